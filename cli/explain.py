@@ -146,7 +146,7 @@ def _throttled_of_tenant(tables: "Tables", tenant: str, before: datetime, count:
         with suppress(QuotasTableError):
             entries = QuotasTable(tables.quotas, tables.storage_options).entries()
             if (hint := no_members_text(tenant, entries)) is not None:
-                typer.echo(f"sluice: {printable(hint)}", err=True)
+                typer.echo(f"sluice: {hint}", err=True)
     return found
 
 

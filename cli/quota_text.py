@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from sluice.configs.yaml_file import FLOAT
+from sluice.insight.format import printable
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored
@@ -151,7 +152,7 @@ def no_members_text(tenant: str, entries: Iterable[QuotaEntry]) -> str | None:
     near = get_close_matches(tenant, sorted(names), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     command = f"sluice tenants alter {shlex.quote(tenant)} --add-user NAME"
-    return f"tenant {tenant!r} has no members; {hint}`{command}` adds one"
+    return printable(f"tenant {tenant!r} has no members; {hint}`{command}` adds one")
 
 
 def entry_json(entry: QuotaEntry | None) -> dict[str, Any] | None:
