@@ -116,7 +116,7 @@ def _runs(
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             for topic in _TOPICS.values():
                 create_topic(admin, topic, situation.leaders())
-        fill(cluster, _TOPICS[Role.CONSUME])
+        fill(cluster.bootstrap_servers, _TOPICS[Role.CONSUME])
         for limit in _LIMITS:
             began_ms = now_ms()
             clients = {

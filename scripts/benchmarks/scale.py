@@ -90,8 +90,8 @@ def _setting(text: str) -> tuple[str, str, Any]:
     return match[1], match[2], yaml.safe_load(match[3])
 
 
-def _list(parser: Any, help_text: str) -> Any:
-    return typer.Option(parser=parser, metavar="N,...", help=help_text)
+def _list(parser: Any, help_text: str, metavar: str = "N,...") -> Any:
+    return typer.Option(parser=parser, metavar=metavar, help=help_text)
 
 
 Charges = Annotated[Sequence[int] | None, _list(_charges, "Charges a request.  [default: 1,2,4]")]
@@ -119,6 +119,7 @@ def sections(settings: list[Any] | None) -> Sections:
     return found
 
 
+_NAMES = "NAME,..."
 _TITLES = "; ".join(f"{name} ({title})" for name, title in MEASURES.items())
 
 
@@ -134,10 +135,7 @@ class Scale:
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes: minutes instead of hours, and Java is not warm.")
     ] = False
-    only: Annotated[
-        Collection[str] | None,
-        typer.Option(parser=measure_names, metavar="NAME,...", help=f"Measure only these: {_TITLES}."),
-    ] = None
+    only: Annotated[Collection[str] | None, _list(measure_names, f"Measure only these: {_TITLES}.", _NAMES)] = None
     runs: Annotated[int, typer.Option(min=1, help="Runs of every figure.")] = 3
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every single run to this file.")] = None
     batch_events: Annotated[
@@ -155,20 +153,14 @@ class Scale:
     ] = 0
     libraries: Annotated[
         Collection[str] | None,
-        typer.Option(
-            parser=_library_names,
-            metavar="NAME,...",
-            show_default="all",
-            help=f"Libraries of the clients of beside-kafka: {', '.join(LIBRARIES)}.",
+        _list(
+            _library_names, f"Libraries of the clients of beside-kafka: {', '.join(LIBRARIES)}.  [default: all]", _NAMES
         ),
     ] = None
     rows: Annotated[
         Collection[str] | None,
-        typer.Option(
-            parser=_row_names,
-            metavar="NAME,...",
-            show_default="all",
-            help=f"Rows of beside-kafka, {next(iter(ROWS))} besides: {', '.join(ROWS)}.",
+        _list(
+            _row_names, f"Rows of beside-kafka, {next(iter(ROWS))} besides: {', '.join(ROWS)}.  [default: all]", _NAMES
         ),
     ] = None
     settings: SettingsOfJob = None

@@ -84,7 +84,7 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, situation.leaders())
         if situation.quota is QuotaKind.CONSUMER_BYTE_RATE:
-            fill(cluster, TOPIC)
+            fill(cluster.bootstrap_servers, TOPIC)
         return _measure(situation, cluster, rig, entrances)
 
 
@@ -189,9 +189,9 @@ def _set_own(cluster: Cluster, client_id: str, limits: Mapping[str, float]) -> N
         admin.alter({"client-id": client_id}, limits)
 
 
-def fill(cluster: Cluster, topic: str) -> None:
+def fill(servers: str, topic: str) -> None:
     """Produce the records for consumers, under another name, which no quota limits."""
-    filler = FullSpeedClient("filler", Role.PRODUCE, cluster.bootstrap_servers, topic)
+    filler = FullSpeedClient("filler", Role.PRODUCE, servers, topic)
     wait_until(lambda: sum(amount for _, amount in filler.samples) > _STORED_BYTES, _START_S)
     filler.stop()
 

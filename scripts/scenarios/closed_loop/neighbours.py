@@ -11,13 +11,11 @@ from pathlib import Path
 
 from kafka import KafkaAdminClient
 
-from scripts.scenarios.closed_loop.brokers import plugin_brokers
+from scripts.scenarios.closed_loop.brokers import fill, plugin_brokers
 from scripts.scenarios.closed_loop.noise import COMPACTED, LARGE_BYTES, NOISY, VICTIM, Victims, noise, victims
 from scripts.scenarios.closed_loop.situation import BrokersQuotas, Neighbours, Noise
 from scripts.testbed.quotas_without_job import AlteringAdmin
 from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
-from sluice.cli.demo.job import wait_until
 from sluice.kafka_io.client import connect
 
 MOST_P99, LEAST_THROUGHPUT = 1.5, 0.99
@@ -37,8 +35,6 @@ CONNECTIONS_PER_S = 50.0
 _COMPACTING = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(2**20)}
 """Configuration of a topic that the brokers clean all the time."""
 
-_STORED_BYTES = 60_000_000
-_START_S = 120.0
 _BEGIN_S = 3.0
 
 
@@ -112,9 +108,7 @@ def _make_topics(servers: str, brokers: int) -> None:
         create_topic(admin, VICTIM, [2] * brokers)
         create_topic(admin, NOISY, [2] * brokers, {"max.message.bytes": str(2 * LARGE_BYTES)})
         create_topic(admin, COMPACTED, [2] * brokers, _COMPACTING)
-    filler = FullSpeedClient("filler", Role.PRODUCE, servers, NOISY)
-    wait_until(lambda: sum(amount for _, amount in filler.samples) > _STORED_BYTES, _START_S)
-    filler.stop()
+    fill(servers, NOISY)
 
 
 def line(quotas: BrokersQuotas, noise: Noise, found: Beside) -> str:
