@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -49,6 +50,17 @@ def test_one_rule_for_the_number_of_pages() -> None:
     comment = re.search(r"null: (\d+), (\d+) without batched", (REPOSITORY / "configs/default.yaml").read_text())
     assert comment is not None
     assert tuple(map(int, comment.groups())) == (origin.BATCHED_PAGES, origin.PAGES)
+
+
+def test_the_first_commands_of_the_readme_are_those_of_a_checkout() -> None:
+    """No release is needed for them: `pip install sluice-kafka` comes later, and says what it waits for."""
+    readme = REPOSITORY / "README.md"
+    commands = [line.removeprefix("$ ").split("#")[0].strip() for line in _fences(readme)[0][1].splitlines()]
+    assert commands == ["./scripts/run", "./scripts/test"]
+    assert all(os.access(REPOSITORY / command, os.X_OK) for command in commands)
+    before_install = readme.read_text().partition("pip install")[0]
+    assert before_install.rpartition("\n\n")[2].startswith("`./scripts/run` is `sluice demo`")
+    assert "Once a release is on PyPI" in before_install.rpartition("\n\n")[2]
 
 
 def _prose(page: Path) -> str:
