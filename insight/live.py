@@ -443,18 +443,10 @@ class LiveModel:
         self.broker_limits = limits
         self.usage = CurrentUsage(settings or QuotaSettings())
         self.bounds = bounds or Bounds()
-        self.evicted = 0
-        self.unreadable = 0
-        self.total: Tally[str] = Tally()
         self.changes = 0
         """Grows with every record that was read."""
         self.lock = RLock()
-        self._characters = 0
-        self._counters: OrderedDict[CounterId, CounterState] = OrderedDict()
-        self._waits: deque[SeenWait] = deque(maxlen=self.bounds.waits)
-        self._recent = _Recent(self.bounds.recent, self.bounds.recent_bytes)
-        self._seconds: deque[Second] = deque(maxlen=SECONDS)
-        self._gateways: OrderedDict[tuple[str, str], GatewaySeen] = OrderedDict()
+        self.forget()
 
     @property
     def known(self) -> int:
@@ -540,12 +532,17 @@ class LiveModel:
         return sorted(found, key=lambda each: -each.load.rho if each.load else 0.0)
 
     def forget(self) -> None:
-        """Start again, as after the topic was deleted and made again."""
+        """Start again, as after the topic was deleted and made again: ids of before may name other decisions now."""
         with self.lock:
-            self._counters.clear()
+            self.evicted = 0
+            self.unreadable = 0
+            self.total: Tally[str] = Tally()
             self._characters = 0
-            self._waits.clear()
-            self._gateways.clear()
+            self._counters: OrderedDict[CounterId, CounterState] = OrderedDict()
+            self._waits: deque[SeenWait] = deque(maxlen=self.bounds.waits)
+            self._recent = _Recent(self.bounds.recent, self.bounds.recent_bytes)
+            self._seconds: deque[Second] = deque(maxlen=SECONDS)
+            self._gateways: OrderedDict[tuple[str, str], GatewaySeen] = OrderedDict()
 
     def _on_decision(self, decision: Decision, value: bytes, now_ms: int) -> None:
         at_ms = min(decision.timestamp_ms, now_ms + FUTURE_MS)

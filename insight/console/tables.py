@@ -16,7 +16,8 @@ from typing import Any
 
 from sluice.insight.errors import NoTableError, QueryError
 from sluice.insight.live import CounterId
-from sluice.insight.reports.recorded_waits import COUNTER_WAITS, RecordedWaits
+from sluice.insight.reports.recorded_waits import COUNTER_WAITS, RecordedWaits, wait_ends
+from sluice.insight.reports.span import Span, to_ms
 from sluice.insight.sql import Tables
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
@@ -29,6 +30,7 @@ REFRESH_S = 60.0
 SETTLED = timedelta(hours=1)
 """Time after the end of a day in which the audit query may still write decisions of that day."""
 
+DAY_MS = 86_400_000
 MOST_COUNTERS = 100_000
 MOST_CHANGES = 200
 
@@ -37,7 +39,8 @@ _WAITS_AT_ONCE = 250_000
 
 def minutes_of(tables: Tables, day: date) -> dict[CounterId, int]:
     """Minutes that the throttle times of a counter touch, by the decisions of one day. Blocks; raises QueryError."""
-    waits = RecordedWaits()
+    start_ms = to_ms(datetime.combine(day, time.min, UTC))
+    waits = RecordedWaits(wait_ends(tables, Span(start_ms, start_ms + 2 * DAY_MS)))
     for table in tables.rows(COUNTER_WAITS.format(condition=f"date = DATE '{day.isoformat()}'")).tables(_WAITS_AT_ONCE):
         for batch in table.combine_chunks().to_batches():
             waits.take_of_counters(batch)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.insight.reports.columns import distinct, is_valid, numbers
+from sluice.insight.reports.columns import Texts, distinct, is_valid, numbers
 from sluice.insight.reports.span import Span, from_ms, to_ms
 from sluice.insight.sql import Tables
 from sluice.sinks.errors import QuotasTableError
@@ -280,19 +280,24 @@ class RecordedWaits:
 
     def take(self, events: pa.RecordBatch) -> Integers:
         """Take events with WAIT_FIELDS. Returns the number of the name of each, as `union` has it: (n,)."""
-        at_ms, waits_ms = numbers(events["timestamp_ms"]), longest_waits_ms(events)
-        texts, text_of = distinct(events, LANE)
-        for number, (user, client_id, *_) in enumerate(texts if self._ends else ()):
-            if self._ends.any_of(user, client_id):
-                rows = np.flatnonzero(text_of == number)
-                waits_ms[rows] = self._ends.left_ms(user, client_id, at_ms[rows], waits_ms[rows])
-        return self._add(self._lanes_of(texts, 2)[text_of], at_ms, waits_ms)
+        at_ms, lanes = numbers(events["timestamp_ms"]), distinct(events, LANE)
+        waits_ms = self._left_ms(lanes, at_ms, longest_waits_ms(events))
+        return self._add(self._lanes_of(lanes.texts, 2)[lanes.text_of], at_ms, waits_ms)
 
     def take_of_counters(self, waits: pa.RecordBatch) -> None:
-        """Take single waits: the columns of COUNTER_COLUMNS, `instance`, `timestamp_ms` and `wait_ms`."""
+        """Take single waits: the rows of COUNTER_WAITS."""
+        at_ms, clients = numbers(waits["timestamp_ms"]), distinct(waits, ("of_user", "of_client_id"))
+        waits_ms = self._left_ms(clients, at_ms, numbers(waits["wait_ms"]).copy())
         texts, text_of = distinct(waits, (*COUNTER_COLUMNS, "instance"))
-        lanes = self._lanes_of(texts, len(COUNTER_COLUMNS))[text_of]
-        self._add(lanes, numbers(waits["timestamp_ms"]), numbers(waits["wait_ms"]))
+        self._add(self._lanes_of(texts, len(COUNTER_COLUMNS))[text_of], at_ms, waits_ms)
+
+    def _left_ms(self, clients: Texts, at_ms: Integers, waits_ms: Integers) -> Integers:
+        """The waits of n events, none beyond the next end; the texts begin with user and client-id: (n,)."""
+        for number, (user, client_id, *_) in enumerate(clients.texts if self._ends else ()):
+            if self._ends.any_of(user, client_id):
+                rows = np.flatnonzero(clients.text_of == number)
+                waits_ms[rows] = self._ends.left_ms(user, client_id, at_ms[rows], waits_ms[rows])
+        return waits_ms
 
     def minutes_below(self, end_ms: int, below: Mapping[Names, Collection[int]]) -> dict[Names, int]:
         """Those of the minutes that are among `below`: minutes since 1970, by name."""

@@ -300,3 +300,25 @@ def test_the_last_decisions_that_made_wait_are_kept_whole_within_their_bounds() 
     fed(*(decision(decision_id=f"r-0-{number}", wait_ms=1) for number in range(3)), model=model)
     fed(decision(decision_id="r-0-9"), model=model)
     assert [model.recent(f"r-0-{number}") is not None for number in (0, 1, 2, 9)] == [False, True, True, False]
+
+
+def test_nothing_of_a_topic_that_was_made_again_is_left() -> None:
+    """Its offsets begin at 0 again, so that an id names another decision."""
+    beat = {"staleness_ms": 40, "counters": 7, "shares": []}
+    model = fed(
+        decision(wait_ms=1_000),
+        decision(api="GatewayHeartbeat", gateway="g1", instance="i1", heartbeat=beat, charges=[]),
+        model=LiveModel(bounds=Bounds(counters=1)),
+    )
+    model.on_record(b"no decision", AT_MS)
+    changes = model.changes
+
+    model.forget()
+
+    assert model.recent("requests-0-1") is None
+    assert (list(model.waits()), model.gateways(), model.known) == ([], [], 0)
+    assert (sum(model.total.values()), model.evicted, model.unreadable) == (0, 0, 0)
+    assert not any(second.decisions or second.heartbeats for second in model.seconds(AT_MS + 1_000))
+    assert model.changes == changes  # who looks for changes since then
+    fed(decision(wait_ms=700), model=model)
+    assert [wait.wait_ms for wait in model.waits()] == [700]

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.insight.console.tables import WeekMinutes
 from sluice.insight.reports.recorded_waits import union_of_waits, wait_ends
 from sluice.insight.reports.slo import slo
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.usage import usage
+from sluice.insight.sql import Tables
 from sluice.insight.waits import Waited
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
@@ -90,6 +92,13 @@ def throttled_ms(folder: Path, by: By = By.CLIENT) -> list[int]:
     return column
 
 
+def minutes(tables: Tables) -> tuple[list[int], list[int]]:
+    """The minutes throttled of each client by `sluice slo`, and of each counter by the console."""
+    week = WeekMinutes(tables)
+    week.renew(START + timedelta(hours=1))
+    return [client.minutes for client in slo(tables, SPAN, 5, 10).worst], list(week.minutes.values())
+
+
 def test_a_wait_that_nobody_served_isnt_in_the_record(tmp_path: Path) -> None:
     """An hour was left of it with each of a hundred requests, which the client sent all the same."""
     write_tables(tmp_path, [], [held(number * 100, 3_400_000) for number in range(100)], START)
@@ -119,7 +128,7 @@ def test_a_wait_ends_when_its_limit_is_raised_or_removed(tmp_path: Path, value: 
     QuotasTable(tables.quotas).alter(lambda _: new, "me", START + timedelta(seconds=16))
 
     assert throttled_ms(tmp_path) == [16_000]
-    assert [client.minutes for client in slo(tables, SPAN, 5, 10).worst] == [1]
+    assert minutes(tables) == ([1], [1])
 
 
 def test_a_wait_goes_on_when_another_limit_is_raised_or_this_one_is_lowered(tmp_path: Path) -> None:
@@ -138,4 +147,5 @@ def test_a_wait_ends_with_an_unmute(tmp_path: Path) -> None:
     write_decisions(tables.decisions, [unmute | {"client_id": None}])
 
     assert throttled_ms(tmp_path) == [20_000]
+    assert minutes(tables) == ([1], [1])
     assert wait_ends(tables, Span(START_MS, START_MS + 19_000)).any_of("alice", "app") is False
