@@ -8,6 +8,7 @@ from pathlib import Path
 from sluice.configs.settings import SECRET_NAME, Settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.plugin import plugin_jar, plugin_properties
+from sluice.kafka_io.properties import java_properties
 
 PROPERTIES_NAME = "sluice.properties"
 """The file with the lines for `server.properties`."""
@@ -48,7 +49,7 @@ def property_lines(settings: Settings, principal: str) -> Iterator[str]:
         yield _line("sluice.exempt.client.id", settings.kafka[_CLIENT_ID])
     else:
         yield _line("sluice.exempt.principals", principal)
-    for key, value in settings.kafka.items():
+    for key, value in java_properties(settings.kafka).items():
         if key not in (_BOOTSTRAP_SERVERS, _CLIENT_ID):
             name = f"sluice.client.{key}"
             yield f"# {name}=(as in the settings)" if SECRET_NAME.search(key) else _line(name, value)

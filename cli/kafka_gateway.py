@@ -19,6 +19,7 @@ from sluice.jvm.java import find_java
 from sluice.jvm.plugin import gateway_properties
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
+from sluice.kafka_io.properties import TAKEN, Takes, has_layer, java_properties
 from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"
@@ -29,6 +30,8 @@ _JVM_OPTIONS = (
     "-Dorg.apache.logging.log4j.level=INFO",
     "-Dio.netty.bootstrap.extensions=serviceload",  # the bound on new connections
 )
+_UPSTREAM_TLS = ", ".join(name for name, takes in TAKEN.items() if name.startswith("ssl.") and Takes.PROXY in takes)
+_OF_GATEWAY = ("bootstrap.servers", "client.id")  # its own clients have names of their own
 _POLL_S = 0.2
 _ATTEMPTS = 2  # a free port may be taken before the proxy listens on it
 _PORT_SEARCHES = 100
@@ -132,6 +135,7 @@ class KafkaGateway(JavaServer):
     ) -> None:
         super().__init__(folder, "proxy.log")
         self._settings, self._listener, self._metrics, self._tls = settings, listener, metrics, tls
+        self._upstream_tls = upstream_tls(settings.kafka)
         self._properties, self._filtered = dict(properties or {}), filtered
         self._jvm_options = [f"-Xmx{heap_mib}m", *_JVM_OPTIONS]
         if connections_per_s is not None:
@@ -172,7 +176,7 @@ class KafkaGateway(JavaServer):
             address["bindAddress"] = socket.gethostbyname(self._listener.host)
         cluster: dict[str, Any] = {
             "name": "kafka",
-            "targetCluster": {"bootstrapServers": self._settings.kafka["bootstrap.servers"]} | self._upstream_tls(),
+            "targetCluster": {"bootstrapServers": self._settings.kafka["bootstrap.servers"]} | self._upstream_tls,
             "clusterNetworkAddressConfigProvider": {"type": "BoundPorts", "config": address},
         }
         if self._tls is not None:
@@ -194,21 +198,36 @@ class KafkaGateway(JavaServer):
         file.write_text(json.dumps(config, indent=1))
         return file
 
-    def _upstream_tls(self) -> dict[str, Any]:
-        """The section for connections to brokers, where `security.protocol` has TLS; certificates as for Java."""
-        kafka = self._settings.kafka
-        if "SSL" not in kafka.get("security.protocol", "PLAINTEXT"):
-            return {}
-        tls: dict[str, Any] = {}
-        for section, store in (("trust", "truststore"), ("key", "keystore")):
-            location = kafka.get(f"ssl.{store}.location")
-            if location is not None:
-                tls[section] = {"storeFile": location, "storeType": kafka.get(f"ssl.{store}.type", "JKS")}
-                if password := kafka.get(f"ssl.{store}.password"):
-                    tls[section]["storePassword"] = {"password": password}
-        if not kafka.get("ssl.endpoint.identification.algorithm", "https"):
-            tls["trust"] = {"insecure": True}
-        return {"tls": tls}
+
+def upstream_tls(kafka: Mapping[str, str]) -> dict[str, Any]:
+    """The section for connections to brokers, where `security.protocol` has TLS; certificates as for Java.
+
+    Raises UsageError for a property of TLS that Kroxylicious doesn't know: connections would have less protection, or
+    another one.
+    """
+    if not has_layer(kafka, "SSL"):
+        return {}
+    if kafka.get("ssl.endpoint.identification.algorithm", "https").lower() != "https":
+        raise UsageError(
+            "kafka.ssl.endpoint.identification.algorithm switches off the check of the brokers' names, which the proxy"
+            " could only do by trusting any certificate; remove it, and name the brokers as their certificates do"
+        )
+    for name in kafka:
+        if name.startswith("ssl.") and not TAKEN[name] & (Takes.PROXY | Takes.PYTHON):
+            raise UsageError(f"the proxy's connections to brokers take no kafka.{name}; expected {_UPSTREAM_TLS}")
+    tls: dict[str, Any] = {}
+    for section, store in (("trust", "truststore"), ("key", "keystore")):
+        location = kafka.get(f"ssl.{store}.location")
+        if location is not None:
+            tls[section] = {"storeFile": location, "storeType": kafka.get(f"ssl.{store}.type", "JKS")}
+            if password := kafka.get(f"ssl.{store}.password"):
+                tls[section]["storePassword"] = {"password": password}
+    if "key" in tls and (password := kafka.get("ssl.key.password")):
+        tls["key"]["keyPassword"] = {"password": password}
+    for section, name in (("protocols", "ssl.enabled.protocols"), ("cipherSuites", "ssl.cipher.suites")):
+        if allowed := [value.strip() for value in kafka.get(name, "").split(",") if value.strip()]:
+            tls[section] = {"allow": allowed}
+    return {"tls": tls}
 
 
 def proxy_properties(settings: Settings) -> dict[str, Any]:
@@ -221,7 +240,7 @@ def proxy_properties(settings: Settings) -> dict[str, Any]:
     }
     if "client.id" in kafka:
         properties["sluice.exempt.client.id"] = kafka["client.id"]
-    own = {name: value for name, value in kafka.items() if name not in ("bootstrap.servers", "client.id")}
+    own = {name: value for name, value in java_properties(kafka).items() if name not in _OF_GATEWAY}
     return properties | {f"sluice.client.{name}": value for name, value in own.items()}
 
 

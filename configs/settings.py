@@ -28,6 +28,8 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.object_store import S3Settings, is_s3, s3_environment
 from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.errors import UnsupportedPropertyError
+from sluice.kafka_io.properties import check_properties, has_layer
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.load import Capacity
@@ -383,12 +385,17 @@ def _converted(section: str, values: Any, kind: Any) -> Any:
 
 
 def _check_kafka(kafka: Mapping[str, str]) -> None:
-    for name in kafka:
-        if name.startswith("kafka."):
-            plain = name.removeprefix("kafka.")
-            raise _SettingError(f"kafka.{name} has Spark's prefix; expected Kafka's own name, kafka: {{{plain}: ...}}")
+    try:
+        check_properties(kafka)
+    except UnsupportedPropertyError as error:
+        raise _SettingError(str(error)) from None
     if not kafka["bootstrap.servers"].strip():
         raise _SettingError("kafka.bootstrap.servers is empty; expected host:port, or several with commas between them")
+    if has_layer(kafka, "SSL") and "ssl.ca.location" in kafka and "ssl.truststore.location" not in kafka:
+        raise _SettingError(
+            "kafka.ssl.ca.location is read by Python's clients alone; expected kafka.ssl.truststore.location, for all of"
+            " them where kafka.ssl.truststore.type is PEM"
+        )
 
 
 def _check_spark(spark: Mapping[str, str]) -> None:

@@ -12,10 +12,9 @@ from typing import Annotated, Final, TypeVar
 from msgspec import Meta
 
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
+from sluice.kafka_io.properties import check_properties, has_layer
 
 ClientT = TypeVar("ClientT")
-
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 CONNECT_TIMEOUT_MS = 10_000
 """Longest search for a broker."""
@@ -93,13 +92,14 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
 
 
 def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
-    """The arguments of kafka-python's clients for Kafka's own property names; what only Java knows is left out.
+    """The arguments of kafka-python's clients for Kafka's own property names; what only Java takes is left out.
 
     Certificates have to be PEM files: `ssl.truststore.location` and `ssl.keystore.location` with their types PEM, or,
     in addition to a JKS store for the job, `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`.
-    Raises UnsupportedPropertyError for a login or a certificate store that the Python client can't use, and without
-    `bootstrap.servers`.
+    Raises UnsupportedPropertyError as `check_properties` does, for a login or a certificate store that the Python client
+    can't use, and without `bootstrap.servers`.
     """
+    check_properties(kafka)
     if not kafka.get("bootstrap.servers", "").strip():
         raise UnsupportedPropertyError(
             "kafka.bootstrap.servers is missing or empty; expected host:port, or several with commas between them"
@@ -127,11 +127,9 @@ def _servers(value: str) -> list[str]:
     return [server.strip() for server in value.split(",") if server.strip()]
 
 
-def _protocol(value: str) -> str:
-    """The protocol in capitals; kafka-python would take any unknown word for PLAINTEXT."""
-    if value.upper() not in PROTOCOLS:
-        raise UnsupportedPropertyError(f"kafka.security.protocol is {value!r}; expected one of {', '.join(PROTOCOLS)}")
-    return value.upper()
+def _buffer_bytes(value: str) -> int | None:
+    """Kafka's -1 is the default of the operating system."""
+    return None if int(value) < 0 else int(value)
 
 
 _ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -140,11 +138,13 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "client.dns.lookup": ("client_dns_lookup", str),
     "connections.max.idle.ms": ("connections_max_idle_ms", int),
     "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "receive.buffer.bytes": ("receive_buffer_bytes", _buffer_bytes),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
     "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
     "request.timeout.ms": ("request_timeout_ms", int),
     "retry.backoff.ms": ("retry_backoff_ms", int),
-    "security.protocol": ("security_protocol", _protocol),
+    "security.protocol": ("security_protocol", str.upper),
+    "send.buffer.bytes": ("send_buffer_bytes", _buffer_bytes),
     "sasl.mechanism": ("sasl_mechanism", str),
     "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
     "ssl.key.password": ("ssl_password", str),
@@ -153,14 +153,9 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
 """Kafka's name -> kafka-python's argument, common to its admin client, producer and consumer."""
 
 
-def _uses(kafka: Mapping[str, str], layer: str) -> bool:
-    """True if `security.protocol` has the layer SASL or SSL; stores and logins of another one don't matter."""
-    return layer in kafka.get("security.protocol", "PLAINTEXT").upper()
-
-
 def _login(kafka: Mapping[str, str]) -> dict[str, object]:
     """User name and password out of `sasl.jaas.config`."""
-    if not _uses(kafka, "SASL"):
+    if not has_layer(kafka, "SASL"):
         return {}
     mechanism = kafka.get("sasl.mechanism", "GSSAPI")
     if mechanism == "OAUTHBEARER":
@@ -184,7 +179,7 @@ def principal_of(kafka: Mapping[str, str]) -> str | None:
     >>> principal_of({"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x required username="ops" password="p";'})
     'User:ops'
     """
-    name = _jaas_options(kafka.get("sasl.jaas.config", "")).get("username") if _uses(kafka, "SASL") else None
+    name = _jaas_options(kafka.get("sasl.jaas.config", "")).get("username") if has_layer(kafka, "SASL") else None
     return name and f"User:{name}"
 
 
@@ -204,7 +199,7 @@ def _jaas_options(jaas: str) -> dict[str, str]:
 
 def _certificates(kafka: Mapping[str, str]) -> dict[str, object]:
     """The PEM files of the certificate authority and of the client."""
-    if not _uses(kafka, "SSL"):
+    if not has_layer(kafka, "SSL"):
         return {}
     files = {
         "ssl_cafile": kafka.get("ssl.ca.location") or _pem_store(kafka, "truststore", "ssl.ca.location"),

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import AuditSettings, EnforceSettings, Settings
+from sluice.kafka_io.properties import java_properties
 from sluice.state.decisions.leader_epochs import HEADER
 
 _SOURCE_DEFAULTS = {
@@ -77,4 +78,4 @@ def kafka_writer(writer: DataFrameWriter, settings: Settings) -> DataFrameWriter
 
 
 def _client_options(settings: Settings) -> dict[str, str]:
-    return {f"kafka.{name}": value for name, value in settings.kafka.items()}
+    return {f"kafka.{name}": value for name, value in java_properties(settings.kafka).items()}

@@ -29,9 +29,9 @@ def test_a_principal_that_brokers_would_refuse_at_their_start_is_refused_at_once
 
 def test_lines_are_written_as_java_reads_properties(tmp_path: Path) -> None:
     """Java takes a backslash for the beginning of an escape, and a byte for a character of Latin-1."""
-    settings = settings_with(tmp_path, r"""{bootstrap.servers: "b:1", ssl.ca.location: " C:\\certs\\ü.pem"}""")
+    settings = settings_with(tmp_path, r"""{bootstrap.servers: "b:1", ssl.truststore.location: " C:\\certs\\ü.pem"}""")
 
     lines = list(property_lines(settings, "User:Jürgen 🦊"))
 
     assert r"sluice.exempt.principals=User:J\u00fcrgen \ud83e\udd8a" in lines
-    assert r"sluice.client.ssl.ca.location=\ C:\\certs\\\u00fc.pem" in lines
+    assert r"sluice.client.ssl.truststore.location=\ C:\\certs\\\u00fc.pem" in lines

@@ -20,8 +20,13 @@ def test_servers_and_plain_properties_are_translated() -> None:
     assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"], "client_id": "sluice", "request_timeout_ms": 5000}
 
 
-def test_properties_that_only_java_knows_are_left_out() -> None:
-    config = kafka_python_config({**SERVERS, "sasl.login.class": "x.Y", "interceptor.classes": "x.Z"})
+@pytest.mark.parametrize(("given", "expected"), [("-1", None), ("65536", 65_536)])
+def test_sizes_of_socket_buffers_are_kafkas(given: str, expected: int | None) -> None:
+    assert kafka_python_config({**SERVERS, "receive.buffer.bytes": given})["receive_buffer_bytes"] == expected
+
+
+def test_properties_that_only_java_takes_are_left_out() -> None:
+    config = kafka_python_config({**SERVERS, "sasl.login.class": "x.Y", "linger.ms": "5"})
 
     assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"]}
 
@@ -99,6 +104,7 @@ def test_stores_and_logins_do_not_matter_without_tls_and_sasl() -> None:
             'no username="..." and password',
         ),
         ({"security.protocol": "TLS"}, "'TLS'; expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"securty.protocol": "hunter2"}, r"securty\.protocol is no .* did you mean kafka\.security\.protocol"),
         ({"request.timeout.ms": "soon"}, "request.timeout.ms is 'soon'; expected a whole number"),
         ({"bootstrap.servers": " "}, "bootstrap.servers is missing or empty; expected host:port"),
     ],

@@ -92,6 +92,51 @@ def test_the_login_of_sluices_own_clients_is_passed_on_and_the_brokers_tls_too(t
     assert "sluice.client.client.id" not in filtered["config"]
 
 
+TLS = "kafka: {bootstrap.servers: 'b1:9093', ssl.truststore.location: /ca.pem, ssl.truststore.type: PEM, "
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "sasl_ssl", "Sasl_Ssl", "ssl"])
+def test_the_proxy_speaks_tls_to_brokers_in_whatever_case_it_is_asked_for(tmp_path: Path, protocol: str) -> None:
+    settings = settings_with(tmp_path, f"{TLS}security.protocol: {protocol}}}\n")
+
+    (cluster,) = config_of(tmp_path, settings)["virtualClusters"]
+
+    assert cluster["targetCluster"]["tls"] == {"trust": {"storeFile": "/ca.pem", "storeType": "PEM"}}
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ("ssl.endpoint.identification.algorithm: ''", "only do by trusting any certificate; remove it"),
+        ("ssl.engine.factory.class: x.Y", "take no kafka.ssl.engine.factory.class; expected .*ssl.truststore.location"),
+        ("ssl.truststore.certificates: x", "take no kafka.ssl.truststore.certificates"),
+    ],
+)
+def test_tls_that_the_proxy_would_not_have_is_refused(tmp_path: Path, properties: str, message: str) -> None:
+    """Without the check of names Kroxylicious has none of the signer either."""
+    encrypted = settings_with(tmp_path, f"{TLS}security.protocol: SSL, {properties}}}\n")
+    plain = settings_with(tmp_path, f"{TLS}{properties}}}\n")
+
+    with pytest.raises(UsageError, match=message):
+        KafkaGateway(tmp_path, encrypted)
+    (cluster,) = config_of(tmp_path, plain)["virtualClusters"]
+    assert "tls" not in cluster["targetCluster"]
+
+
+def test_protocols_ciphers_and_passwords_of_tls_are_passed_on(tmp_path: Path) -> None:
+    settings = settings_with(
+        tmp_path,
+        TLS + "security.protocol: SSL, ssl.enabled.protocols: 'TLSv1.3, TLSv1.2', ssl.cipher.suites: A,"
+        f" ssl.keystore.location: /c.pem, ssl.keystore.type: PEM, ssl.key.password: {SECRET}}}\n",
+    )
+
+    tls = config_of(tmp_path, settings)["virtualClusters"][0]["targetCluster"]["tls"]
+
+    assert tls["protocols"] == {"allow": ["TLSv1.3", "TLSv1.2"]}
+    assert tls["cipherSuites"] == {"allow": ["A"]}
+    assert tls["key"] == {"storeFile": "/c.pem", "storeType": "PEM", "keyPassword": {"password": SECRET}}
+
+
 def test_topics_and_windows_are_those_of_the_job(tmp_path: Path) -> None:
     settings = settings_with(
         tmp_path,
