@@ -19,7 +19,7 @@ from sluice.jvm.java import find_java
 from sluice.jvm.plugin import gateway_properties
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
-from sluice.kafka_io.properties import TAKEN, Takes, has_layer, java_properties
+from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
 from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"
@@ -30,7 +30,9 @@ _JVM_OPTIONS = (
     "-Dorg.apache.logging.log4j.level=INFO",
     "-Dio.netty.bootstrap.extensions=serviceload",  # the bound on new connections
 )
-_UPSTREAM_TLS = ", ".join(name for name, takes in TAKEN.items() if name.startswith("ssl.") and Takes.PROXY in takes)
+_UPSTREAM_TLS = ", ".join(
+    name for name, takes in PROPERTIES.items() if name.startswith("ssl.") and Takes.PROXY in takes
+)
 _OF_GATEWAY = ("bootstrap.servers", "client.id")  # its own clients have names of their own
 _POLL_S = 0.2
 _ATTEMPTS = 2  # a free port may be taken before the proxy listens on it
@@ -207,14 +209,7 @@ def upstream_tls(kafka: Mapping[str, str]) -> dict[str, Any]:
     """
     if not has_layer(kafka, "SSL"):
         return {}
-    if kafka.get("ssl.endpoint.identification.algorithm", "https").lower() != "https":
-        raise UsageError(
-            "kafka.ssl.endpoint.identification.algorithm switches off the check of the brokers' names, which the proxy"
-            " could only do by trusting any certificate; remove it, and name the brokers as their certificates do"
-        )
-    for name in kafka:
-        if name.startswith("ssl.") and not TAKEN[name] & (Takes.PROXY | Takes.PYTHON):
-            raise UsageError(f"the proxy's connections to brokers take no kafka.{name}; expected {_UPSTREAM_TLS}")
+    _check_upstream_tls(kafka)
     tls: dict[str, Any] = {}
     for section, store in (("trust", "truststore"), ("key", "keystore")):
         location = kafka.get(f"ssl.{store}.location")
@@ -228,6 +223,17 @@ def upstream_tls(kafka: Mapping[str, str]) -> dict[str, Any]:
         if allowed := [value.strip() for value in kafka.get(name, "").split(",") if value.strip()]:
             tls[section] = {"allow": allowed}
     return {"tls": tls}
+
+
+def _check_upstream_tls(kafka: Mapping[str, str]) -> None:
+    if kafka.get("ssl.endpoint.identification.algorithm", "https").lower() != "https":
+        raise UsageError(
+            "kafka.ssl.endpoint.identification.algorithm switches off the check of the brokers' names, which the proxy"
+            " could only do by trusting any certificate; remove it, and name the brokers as their certificates do"
+        )
+    for name in kafka:
+        if name.startswith("ssl.") and not PROPERTIES[name] & (Takes.PROXY | Takes.PYTHON):
+            raise UsageError(f"the proxy's connections to brokers take no kafka.{name}; expected {_UPSTREAM_TLS}")
 
 
 def proxy_properties(settings: Settings) -> dict[str, Any]:

@@ -393,8 +393,8 @@ def _check_kafka(kafka: Mapping[str, str]) -> None:
         raise _SettingError("kafka.bootstrap.servers is empty; expected host:port, or several with commas between them")
     if has_layer(kafka, "SSL") and "ssl.ca.location" in kafka and "ssl.truststore.location" not in kafka:
         raise _SettingError(
-            "kafka.ssl.ca.location is read by Python's clients alone; expected kafka.ssl.truststore.location, for all of"
-            " them where kafka.ssl.truststore.type is PEM"
+            "kafka.ssl.ca.location is read by Python's clients alone; expected kafka.ssl.truststore.location, which all"
+            " read where kafka.ssl.truststore.type is PEM"
         )
 
 

@@ -96,8 +96,8 @@ def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
 
     Certificates have to be PEM files: `ssl.truststore.location` and `ssl.keystore.location` with their types PEM, or,
     in addition to a JKS store for the job, `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`.
-    Raises UnsupportedPropertyError as `check_properties` does, for a login or a certificate store that the Python client
-    can't use, and without `bootstrap.servers`.
+    Raises UnsupportedPropertyError as `check_properties` does, without `bootstrap.servers`, and for a login or a
+    certificate store that the Python client can't use.
     """
     check_properties(kafka)
     if not kafka.get("bootstrap.servers", "").strip():

@@ -25,6 +25,7 @@ class Takes(Flag):
 _ALL = Takes.JAVA | Takes.PYTHON | Takes.PROXY
 _OWN = Takes.JAVA | Takes.PYTHON
 _TLS = Takes.JAVA | Takes.PROXY
+_NOBODY = Takes(0)
 
 
 def _rows() -> Iterator[tuple[Takes, str]]:
@@ -63,18 +64,26 @@ def _rows() -> Iterator[tuple[Takes, str]]:
     yield Takes.JAVA, "enable.idempotence max.in.flight.requests.per.connection"
     yield Takes.JAVA, "check.crcs client.rack fetch.min.bytes fetch.max.bytes fetch.max.wait.ms"
     yield Takes.JAVA, "max.partition.fetch.bytes max.poll.interval.ms max.poll.records"
+    # What Sluice or Spark sets for single producers, consumers and admin clients
+    yield _NOBODY, "acks key.serializer value.serializer key.deserializer value.deserializer interceptor.classes"
+    yield _NOBODY, "transactional.id transaction.timeout.ms transaction.two.phase.commit.enable"
+    yield _NOBODY, "partitioner.class partitioner.ignore.keys partitioner.availability.timeout.ms"
+    yield _NOBODY, "partitioner.adaptive.partitioning.enable partition.assignment.strategy"
+    yield _NOBODY, "auto.offset.reset enable.auto.commit auto.commit.interval.ms isolation.level"
+    yield _NOBODY, "group.id group.instance.id group.protocol group.remote.assignor"
+    yield _NOBODY, "session.timeout.ms heartbeat.interval.ms share.acknowledgement.mode share.acquire.mode"
+    yield _NOBODY, "allow.auto.create.topics exclude.internal.topics bootstrap.controllers"
 
 
-TAKEN: Final[Mapping[str, Takes]] = MappingProxyType(
+PROPERTIES: Final[Mapping[str, Takes]] = MappingProxyType(
     {name: takes for takes, names in _rows() for name in names.split()}
 )
-"""Each property that section `kafka` may have; the comments say why the other clients can do without."""
+"""The clients that take each property; the comments say why the others can do without."""
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 _JAAS: Final = 'sasl.jaas.config, such as: org.x.ScramLoginModule required username="..." password="...";'
 _STORE: Final = "ssl.truststore.location with ssl.truststore.type PEM"
-_SET_BY_SLUICE: Final = "remove it: Sluice sets what its producers and consumers need"
 
 _INSTEAD: Final = {
     "sasl.mechanisms": "sasl.mechanism",
@@ -93,17 +102,6 @@ _PREFIXES: Final = {
     "config.providers.": _INSTEAD["config.providers"],
 }
 
-_OF_ONE_CLIENT: Final = frozenset(
-    "acks key.serializer value.serializer key.deserializer value.deserializer interceptor.classes transactional.id"
-    " transaction.timeout.ms transaction.two.phase.commit.enable partitioner.class partitioner.ignore.keys"
-    " partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms"
-    " auto.offset.reset enable.auto.commit auto.commit.interval.ms group.id group.instance.id group.protocol"
-    " group.remote.assignor session.timeout.ms heartbeat.interval.ms partition.assignment.strategy isolation.level"
-    " allow.auto.create.topics exclude.internal.topics share.acknowledgement.mode share.acquire.mode"
-    " bootstrap.controllers".split()
-)
-"""Properties of Kafka's producers, consumers or admin clients that Sluice or Spark sets."""
-
 
 def check_properties(kafka: Mapping[str, str]) -> None:
     """Raise UnsupportedPropertyError for the first property that no client takes, with the right one.
@@ -111,7 +109,7 @@ def check_properties(kafka: Mapping[str, str]) -> None:
     So it does for an unknown protocol, which some clients would take for PLAINTEXT.
     """
     for name in kafka:
-        if name not in TAKEN:
+        if not PROPERTIES.get(name):
             raise UnsupportedPropertyError(f"kafka.{name} {_fault(name)}")
     protocol = kafka.get("security.protocol", "PLAINTEXT")
     if protocol.upper() not in PROTOCOLS:
@@ -121,7 +119,7 @@ def check_properties(kafka: Mapping[str, str]) -> None:
 
 def java_properties(kafka: Mapping[str, str]) -> dict[str, str]:
     """The properties that Java's clients take."""
-    return {name: value for name, value in kafka.items() if Takes.JAVA in TAKEN[name]}
+    return {name: value for name, value in kafka.items() if Takes.JAVA in PROPERTIES[name]}
 
 
 def has_layer(kafka: Mapping[str, str], layer: str) -> bool:
@@ -136,11 +134,11 @@ def has_layer(kafka: Mapping[str, str], layer: str) -> bool:
 def _fault(name: str) -> str:
     if name.startswith("kafka."):
         return f"has Spark's prefix; expected Kafka's own name, kafka: {{{name.removeprefix('kafka.')}: ...}}"
-    if name in _OF_ONE_CLIENT:
-        return f"is a property of single producers or consumers; {_SET_BY_SLUICE}"
+    if name in PROPERTIES:
+        return "is a property of single producers or consumers; remove it: Sluice sets what they need"
     instead = _INSTEAD.get(name) or next((way for start, way in _PREFIXES.items() if name.startswith(start)), None)
     if instead is not None:
         return f"isn't taken; expected {instead}"
-    nearest = get_close_matches(name, [*TAKEN, *_OF_ONE_CLIENT], n=1)
+    nearest = get_close_matches(name, PROPERTIES, n=1)
     right = f"did you mean kafka.{nearest[0]}?" if nearest else "docs/security.md lists those that are taken"
     return f"is no client property that Sluice takes; {right}"

@@ -2,7 +2,7 @@
 
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.properties import _INSTEAD, _OF_ONE_CLIENT, _PREFIXES, TAKEN, Takes
+from sluice.kafka_io.properties import _INSTEAD, _PREFIXES, PROPERTIES, Takes
 
 
 def test_every_property_of_kafkas_clients_is_taken_or_refused_with_a_reason() -> None:
@@ -11,6 +11,6 @@ def test_every_property_of_kafkas_clients_is_taken_or_refused_with_a_reason() ->
         configs = (clients.producer.ProducerConfig, clients.consumer.ConsumerConfig, clients.admin.AdminClientConfig)
         known = {name for config in configs for name in config.configNames() if not name.startswith("internal.")}
 
-    assert {name for name, takes in TAKEN.items() if Takes.JAVA in takes} <= known
-    others = known - TAKEN.keys() - _OF_ONE_CLIENT - _INSTEAD.keys()
+    assert {name for name, takes in PROPERTIES.items() if Takes.JAVA in takes} <= known
+    others = known - PROPERTIES.keys() - _INSTEAD.keys()
     assert {name for name in others if not name.startswith(tuple(_PREFIXES))} == set()

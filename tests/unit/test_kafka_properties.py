@@ -9,7 +9,7 @@ from sluice.configs.settings import load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import UnsupportedPropertyError
-from sluice.kafka_io.properties import PROTOCOLS, TAKEN, Takes, check_properties, has_layer, java_properties
+from sluice.kafka_io.properties import PROPERTIES, PROTOCOLS, Takes, check_properties, has_layer, java_properties
 
 SECRET = "hunter2"  # noqa: S105 # of no broker
 
@@ -73,7 +73,7 @@ def test_an_authority_that_java_would_not_read_is_refused(tmp_path: Path) -> Non
     file = tmp_path / "settings.yaml"
     file.write_text("kafka: {security.protocol: ssl, ssl.ca.location: /ca.pem}\n")
 
-    with pytest.raises(InvalidSettingsError, match="expected kafka.ssl.truststore.location"):
+    with pytest.raises(InvalidSettingsError, match=r"expected kafka\.ssl\.truststore\.location"):
         load_settings(file)
 
 
@@ -82,7 +82,7 @@ def test_the_table_has_what_python_clients_are_given() -> None:
     stores = {f"ssl.{store}.{part}" for store in ("truststore", "keystore") for part in ("location", "type")}
     given = {*kafka_client._ARGUMENTS, "sasl.jaas.config", *files, *stores}
 
-    assert {name for name, takes in TAKEN.items() if Takes.PYTHON in takes} == given
+    assert {name for name, takes in PROPERTIES.items() if Takes.PYTHON in takes} == given
 
 
 def test_java_gets_no_files_that_python_alone_reads() -> None:
