@@ -187,8 +187,8 @@ def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "
 
     at_ms = now_ms()
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
-    version = max(snapshots.versions(), default=None)
-    quotas = None if version is None else snapshots.load(version)
+    newest = next(reversed(snapshots.kept()), None)
+    quotas = None if newest is None else snapshots.load(newest.version, newest.digest)
     tenants = Tenants() if quotas is None else quotas.tenants
     other = Client(wanted.client_id, wanted.user)
     clients = [
@@ -199,7 +199,7 @@ def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "
     origin, micro_batch, pages = committed_pages(settings, parts)
     found = {each: balances(pages.values(), origin.pages, each, quotas, settings.quota, at_ms) for each in clients}
     of = next((each for each in clients if any(not one.tags.tenant for one in found[each])), clients[0])
-    return micro_batch, version, at_ms, found[of], of._replace(tenant="")
+    return micro_batch, newest and newest.version, at_ms, found[of], of._replace(tenant="")
 
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ def limits_publisher(
     def publish() -> Iterator[None]:
         ensure_topics(topics, kafka)
         view = LimitsView()
+        published: Iterable[QuotaEntry] | None = None
         with (
             TopicReader(kafka, topics.limits) as reader,
             closing(connect(KafkaProducer, kafka, acks="all", linger_ms=5)) as producer,
@@ -64,8 +65,10 @@ def limits_publisher(
                 for _, record in reader.read_to_end():
                     changed |= record.key not in (ELASTIC_KEY, STORAGE_KEY)
                     _apply(view, record, topics.limits)
-                if changed or not _is_complete(view, version):
+                # another table may have other quotas under the same version
+                if changed or entries is not published or not _is_complete(view, version):
                     _publish_difference(view, version, entries, producer, topics.limits)
+                    published = entries
                 known = {ELASTIC_KEY: view.elastic, STORAGE_KEY: view.storage}
                 for key, state in states().items():
                     if state is not None and _is_news(state, known[key]):

@@ -20,7 +20,7 @@ from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
-from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
+from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, pending_batch
 from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.query import EnforceQuery
@@ -131,6 +131,8 @@ class RunningJob:
             _create_topics_again(settings)
             if next(starts):  # the job has looked before the first
                 check_enforce_checkpoint(settings)
+            if (pending := pending_batch(Checkpoint(settings.enforce.checkpoint))) is not None:
+                self._watch.keep_snapshot_of(pending)
             return EnforceQuery(
                 spark, settings, self._watch, self._tracked, may_decide, self._epoch, lambda: self._elastic.state
             )

@@ -28,6 +28,8 @@ class Batch:
     """The number of pages that it leaves; 0 if an earlier release began it: those that the checkpoint began with."""
     pages_before: int = 0
     elastic: ElasticState | None = None
+    quota_digest: str = ""
+    """The digest of its snapshot of the quotas; empty if an earlier release began it."""
 
 
 class BatchLog:
@@ -45,6 +47,16 @@ class BatchLog:
         begun = self._begun()
         self._last = self._read(_name(begun[-1])) or recorded if begun and begun[-1] > recorded.batch_id else recorded
 
+    def begun(self) -> list[Batch]:
+        """The micro-batches whose records there are: the last ones. Raises CheckpointError."""
+        names = [_LAST, *map(_name, self._begun())]
+        return [batch for name in names if (batch := self._read(name)) is not None]
+
+    @property
+    def last(self) -> Batch:
+        """The last micro-batch that was started; one with the number -1 before the first."""
+        return self._last
+
     @property
     def last_begun(self) -> int:
         """The number of the last micro-batch that was started, -1 before the first."""
@@ -56,7 +68,13 @@ class BatchLog:
         return self._last.pages
 
     def begin(
-        self, batch_id: int, quota_version: int, now_ms: int, pages: int = 0, elastic: ElasticState | None = None
+        self,
+        batch_id: int,
+        quota_version: int,
+        now_ms: int,
+        pages: int = 0,
+        elastic: ElasticState | None = None,
+        quota_digest: str = "",
     ) -> tuple[Batch, bool]:
         """The batch as it was started the first time, and whether that was before, so that records may be written.
 
@@ -64,7 +82,8 @@ class BatchLog:
         """
         if self._last.batch_id == batch_id:
             return self._last, True
-        self._last, repeated = Batch(batch_id, quota_version, now_ms, pages, self._last.pages, elastic), False
+        before, repeated = self._last.pages, False
+        self._last = Batch(batch_id, quota_version, now_ms, pages, before, elastic, quota_digest)
         content = msgspec.json.encode(self._last)
         if self._create is None:
             self._files.write(_LAST, content)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from sluice.configs.settings import Settings
-from sluice.streaming.checkpoint.batch_log import BatchLog
+from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, CheckpointFiles
 from sluice.streaming.errors import CheckpointError
 
@@ -48,6 +48,12 @@ def check_enforce_checkpoint(settings: Settings) -> None:
     for partition in range(stored_partitions(checkpoint, batches.committed) or 0):
         if not checkpoint.spark.names(folder := f"state/0/{partition}"):
             raise checkpoint.spark.damaged_file(folder, "it has no files")
+
+
+def pending_batch(checkpoint: Checkpoint) -> Batch | None:
+    """The micro-batch that was begun and not committed, which a start repeats; None without one."""
+    last = BatchLog(checkpoint).last
+    return last if last.batch_id > _last_batch(checkpoint.spark, "commits") else None
 
 
 def check_spark_files(checkpoint: Checkpoint) -> SparkBatches:

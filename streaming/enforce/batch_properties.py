@@ -24,6 +24,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
 
     It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them. `task` is the number of the task that
     reads this, among those of its stage. `elastic` says how far limits give way, None if all are the quotas.
+    `quota_digest` is that of the snapshot, None for the newest of the version.
     """
 
     quota_version: int
@@ -34,6 +35,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     batch_id: int
     task: int = 0
     elastic: ElasticState | None = None
+    quota_digest: str | None = None
 
     @property
     def splits(self) -> bool:
@@ -55,13 +57,13 @@ class BatchProperties(msgspec.Struct, frozen=True):
 
     def quotas(self, checkpoint: str) -> Quotas:
         """The quotas of the micro-batch, read once per worker process, as they are lent. Raises CheckpointError."""
-        quotas = _quotas(checkpoint, self.quota_version)
+        quotas = _quotas(checkpoint, self.quota_version, self.quota_digest)
         return quotas if self.elastic is None or self.elastic.lend == 1.0 else _lent(quotas, self.elastic.lend)
 
 
 @lru_cache(maxsize=2)
-def _quotas(checkpoint: str, version: int) -> Quotas:
-    quotas = QuotaSnapshots(Checkpoint(checkpoint)).load(version)
+def _quotas(checkpoint: str, version: int, digest: str | None) -> Quotas:
+    quotas = QuotaSnapshots(Checkpoint(checkpoint)).load(version, digest)
     freeze_objects()
     return quotas
 

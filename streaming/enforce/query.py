@@ -7,7 +7,7 @@ group of parts -> combiner; last, the Kafka sink.
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,7 +17,6 @@ from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.state.contract.records import ElasticState
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
-from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -25,6 +24,7 @@ from sluice.streaming.checkpoint.origin import grown_pages, job_identity
 from sluice.streaming.checkpoint.page_keys import can_split
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.stages import (
     COMBINED_SCHEMA,
     DECIDED_SCHEMA,
@@ -57,14 +57,6 @@ _MAX_CLOCK_DIFFERENCE_MS = 60_000
 """Largest lag of the broker's clock behind the job's. A larger value makes a repeated micro-batch read more records."""
 
 
-class HasQuotas(Protocol):
-    """An owner of the quotas in force."""
-
-    @property
-    def quotas(self) -> Quotas:
-        """The quotas in force, ready to resolve."""
-
-
 Elastic = Callable[[], ElasticState | None]
 """Says how far limits give way now; None if all are the quotas."""
 
@@ -76,7 +68,7 @@ class EnforceQuery(GatedQuery):
         self,
         spark: SparkSession,
         settings: Settings,
-        watch: HasQuotas,
+        watch: QuotaWatch,
         tracked: "Accumulator[Tracked] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
         epoch: LeaderEpoch | None = None,
@@ -118,20 +110,27 @@ class EnforceQuery(GatedQuery):
     def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Decide and write one micro-batch, in one action: a second action would run the stateful operator again.
 
-        1. Record quota version, elastic state and time of the batch; a repeated batch uses the recorded ones.
+        1. Record quotas, elastic state and time of the batch; a repeated batch uses the recorded ones.
         2. Tell the tasks, before anything runs.
         3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
            quotas may be older than those in force now.
         4. Leave out what a repeated batch has written before.
         5. Write.
         """
-        quotas, first_pages = self._watch.quotas, self._pipeline.pages
+        in_force, first_pages = self._watch.now, self._pipeline.pages
         pages = self._grown(self._log.pages or first_pages, rows)
-        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms(), pages, self._elastic())
-        combined = repeated or not quotas.charges_one_counter()
+        batch, repeated = self._log.begin(batch_id, in_force.version, now_ms(), pages, self._elastic(), in_force.digest)
+        combined = repeated or not in_force.quotas.charges_one_counter()
         pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
         properties = BatchProperties(
-            batch.quota_version, batch.decided_at_ms, combined, pages, before, batch_id, elastic=batch.elastic
+            batch.quota_version,
+            batch.decided_at_ms,
+            combined,
+            pages,
+            before,
+            batch_id,
+            elastic=batch.elastic,
+            quota_digest=batch.quota_digest,
         )
         properties.announce(self._spark.sparkContext)
         if properties.splits:

@@ -8,35 +8,47 @@ from typing import NamedTuple
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.kafka_io.background import LastError
+from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entry import QuotaEntry, check_entries
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.checkpoint.batch_log import Batch
+from sluice.streaming.checkpoint.quota_snapshots import EARLIER, QuotaSnapshots
+from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 
 log = logging.getLogger("sluice.quotas")
 
 
 class QuotasInForce(NamedTuple):
-    """One version of the quotas: as it was read from the table, and ready to resolve."""
+    """One version of the quotas: as it was read from the table, and ready to resolve; its snapshot has the `digest`."""
 
     version: int
     entries: list[QuotaEntry]
     quotas: Quotas
+    digest: str
 
 
 class QuotaWatch:
     """Keeps the newest readable version of the quotas in force.
 
     A version comes into force when it has been read completely and its snapshot is stored. While the table
-    is missing or broken the previous version stays in force, and the error is logged once.
+    is missing or broken the previous version stays in force, and the error is logged once. Another table in the place
+    of the known one begins with versions of its own: lower ones, or the same with other quotas.
     """
 
     def __init__(self, table: QuotasTable, snapshots: QuotaSnapshots) -> None:
         self._table = table
         self._snapshots = snapshots
         self._last_error = LastError()
+        self._read: tuple[str, int] | None = None
+        """Id and version of the table that were read last."""
         self._in_force = self._first_version()
+
+    @property
+    def now(self) -> QuotasInForce:
+        """The version in force; its parts belong together. Safe to read from any thread."""
+        return self._in_force
 
     @property
     def quotas(self) -> Quotas:
@@ -51,31 +63,62 @@ class QuotaWatch:
     def look(self) -> None:
         """Put a new version in force if there is one."""
         try:
-            version = self._table.version()
-            if version != self.quotas.version:
-                self._in_force = self._load(version)
-                log.info("quotas version %d is in force", version)
+            if self._table.latest() != self._read:
+                self._in_force = self._load(self._in_force.version, self._in_force.digest)
+                log.info("quotas version %d is in force", self.quotas.version)
             self._last_error.ends()
         except SluiceError as error:
             if self._last_error.is_new(error):
                 log.error("%s; quotas version %d stays in force", error, self.quotas.version)
 
-    def _first_version(self) -> QuotasInForce:
-        try:
-            return self._load(self._table.version())
-        except SluiceError as error:
-            kept = self._snapshots.versions()
-            if not kept:
-                raise
-            version = kept[-1]
-            entries = self._snapshots.entries(version)
-            log.error("%s; quotas version %d, the last good one, stays in force", error, version)
-            return QuotasInForce(version, entries, Quotas(entries, version))
+    def keep_snapshot_of(self, batch: Batch) -> None:
+        """Make the snapshot of a micro-batch that will be repeated from the table, if it is gone or damaged.
 
-    def _load(self, version: int) -> QuotasInForce:
+        Raises CheckpointError if the table doesn't have its quotas either.
+        """
+        version = batch.quota_version
+        try:
+            self._snapshots.load(version, batch.quota_digest)
+        except CheckpointStorageError:
+            raise
+        except CheckpointError as lost:
+            log.warning("%s", lost)
+            try:
+                made = self._snapshots.restore(version, batch.quota_digest, self._table.entries(version))
+                reason = f"version {version} of the quotas table {self._table.path} has other quotas"
+            except QuotasTableError as error:
+                made, reason = False, str(error)
+            if not made:
+                raise CheckpointError(
+                    f"micro-batch {batch.batch_id} can't be repeated: its snapshot of quotas version {version} is gone,"
+                    f" and {reason}; restore the checkpoint, or the quotas table, from a backup"
+                ) from None
+            log.warning("the snapshot of quotas version %d is made again from the quotas table", version)
+
+    def _first_version(self) -> QuotasInForce:
+        kept = self._snapshots.kept()
+        newest = kept[-1] if kept else None
+        try:
+            return self._load() if newest is None else self._load(newest.version, newest.digest)
+        except SluiceError as error:
+            if newest is None:
+                raise
+            entries = self._snapshots.entries(newest.version, newest.digest)
+            log.error("%s; quotas version %d, the last good one, stays in force", error, newest.version)
+            return QuotasInForce(newest.version, entries, Quotas(entries, newest.version), newest.digest)
+
+    def _load(self, version_before: int = -1, digest_before: str = EARLIER) -> QuotasInForce:
+        """The newest version of the table; the log says if it can't come after the version before."""
+        latest = self._table.latest()
+        version = latest[1]
         entries = self._table.entries(version)
-        self._snapshots.save(version, entries)
-        return QuotasInForce(version, entries, Quotas(entries, version))
+        digest = self._snapshots.save(version, entries).digest
+        is_changed = version == version_before and digest_before not in (EARLIER, digest)
+        if version < version_before or is_changed:
+            told = "the quotas table %s is another one than before: after version %d its version %d is in force"
+            log.warning(told, self._table.path, version_before, version)
+        self._read = latest
+        return QuotasInForce(version, entries, Quotas(entries, version), digest)
 
 
 def ensure_quotas_table(settings: Settings) -> QuotasTable:

@@ -94,6 +94,19 @@ def test_each_version_is_published_and_ends_with_its_count(topics: TopicSettings
         wait_for(topics, kafka_broker, has(2, BOB))
 
 
+def test_another_table_has_its_quotas_published_though_its_version_is_the_same_or_lower(
+    topics: TopicSettings, kafka_broker: str
+) -> None:
+    in_force = InForce(ALICE)
+    in_force.now = (7, (ALICE,))
+    with publishing(topics, kafka_broker, in_force):
+        wait_for(topics, kafka_broker, has(7, ALICE))
+        in_force.now = (7, (BOB,))
+        wait_for(topics, kafka_broker, has(7, BOB))
+        in_force.now = (0, (ALICE,))
+        wait_for(topics, kafka_broker, has(0, ALICE))
+
+
 def test_a_restart_writes_only_what_changed_meanwhile(topics: TopicSettings, kafka_broker: str) -> None:
     in_force = InForce(ALICE)
     with publishing(topics, kafka_broker, in_force):
