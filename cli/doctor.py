@@ -1,5 +1,6 @@
 """Checks of everything the job depends on, a line for each, with the fix for each failure."""
 
+import math
 import os
 import re
 import socket
@@ -35,7 +36,6 @@ from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
-from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
@@ -70,8 +70,8 @@ _NEXT_S = 2.0
 _MAX_AHEAD_MS = 1_000
 """The shortest sample of a quota."""
 
-_MAX_BEHIND_MS = 20_000
-"""The last heartbeat of a gateway that has just ended is up to _HEARTBEATS_MS old, and reading may take _ANSWER_S."""
+_MAX_BEHIND_MS = 2_000
+"""A heartbeat is read some tenths of a second after it was sent."""
 
 _INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
 _REQUEST = msgspec.json.Decoder(Request)
@@ -239,11 +239,12 @@ def check_broker_plugin(brokers: BrokerConfigs) -> str:
 
 
 class Heartbeats:
-    """The last heartbeat of each gateway among the newest requests, by instance; read once."""
+    """The last heartbeat of each gateway among the newest requests, and how far its clock is ahead; read once."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._found: dict[str, Request] | None = None
+        self._ahead_ms: dict[str, int] = {}
         self._lock = Lock()
 
     @property
@@ -253,16 +254,35 @@ class Heartbeats:
         with self._lock:  # two checks ask at a time
             if self._found is None:
                 with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
-                    self._found = heartbeats(record.value for _, record in _newest(reader))
+                    self._found = self._read(reader)
             return self._found
 
+    @property
+    def ahead_ms(self) -> dict[str, int]:
+        """By how much the clock of each gateway is ahead of this machine's in ms; below 0 is behind. Raises the same.
 
-def _newest(reader: TopicReader) -> Iterator[tuple[int, FetchedRecord]]:
-    """The records since the reader's time, and those that come now: one whose clock is behind sends old ones."""
-    yield from reader.read_to_end()
-    until_s = time.monotonic() + _NEXT_S
-    while time.monotonic() < until_s:
-        yield from reader.read()
+        One that has just ended isn't there: the age of its last heartbeat says nothing of its clock.
+        """
+        return self._ahead_ms if self.by_instance else {}
+
+    def _read(self, reader: TopicReader) -> dict[str, Request]:
+        """Read records since the reader's time, and those that come now: one whose clock is behind sends old ones."""
+        found = heartbeats(record.value for _, record in reader.read_to_end())
+        self._note_clocks(found, -_MAX_AHEAD_MS)
+        until_s = time.monotonic() + _NEXT_S
+        while time.monotonic() < until_s:
+            new = heartbeats(record.value for _, record in reader.read())
+            self._note_clocks(new)
+            found |= new
+        return found
+
+    def _note_clocks(self, read: Mapping[str, Request], least_ms: float = -math.inf) -> None:
+        """Note the clocks by heartbeats that were just read, if they are so far ahead; of one gateway's the latest."""
+        for name, beat in read.items():
+            if beat.timestamp_ms is not None:  # else it is the record's
+                ahead_ms = beat.timestamp_ms - now_ms()
+                if ahead_ms >= least_ms:
+                    self._ahead_ms[name] = max(ahead_ms, self._ahead_ms.get(name, ahead_ms))
 
 
 def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:
@@ -297,7 +317,7 @@ def check_plugin_threads(beats: Heartbeats, brokers: BrokerConfigs) -> str:
 def check_gateway_clocks(beats: Heartbeats) -> str:
     """The clocks of gateways, beside that of this machine. Raises CheckError if one is ahead or behind."""
     try:
-        return clocks_verdict(beats.by_instance, now_ms())
+        return clocks_verdict(beats.ahead_ms)
     except (KafkaError, TopicLostError) as error:
         return f"unknown; the heartbeats can't be read ({error})"
 
@@ -331,16 +351,15 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
     return f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
 
 
-def clocks_verdict(beats: Mapping[str, Request], at_ms: int) -> str:
-    """The clocks of gateways by their last heartbeats, seen at `at_ms`. Raises CheckError.
+def clocks_verdict(ahead_ms: Mapping[str, int]) -> str:
+    """The clocks of gateways, so much ahead of this machine's in ms; below 0 is behind. Raises CheckError.
 
-    >>> clocks_verdict({"a": Request("GatewayHeartbeat", timestamp_ms=5_900)}, at_ms=5_000)
-    'of 1 gateways, none is ahead or behind'
+    >>> clocks_verdict({"a": 900, "b": -1_900})
+    'of 2 gateways, none is ahead or behind'
     """
-    if not beats:
-        return f"no gateway has sent a heartbeat for {_HEARTBEATS_MS // 1000} s"
-    times = ((name, beat.timestamp_ms) for name, beat in beats.items())
-    ahead = sorted((name, beat_ms - at_ms) for name, beat_ms in times if beat_ms is not None)  # else it is the record's
+    if not ahead_ms:
+        return "no gateway sends heartbeats with its time"
+    ahead = sorted(ahead_ms.items())
     troubles = []
     if fast := [f"{name} by {ms / 1000:.0f} s" for name, ms in ahead if ms > _MAX_AHEAD_MS]:
         troubles.append(
@@ -349,12 +368,12 @@ def clocks_verdict(beats: Mapping[str, Request], at_ms: int) -> str:
         )
     if slow := [f"{name} by {-ms / 1000:.0f} s" for name, ms in ahead if ms < -_MAX_BEHIND_MS]:
         troubles.append(
-            f"behind this machine's: gateway {', '.join(slow)}; tables have its requests in minutes that were over, and"
-            " waits for them are over elsewhere before they begin"
+            f"behind this machine's: gateway {', '.join(slow)}; tables have its requests at times that were over, and"
+            " waits for them are over elsewhere so much too early"
         )
     if troubles:
         raise CheckError(f"{'; '.join(troubles)}; set the clocks by NTP")
-    return f"of {len(beats)} gateways, none is ahead or behind"
+    return f"of {len(ahead_ms)} gateways, none is ahead or behind"
 
 
 def threads_verdict(nodes: Set[int], beats: Mapping[str, Request]) -> str:

@@ -52,7 +52,12 @@ MUTATION_RATE_WINDOW = Window(samples=2, window_ms=30_000)
 
 
 class EntityCounters(msgspec.Struct, gc=False):
-    """All counters of one entity (one set of tags). Each is created by its first charge."""
+    """All counters of one entity (one set of tags). Each is created by its first charge.
+
+    The events come from many gateways, whose clocks differ, but the time of a counter never goes back: an event that
+    is late for it is charged at the time of the newest one. Kafka's counters know one clock; one that goes back takes
+    tokens from a bucket, and ages the current sample.
+    """
 
     bucket: TokenBucket | None = None
     mutation_limit: float = UNLIMITED
@@ -65,11 +70,13 @@ class EntityCounters(msgspec.Struct, gc=False):
 
     def charge(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:
         """Charge one quota at `now_ms`, as Kafka's quota manager of that family does."""
-        if now_ms > self.last_event_ms:
+        family = charge.kind.family
+        if now_ms >= self.last_event_ms:
             self.last_event_ms = now_ms
+        elif family is not Family.MUTATIONS:
+            now_ms = max(now_ms, self.rate(charge.kind).newest_ms)
         if not charge.amounts:
             return self._reset(charge, settings)
-        family = charge.kind.family
         if family is Family.MUTATIONS:
             return self._charge_mutations(charge, now_ms, settings.controller_window)
         if family is Family.REQUEST_TIME:
@@ -96,6 +103,7 @@ class EntityCounters(msgspec.Struct, gc=False):
         """KIP-599: strict checks, then charges; permissive charges, then checks. Topic by topic, in order."""
         limit = UNLIMITED if charge.limit is None else charge.limit
         bucket = self.bucket = self.bucket or TokenBucket()
+        now_ms = max(now_ms, bucket.last_ms)
         rate = self.rate(charge.kind)
         self.mutation_limit = limit
         refused = []

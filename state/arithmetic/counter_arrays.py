@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, Outcome
-from sluice.state.arithmetic.hot_counters import are_hot, charge_rate, padded_windows_ms, take_tokens
+from sluice.state.arithmetic.hot_counters import are_hot, charge_rate, charged_ms, padded_windows_ms, take_tokens
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.arithmetic.shapes import Charged, Shapes
 from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
@@ -140,7 +140,7 @@ def charge_hot(
 ) -> dict[QuotaKind, Outcomes] | None:
     """Charge one entity with its rows, in order; None, and nothing charged, if that would not be faster.
 
-    It is not if rows step back in time or are few for the samples that they fall into, nor if a mutation is refused.
+    It is not if rows are few for the samples that they fall into, nor if a mutation is refused.
     """
     window, now_ms = settings.client_window, np.array([row.timestamp_ms for row in rows], np.int64)
     if not (are_hot(now_ms, window, rows_of_run) and single_charges({"": rows}, shapes, settings)):
@@ -148,17 +148,19 @@ def charge_hot(
     by_kind = _by_kind(rows, shapes)
     mutations, tokens = by_kind.get(QuotaKind.CONTROLLER_MUTATION_RATE), None
     if mutations is not None:
-        tokens = _take_tokens(counters, mutations, now_ms[mutations.rows], settings.controller_window)
+        mutated_ms = charged_ms(now_ms[mutations.rows], counters.bucket.last_ms if counters.bucket else 0)
+        tokens = _take_tokens(counters, mutations, mutated_ms, settings.controller_window)
         if tokens is None:
             return None
-    counters.last_event_ms = max(counters.last_event_ms, int(now_ms[-1]))
+    counters.last_event_ms = max(counters.last_event_ms, int(now_ms.max()))
     outcomes = {}
     for kind, charges in by_kind.items():
-        rate, times_ms = counters.rate(kind), now_ms[charges.rows]
+        rate = counters.rate(kind)
         if tokens is not None and charges is mutations:
-            rates, _ = charge_rate(rate, charges.amounts, np.zeros(len(tokens)), times_ms, MUTATION_RATE_WINDOW)
+            rates, _ = charge_rate(rate, charges.amounts, np.zeros(len(tokens)), mutated_ms, MUTATION_RATE_WINDOW)
             outcomes[kind] = _outcomes_of_mutations(charges, np.zeros(len(tokens), np.bool_), rates, tokens)
         else:
+            times_ms = charged_ms(now_ms[charges.rows], rate.newest_ms)
             measured = charge_rate(rate, charges.amounts, charges.recorded_later(kind), times_ms, window)
             outcomes[kind] = _outcomes_of_rates(kind, charges, *measured, window)
     return outcomes
@@ -223,7 +225,8 @@ class CounterArrays:
         rates, windows_ms = np.empty(len(amounts)), np.empty(len(amounts), np.int64)
         others = self._charge_hot(kind, entities, now_ms, charges, rates, windows_ms)
         for turn in _turns(entities, others):
-            of_turn, times_ms = entities[turn], now_ms[turn]
+            of_turn = entities[turn]
+            times_ms = np.maximum(now_ms[turn], self.rates.newest_ms(kind, of_turn))
             self.rates.record(kind, of_turn, amounts[turn], window, times_ms)
             rates[turn], windows_ms[turn] = self.rates.measure(kind, of_turn, window, times_ms)
             recorded = later[turn] != 0
@@ -253,8 +256,9 @@ class CounterArrays:
             rows = slice(first, first + length)
             if are_hot(now_ms[rows], window, rows_of_run):
                 with self.rates.one(kind, int(entities[first])) as rate:
+                    times_ms = charged_ms(now_ms[rows], rate.newest_ms)
                     rates[rows], windows_ms[rows] = charge_rate(
-                        rate, charges.amounts[rows], later[rows], now_ms[rows], window
+                        rate, charges.amounts[rows], later[rows], times_ms, window
                     )
                 hot[rows] = True
         return np.flatnonzero(~hot)
@@ -265,7 +269,8 @@ class CounterArrays:
         partitions, strict, limits = charges.amounts, charges.strict, charges.mutation_limits()
         rates, tokens, refused = np.empty(len(limits)), np.empty(len(limits)), np.empty(len(limits), np.bool_)
         for turn in _turns(entities, np.arange(len(entities))):
-            of_turn, times_ms, limit = entities[turn], now_ms[turn], limits[turn]
+            of_turn, limit = entities[turn], limits[turn]
+            times_ms = np.maximum(now_ms[turn], self.buckets.last_ms[of_turn])
             self._mutation_limit[of_turn] = limit
             refused[turn] = strict[turn] & (self.buckets.measure(of_turn, limit, window, times_ms) < 0)
             charged = ~refused[turn]
@@ -331,6 +336,12 @@ class RateArrays:
         self._values = np.zeros(shape, np.float64)
         self._slots = np.arange(slots)
         self._fill(columns)
+
+    def newest_ms(self, kind: QuotaKind, entities: Integers) -> Integers:
+        """`SampledRate.newest_ms` of one rate of each entity."""
+        column = self._column_of[kind.code]
+        newest_ms: Integers = self._last_events_ms[entities, column, self._currents[entities, column]]
+        return newest_ms
 
     def record(self, kind: QuotaKind, entities: Integers, values: Floats, window: Window, now_ms: Integers) -> None:
         """`SampledRate.record` on one rate of each entity."""

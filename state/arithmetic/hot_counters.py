@@ -17,9 +17,20 @@ from sluice.state.quotas.kinds import Window, burst
 
 
 def are_hot(now_ms: Integers, window: Window, rows_of_run: int) -> bool:
-    """True if rows at these times (m,) never step back in time and are so many for each run."""
-    runs = 2 * (int(now_ms[-1] - now_ms[0]) // window.window_ms + 1)  # in each window a sample begins, and one ends
-    return len(now_ms) >= rows_of_run * runs and not (np.diff(now_ms) < 0).any()
+    """True if rows at these times (m,) are so many for each run."""
+    # in each window a sample begins, and one ends
+    runs = 2 * (int(now_ms.max() - now_ms.min()) // window.window_ms + 1)
+    return len(now_ms) >= rows_of_run * runs
+
+
+def charged_ms(now_ms: Integers, newest_ms: int) -> Integers:
+    """The times (m,) at which a counter charges events of these times: never back from its newest one.
+
+    >>> charged_ms(np.array([3, 7, 6, 8]), newest_ms=5).tolist()
+    [5, 7, 7, 8]
+    """
+    ascending: Integers = np.maximum.accumulate(np.maximum(now_ms, newest_ms))
+    return ascending
 
 
 def charge_rate(

@@ -26,6 +26,11 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
     values: list[float] = []
     current: int = 0
 
+    @property
+    def newest_ms(self) -> int:
+        """The last event of the current sample; 0 before the first one."""
+        return self.last_events_ms[self.current] if self.starts_ms else 0
+
     def copy(self) -> "SampledRate":
         """An independent copy."""
         return SampledRate(self.starts_ms.copy(), self.last_events_ms.copy(), self.values.copy(), self.current)

@@ -295,7 +295,7 @@ def _throttle(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: Quot
     request_ms, byte_ms = waits.request_wait_ms, waits.byte_wait_ms
     mutation_ms = _mutation_ms(waits, purgatory_ms)
     if byte_ms and settings.coexistence is Coexistence.SEQUENTIAL:
-        byte_ms += _request_wait_at(waits, timestamp_ms + byte_ms, settings)
+        byte_ms += _request_wait_after(byte_ms, waits, timestamp_ms, settings)
         request_ms = 0
     if request_ms >= byte_ms and request_ms >= mutation_ms:
         return request_ms, QuotaKind.REQUEST_PERCENTAGE
@@ -311,10 +311,11 @@ def _mutation_ms(waits: Waits, purgatory_ms: int) -> int:
     return max(waits.mutation_wait_ms - purgatory_ms, 1 if any(waits.refused) else 0)
 
 
-def _request_wait_at(waits: Waits, now_ms: int, settings: QuotaSettings) -> int:
-    """The wait the request quotas ask for at a later time, when some of their samples may be outdated."""
+def _request_wait_after(byte_ms: int, waits: Waits, timestamp_ms: int, settings: QuotaSettings) -> int:
+    """The wait the request quotas ask for so much later, when some of their samples may be outdated."""
     window, longest_ms = settings.client_window, 0
     for limit, samples in waits.request_rates:
-        observed, window_ms = samples.copy().observe(window, now_ms)
+        later_ms = max(timestamp_ms, samples.newest_ms) + byte_ms
+        observed, window_ms = samples.copy().observe(window, later_ms)
         longest_ms = max(longest_ms, request_wait_ms(observed, limit, window_ms, window))
     return longest_ms

@@ -242,6 +242,8 @@ class CounterShare(msgspec.Struct, gc=False):
         """
         limit = self.limit = charge.limit or 0.0
         last_ms, is_alone = self._last_charge_ms, gateways.count == 1
+        if last_ms is not None and now_ms < last_ms:  # as for the job, time never goes back
+            now_ms = last_ms
         idle = last_ms is None or (now_ms > last_ms + metering.span_ms and self._is_idle(metering.span_ms, now_ms))
         if is_alone and self._share == limit and not self._others:  # it can't grow, and nothing makes it smaller
             share, self._share_ms = limit, now_ms
@@ -276,7 +278,7 @@ class CounterShare(msgspec.Struct, gc=False):
         value = charge.amounts[0]
         self.own_charged -= value
         if self._meter is not None:
-            self._meter.record(-value, metering.window, now_ms)
+            self._meter.record(-value, metering.window, max(now_ms, self._last_charge_ms or 0))
         self._pace_tokens += value
 
     def on_sum(

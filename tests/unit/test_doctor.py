@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -399,47 +400,53 @@ def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named(
 
 
 def test_a_gateway_whose_clock_is_ahead_is_named() -> None:
-    beats = {name: Request(HEARTBEAT_API, timestamp_ms=at_ms) for name, at_ms in (("a", 1_205_000), ("b", 5_900))}
-
     with pytest.raises(CheckError, match="ahead of this machine's: gateway a by 1200 s; after a request"):
-        doctor.clocks_verdict(beats, at_ms=5_000)
+        doctor.clocks_verdict({"a": 1_200_000, "b": 900})
 
 
-def test_clocks_are_seen_when_all_of_them_are_behind(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their records have those times too, so none is of the last seconds."""
-    heartbeat = {"staleness_ms": 5, "counters": 0}
-    event = {"api": HEARTBEAT_API, "instance": "a", "timestamp_ms": 5_000, "heartbeat": heartbeat}
+@pytest.fixture
+def seen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., doctor.Heartbeats]:
+    """Heartbeats of gateways by their times, None if they give none: some that were there, and then some new ones."""
     monkeypatch.setattr(doctor, "_NEXT_S", 0.01)
+    monkeypatch.setattr(doctor, "now_ms", lambda: 500_000)
 
-    class Reader(TopicReader):
-        def read_to_end(self) -> Iterator[tuple[int, FetchedRecord]]:
-            return iter(())
+    def records(times_ms: dict[str, int | None]) -> Iterator[tuple[int, FetchedRecord]]:
+        for name, at_ms in times_ms.items():
+            event = Request(HEARTBEAT_API, instance=name, timestamp_ms=at_ms, heartbeat=Heartbeat(5, 0))
+            yield 0, FetchedRecord(0, None, msgspec.json.encode(event))
 
-        def read(self, wait_ms: int = POLL_MS) -> Iterator[tuple[int, FetchedRecord]]:  # noqa: ARG002 # as it is called
-            yield 0, FetchedRecord(0, None, json.dumps(event).encode())
+    def make(new: dict[str, int | None], old: dict[str, int | None] | None = None) -> doctor.Heartbeats:
+        class Reader(TopicReader):
+            def read_to_end(self) -> Iterator[tuple[int, FetchedRecord]]:
+                return records(old or {})
 
-    monkeypatch.setattr(doctor, "TopicReader", Reader)
+            def read(self, wait_ms: int = POLL_MS) -> Iterator[tuple[int, FetchedRecord]]:  # noqa: ARG002 # as called
+                return records(new)
 
-    with pytest.raises(CheckError, match=r"behind this machine's: gateway a by \d+ s; tables"):
-        doctor.check_gateway_clocks(doctor.Heartbeats(settings))
+        monkeypatch.setattr(doctor, "TopicReader", Reader)
+        return doctor.Heartbeats(settings)
 
-
-def test_without_heartbeats_nothing_is_said_of_clocks() -> None:
-    assert doctor.clocks_verdict({}, at_ms=5_000) == "no gateway has sent a heartbeat for 10 s"
-
-
-def test_a_heartbeat_that_leaves_its_time_to_the_record_says_nothing_of_a_clock() -> None:
-    assert doctor.clocks_verdict({"a": Request(HEARTBEAT_API)}, at_ms=1_700_000_000_000).endswith(
-        "none is ahead or behind"
-    )
+    return make
 
 
-def test_a_gateway_whose_clock_is_behind_is_named_and_one_that_has_just_ended_is_not() -> None:
-    times = {"ahead": 503_000, "behind": 320_000, "ended": 490_500, "right": 499_500}
-    beats = {name: Request(HEARTBEAT_API, timestamp_ms=at_ms) for name, at_ms in times.items()}
+def test_without_heartbeats_nothing_is_said_of_clocks(seen: Callable[..., doctor.Heartbeats]) -> None:
+    assert doctor.check_gateway_clocks(seen({})) == "no gateway sends heartbeats with its time"
+
+
+def test_a_heartbeat_that_leaves_its_time_to_the_record_says_nothing_of_a_clock(
+    seen: Callable[..., doctor.Heartbeats],
+) -> None:
+    assert doctor.check_gateway_clocks(seen({"a": None})) == "no gateway sends heartbeats with its time"
+
+
+def test_a_gateway_whose_clock_is_behind_is_named_from_2_s_on_and_one_that_has_just_ended_is_not(
+    seen: Callable[..., doctor.Heartbeats],
+) -> None:
+    """Also when all of them are behind: the times of their records are old, and they come all the same."""
+    new = {"ahead": 503_000, "behind": 320_000, "little": 497_900, "right": 498_100}
 
     with pytest.raises(CheckError) as raised:
-        doctor.clocks_verdict(beats, at_ms=500_000)
+        doctor.check_gateway_clocks(seen(new, old={"ended": 490_500, "little": 495_000}))
 
     assert "ahead of this machine's: gateway ahead by 3 s;" in str(raised.value)
-    assert "; behind this machine's: gateway behind by 180 s; tables" in str(raised.value)
+    assert "; behind this machine's: gateway behind by 180 s, little by 2 s; tables" in str(raised.value)

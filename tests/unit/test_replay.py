@@ -191,12 +191,12 @@ def test_a_clock_that_goes_wrong_is_nobody_elses_business(users: list[bool], jum
     assert {key: together[key] for key in apart} == apart
 
 
-@pytest.mark.parametrize(("late_ms", "is_charged"), [(1, True), (5_000, True), (3_600_000, False)])
-def test_a_late_event_neither_freezes_nor_fills_its_bucket(late_ms: int, is_charged: bool) -> None:
-    """Tokens are taken for the time it is late, and given back: afterwards only its own charge is missing."""
+@pytest.mark.parametrize("late_ms", [1, 5_000, 3_600_000])
+def test_a_late_event_neither_freezes_nor_fills_its_bucket(late_ms: int) -> None:
+    """Afterwards only its own charge is missing."""
     entries = [QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
     times_ms = [RECORD_MS, RECORD_MS - late_ms, RECORD_MS + 1]
-    on_time_ms = [RECORD_MS, RECORD_MS, RECORD_MS + 1] if is_charged else [RECORD_MS, RECORD_MS + 1]
+    on_time_ms = [RECORD_MS, RECORD_MS, RECORD_MS + 1]
 
     late, on_time = (
         [
@@ -206,9 +206,8 @@ def test_a_late_event_neither_freezes_nor_fills_its_bucket(late_ms: int, is_char
         for times in (times_ms, on_time_ms)
     )
 
-    assert late[1]["verdict"] == ("ALLOW" if is_charged else "REJECT")
-    assert late[-1]["verdict"] == "ALLOW"
-    assert late[-1]["charges"][0]["tokens"] == pytest.approx(on_time[-1]["charges"][0]["tokens"])
+    assert [each["verdict"] for each in late] == ["ALLOW"] * 3
+    assert [each["charges"][0]["tokens"] for each in late] == [each["charges"][0]["tokens"] for each in on_time]
 
 
 def creation(user: str, at_ms: int) -> bytes:

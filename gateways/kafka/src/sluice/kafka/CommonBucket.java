@@ -57,7 +57,7 @@ final class CommonBucket {
     synchronized void charge(double amount, long nowMs) {
         if (amount > 0) {
             faded = faded * Math.exp(-Math.max(0, nowMs - chargedMs) / (double) window.spanMs()) + amount;
-            chargedMs = nowMs;
+            chargedMs = Math.max(chargedMs, nowMs);
             isCharged = true;
         }
         unpaced += amount;
@@ -102,6 +102,7 @@ final class CommonBucket {
 
     /** The clock was set back, to now. */
     synchronized void stepBack(long nowMs) {
+        pace.stepBack(nowMs);
         longestMute.stepBack(nowMs);
         heldUntilMs = Math.min(heldUntilMs, nowMs);
         chargedMs = Math.min(chargedMs, nowMs);

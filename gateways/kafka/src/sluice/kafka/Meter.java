@@ -159,6 +159,7 @@ public final class Meter {
         unpublishedSinceMs = Math.min(unpublishedSinceMs, nowMs);
         heldUntilMs = Math.min(heldUntilMs, nowMs);
         promisedMs = Math.min(promisedMs, nowMs);
+        pace.stepBack(nowMs);
         longestMute.stepBack(nowMs);
     }
 

@@ -49,11 +49,16 @@ final class Pace {
         double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
         double most = isRequest ? Math.min(share * MAX_WAIT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_WAIT_S;
         left = Math.max(Math.min(burst, before) - charged, -most);
-        leftMs = nowMs;
+        leftMs = Math.max(leftMs, nowMs); // threads come in any order
         if (requests > 0 && charged > 0) {
             double mean = charged / requests;
             size = size == 0 ? mean : size + SIZE_WEIGHT * (mean - size);
         }
+    }
+
+    /** The clock was set back, to now. */
+    void stepBack(long nowMs) {
+        leftMs = Math.min(leftMs, nowMs);
     }
 
     /** Forgets what was charged: the bucket is full. */
