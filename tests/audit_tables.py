@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from zlib import crc32
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -83,7 +84,13 @@ def write(
 ) -> None:
     """Write a micro-batch as the audit query does."""
     given = batch if isinstance(batch, DataFrame) else cast(DataFrame, Tasks(batch, tasks))
-    audit_writer(settings).write(given, requests, Commit(query, batch_id))
+    covered = batch_id if isinstance(batch, DataFrame) else _coverage(batch, batch_id)
+    audit_writer(settings).write(given, requests, batch_id, Commit(query, covered))
+
+
+def _coverage(batch: pa.Table, batch_id: int) -> int:
+    """A number for what a micro-batch covers, as Spark's file of its offsets gives it."""
+    return 1 + crc32(repr((batch_id, batch.select(["topic", "offset"]).to_pydict())).encode())
 
 
 def rows(path: str) -> list[Json]:

@@ -1,7 +1,7 @@
 """The Delta tables that the audit query writes: their description, their creation, and the rows they have."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,24 +22,39 @@ Offsets = Mapping[int, npt.NDArray[np.int64]]
 _MAX_SPANS = 200
 """More source partitions than that are looked up without their names, which would make too large a condition."""
 
+_COMMIT = "sluice.commit"
+"""Name of a Commit in the information that Delta keeps of each commit."""
+
 _STATISTICS = "delta.dataSkippingStatsColumns"
 """Delta's property that names the columns of which a file's least and greatest value are kept."""
 
 
 class Commit(NamedTuple):
-    """The application that commits and the number of its micro-batch, by which a table recognises a repeated one."""
+    """The application that commits, and a number for what its micro-batch covers: a repeated one has it again.
+
+    Numbers have no order. A query that goes on from a backup of its checkpoint counts its micro-batches from there
+    again, and they cover something else.
+    """
 
     application: str
-    batch_id: int
+    number: int
 
     def is_in(self, table: DeltaTable) -> bool:
-        """True if the application has committed this micro-batch, or a later one, to the table."""
-        done = table.transaction_version(self.application)
-        return done is not None and done >= self.batch_id
+        """True if this was the application's last commit to the table."""
+        return bool(table.transaction_version(self.application) == self.number)
 
-    def properties(self) -> CommitProperties:
-        """Delta-rs's properties of the commit, by which the table knows it later."""
-        return CommitProperties(app_transactions=[Transaction(*self)])
+    def properties(self, *also: "Commit") -> CommitProperties:
+        """Delta-rs's properties of the commit, by which the table knows it later, and others with it."""
+        return CommitProperties(
+            custom_metadata={_COMMIT: f"{self.application} {self.number}"},
+            app_transactions=[Transaction(*each) for each in (self, *also)],
+        )
+
+    @classmethod
+    def in_history(cls, entry: Mapping[str, Any]) -> "Commit | None":
+        """The commit of an entry of a table's history; None if something else made it."""
+        application, _, number = entry.get(_COMMIT, "").rpartition(" ")
+        return cls(application, int(number)) if application else None
 
 
 class AuditTable(NamedTuple):

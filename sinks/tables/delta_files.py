@@ -132,15 +132,15 @@ def remove_files(path: str, storage_options: Mapping[str, str], files: Iterable[
         _remove(storage, file.path)
 
 
-def add_files(table: DeltaTable, files: Sequence[DataFile], commit: Commit) -> None:
-    """Add files to a table, unless the commit's application has written this batch before."""
+def add_files(table: DeltaTable, files: Sequence[DataFile], commit: Commit, *also: Commit) -> None:
+    """Add files to a table, unless that was the last thing its application did; the table knows `also` from then on."""
     if commit.is_in(table):
         return
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {"date": file.date}, now_ms(), data_change=True, stats=file.statistics)
         for file in files
     ]
-    properties = commit.properties()
+    properties = commit.properties(*also)
     table.create_write_transaction(actions, "append", table.schema(), ["date"], commit_properties=properties)
 
 

@@ -1,10 +1,10 @@
 """The Delta table `quota_metrics`: what every counter measured in each window, under Kafka's names."""
 
-from collections.abc import Mapping
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 
 from sluice.sinks.tables.delta import AuditTable, Commit, columns
 from sluice.state.decisions.charge_plan import EXEMPT_REQUEST_TIME
@@ -29,6 +29,15 @@ millions."""
 
 _OWN_FILES = 20
 """Newest windows of a micro-batch that have a commit and a file of their own, which takes some 0.1 s each."""
+
+_OLDER = "-older-"
+"""In the name of the commits of all but the newest windows of a micro-batch, before a number."""
+
+_RECENT_COMMITS = 200
+"""Commits among which all of the newest micro-batch are: it has those of its newest windows, and one an hour before."""
+
+_NO_BATCH = 0
+"""The number of a commit that was undone."""
 
 _IDENTITY = ("date", "window_start", "window_s", "quota")
 _ENTITY = {"mode": "''", "user": "''", "client_id": "''", "topic": "''", "partition": "-1", "tenant": "''"}
@@ -63,22 +72,50 @@ def quota_metrics_table(path: str) -> AuditTable:
     return AuditTable(path, _COLUMNS)
 
 
-def merge_metrics(measured: pa.Table, path: str, storage_options: Mapping[str, str], commit: Commit) -> None:
-    """Add what a micro-batch measured to the rows of its windows, unless its application has done so before.
+def merge_metrics(measured: pa.Table, table: DeltaTable, commit: Commit) -> None:
+    """Add what a micro-batch measured to the rows of its windows, unless that was the last thing its application did.
 
     Delta-rs does this in the driver: the rows are few, and a MERGE by Spark takes seconds of all cores.
 
     Each of the newest windows is a commit and a file of its own. A merge writes the files anew in which it finds a
     row, so a file with the rows of two windows would take the next window too, and each batch would write the day.
     """
-    table = DeltaTable(path, storage_options=dict(storage_options))
     if not measured.num_rows or commit.is_in(table):
         return
     *older, newest = [part for rows in _by_file(measured) for part in _parts(rows)]
     # A repeated micro-batch has the same parts. The commit of the newest says that all of them are merged.
     for number, rows in enumerate(older):
-        _merge(table, rows, Commit(f"{commit.application}-older-{number}", commit.batch_id))
+        _merge(table, rows, Commit(f"{commit.application}{_OLDER}{number}", commit.number))
     _merge(table, newest, commit)
+
+
+def counted(commit: Commit) -> Commit:
+    """The commit that the decisions table knows beside its own if the metrics have counted its rows."""
+    return Commit(f"{commit.application}-counted", commit.number)
+
+
+def take_back_metrics(metrics: DeltaTable, decisions: DeltaTable, commit: Commit) -> bool:
+    """Undo the newest micro-batch of the metrics if its decisions are no rows; True if it was.
+
+    Its driver ended between the two commits. Where `commit` repeats it, nothing is to be done. Else the query goes on
+    from another place, such as a backup of its checkpoint, and counts these decisions when they become rows. Raises
+    DeltaError or OSError.
+    """
+    commits = [
+        (entry["version"], found)
+        for entry in metrics.history(_RECENT_COMMITS)
+        if (found := Commit.in_history(entry)) is not None
+    ]
+    if not commits:
+        return False
+    newest = commits[0][1]
+    batch = Commit(newest.application.partition(_OLDER)[0], newest.number)
+    if batch == commit or counted(batch).is_in(decisions) or not newest.is_in(metrics):
+        return False
+    undone = dict(takewhile(lambda each: each[1].number == newest.number, commits))
+    forgotten = [Transaction(each.application, _NO_BATCH) for each in undone.values()]
+    metrics.restore(min(undone) - 1, commit_properties=CommitProperties(app_transactions=forgotten))
+    return True
 
 
 def _by_file(measured: pa.Table) -> list[pa.Table]:

@@ -87,8 +87,11 @@ _FILE = "request_ends.json"
 
 
 class _Ends(msgspec.Struct):
+    """`covered` is false in the file of a release whose commits had the micro-batch's number, not its coverage."""
+
     batch_id: int
     ends: list[int]
+    covered: bool = False
 
 
 class RequestEnds:
@@ -103,6 +106,10 @@ class RequestEnds:
         except msgspec.MsgspecError as error:
             raise self._files.damaged_file(_FILE, str(error)) from error
 
+    def began_before_coverage(self, batch_id: int) -> bool:
+        """True if this micro-batch is repeated, and an earlier release began it, whose commits have its number."""
+        return batch_id == self._last.batch_id and not self._last.covered
+
     def of_batch(self, batch_id: int, now: Sequence[int]) -> list[int]:
         """The ends by partition for this micro-batch: those of its first attempt, else the ends `now`.
 
@@ -110,7 +117,7 @@ class RequestEnds:
         """
         if batch_id != self._last.batch_id:
             ends = [max(pair) for pair in zip_longest(self._last.ends, now, fillvalue=0)]
-            self._last = _Ends(batch_id, ends)
+            self._last = _Ends(batch_id, ends, covered=True)
             self._files.write(_FILE, msgspec.json.encode(self._last))
         return self._last.ends
 

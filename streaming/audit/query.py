@@ -9,21 +9,25 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
+from sluice.kafka_io.client import error_line
 from sluice.sinks.tables.dead_letters import dead_letters_table, letter_content, letter_rows
 from sluice.sinks.tables.decisions import decision_content, decision_rows, decisions_table
 from sluice.sinks.tables.delta import AuditTable, Commit, create_table
 from sluice.sinks.tables.delta_files import add_files, remove_files
 from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
 from sluice.sinks.tables.measures import add_up, metrics_rows
-from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
+from sluice.sinks.tables.quota_metrics import counted, merge_metrics, quota_metrics_table, take_back_metrics
 from sluice.sinks.tables.unreadable import known_records, unreadable_table
 from sluice.streaming.audit.answers import RequestEnds, current_ends, epoch_spans, further_answers, reported_answers
 from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
 from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.spark_files import coverage
+from sluice.streaming.errors import JobError
 from sluice.streaming.leadership.leader_epochs import EpochsSeen
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_source
@@ -76,6 +80,7 @@ class AuditWriter:
         self._bounds = _time_bounds(settings)
         self._epochs = epochs
         self._tasks: int | None = None
+        self._looked_back = False
 
     @property
     def topics(self) -> list[str]:
@@ -87,17 +92,19 @@ class AuditWriter:
         """All tables that are written."""
         return [self._unreadable, quota_metrics_table(self._delta.quota_metrics), *(feed.table for feed in self._feeds)]
 
-    def write(self, records: DataFrame, requests: RequestsTopic, commit: Commit) -> None:
+    def write(self, records: DataFrame, requests: RequestsTopic, batch_id: int, commit: Commit) -> None:
         """Write one micro-batch; to write it again changes nothing.
 
         Records have the columns of Kafka, `read_at`, the time of the micro-batch, and `epoch`, their header's value.
         They answer events of `requests`.
         """
         open_table = cache(lambda path: DeltaTable(path, storage_options=dict(self._delta.storage_options)))
+        # Opened before the tables in which answers are looked up: what is no answer there isn't counted here.
+        open_table(self._delta.quota_metrics)
         exclusions = Exclusions()
         while True:
             reports = self._run(records, requests, exclusions)
-            found = self._excluded(reports, exclusions, requests.name, commit.batch_id, open_table)
+            found = self._excluded(reports, exclusions, requests.name, batch_id, open_table)
             if found is None:
                 break
             # Rare: the tasks know now what counts for no answer, and write the others.
@@ -157,14 +164,42 @@ class AuditWriter:
             self._add_files(table, reports, commit, open_table)
         self._log_unreadable(reports)
         measures = [pa.ipc.open_stream(report.measures).read_all() for report in reports if report.measures]
-        if measures:
-            rows = metrics_rows(add_up(measures), self._window_s)
-            merge_metrics(rows, self._delta.quota_metrics, self._delta.storage_options, commit)
-        self._add_files(decisions, reports, commit, open_table)
+        rows = metrics_rows(add_up(measures), self._window_s) if measures else None
+        if not rows:
+            self._add_files(decisions, reports, commit, open_table)
+            return
+        metrics = open_table(self._delta.quota_metrics)
+        before = metrics.transaction_version(commit.application)
+        metrics.update_incremental()
+        if metrics.transaction_version(commit.application) != before:
+            raise JobError("another driver of the audit query goes on with its checkpoint")
+        self._take_back_metrics(metrics, open_table(decisions.path), commit)
+        merge_metrics(rows, metrics, commit)
+        self._add_files(decisions, reports, commit, open_table, counted(commit))
 
-    def _add_files(self, table: AuditTable, reports: Sequence[TaskReport], commit: Commit, open_table: _Open) -> None:
+    def _take_back_metrics(self, metrics: DeltaTable, decisions: DeltaTable, commit: Commit) -> None:
+        """Before the first metrics of this writer, undo those of decisions that never became rows."""
+        if self._looked_back:
+            return
+        path = self._delta.quota_metrics
+        try:
+            if take_back_metrics(metrics, decisions, commit):
+                log.warning(
+                    "%s had counted decisions that never became rows, as a new checkpoint or a backup took the place of"
+                    " theirs; that is taken back, and they are counted when they are rows",
+                    path,
+                )
+        except CommitFailedError:  # another writer was faster: the micro-batch is repeated
+            raise
+        except DeltaError as error:
+            log.error("%s counts some decisions twice, as that can't be taken back (%s)", path, error_line(error))
+        self._looked_back = True
+
+    def _add_files(
+        self, table: AuditTable, reports: Sequence[TaskReport], commit: Commit, open_table: _Open, *also: Commit
+    ) -> None:
         if files := [file for report in reports for file in report.files.get(table.path, [])]:
-            add_files(open_table(table.path), files, commit)
+            add_files(open_table(table.path), files, commit, *also)
 
     def _remove_files(self, reports: Sequence[TaskReport]) -> None:
         for report in reports:
@@ -203,7 +238,7 @@ class AuditQuery(GatedQuery):
         super().__init__(QUERY_NAME, settings.audit.checkpoint, settings.audit.trigger_s * 1000)
         self._spark = spark
         self._settings = settings
-        checkpoint = Checkpoint(settings.audit.checkpoint)
+        checkpoint = self._files = Checkpoint(settings.audit.checkpoint)
         self._request_ends = RequestEnds(checkpoint)
         self._writer = AuditWriter(settings, EpochsSeen(checkpoint))
 
@@ -219,9 +254,12 @@ class AuditQuery(GatedQuery):
         return records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at, epoch)
 
     def _write_batch(self, records: DataFrame, batch_id: int) -> None:
-        # The query's id is the checkpoint's: a new checkpoint counts its batches from 0 again.
+        # The query's id is the checkpoint's, and a backup's too.
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        self._writer.write(records, self._requests(batch_id), Commit(f"sluice-audit-{query_id}", batch_id))
+        commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
+        if self._request_ends.began_before_coverage(batch_id):
+            commit = Commit(f"sluice-audit-{query_id}", batch_id)
+        self._writer.write(records, self._requests(batch_id), batch_id, commit)
 
     def _requests(self, batch_id: int) -> RequestsTopic:
         """The requests topic as it is now, after all answers of the micro-batch were written."""

@@ -7,6 +7,7 @@ start from zero when the files of the offsets are gone.
 import json
 import re
 from dataclasses import dataclass
+from hashlib import sha1
 from typing import Annotated
 
 import msgspec
@@ -84,6 +85,18 @@ def read_offsets(checkpoint: Checkpoint, batch_id: int) -> dict[str, dict[int, i
         f"offsets/{batch_id} in {checkpoint.location} doesn't say, in a form that this release knows, where its topics"
         " were read to; use the release that wrote it, or restore the checkpoint from a backup"
     )
+
+
+def coverage(checkpoint: Checkpoint, batch_id: int) -> int:
+    """A number for what a micro-batch covers, positive and below 2^57: of its offsets and its time.
+
+    A repeated one has it again; another one doesn't, even with the same number, as after a backup was restored. Raises
+    CheckpointError.
+    """
+    content = checkpoint.spark.read(f"offsets/{batch_id}")
+    if content is None:
+        raise checkpoint.spark.damaged_file(f"offsets/{batch_id}", "it is missing")
+    return 1 + int.from_bytes(sha1(content, usedforsecurity=False).digest()[:7])
 
 
 def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:

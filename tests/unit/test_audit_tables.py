@@ -1,6 +1,7 @@
 """The audit tables: one row per answered event, metrics that add up, and nothing counted twice."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from sluice.sinks.tables.delta import create_table
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.state.decisions.leader_epochs import LeaderEpoch
+from sluice.streaming.errors import JobError
 from tests.audit_records import (
     DAY_MS,
     DEFAULTS,
     T0,
     Json,
+    Record,
     as_records,
     decision,
     letter,
@@ -148,6 +151,94 @@ def test_another_query_that_reads_from_the_beginning_writes_nothing_again(tables
     write(tables, records([*made, (DECISIONS, text(decision(4)))]), batch_id=0, query="a third")
     assert offsets(tables.delta.decisions) == [1, 2, 4]
     assert counted(tables) == 3
+
+
+def restored_backup(settings: Settings) -> list[Record]:
+    """Write three micro-batches; returns all records there are when a backup made after the first is restored."""
+    made = [*as_records([decision(number) for number in range(5)]), (LETTERS, text(letter(5))), (LETTERS, b"junk")]
+    made += [(LETTERS, text(letter(7))), (DECISIONS, b"junk"), *as_records([decision(9)])]
+    for batch_id, (first, last) in enumerate([(0, 1), (1, 6), (6, 7)]):
+        write(settings, records(made[first:last], first), batch_id)
+    return made
+
+
+@pytest.mark.parametrize("cuts", [[1, 10], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 7, 10], [1, 6, 9, 10]])
+def test_a_query_that_goes_on_from_a_backup_writes_what_came_since(tables: Settings, cuts: list[int]) -> None:
+    """It counts its micro-batches from the backup again, and cuts them elsewhere."""
+    made = restored_backup(tables)
+
+    for batch_id, (first, last) in enumerate(pairwise(cuts), start=1):
+        write(tables, records(made[first:last], first), batch_id)
+
+    assert offsets(tables.delta.decisions) == [0, 1, 2, 3, 4, 9]
+    assert offsets(tables.delta.dead_letters) == [5, 7]
+    assert faults(tables) == [(6, "value"), (8, "value")]
+    assert counted(tables) == 6
+
+
+@pytest.mark.parametrize("query", ["query", "another"])
+@pytest.mark.parametrize("cuts", [[1, 6], [1, 3, 6], [0, 6]])
+def test_metrics_of_a_micro_batch_that_a_crash_cut_short_are_counted_once_after_a_restore(
+    tables: Settings, monkeypatch: pytest.MonkeyPatch, query: str, cuts: list[int]
+) -> None:
+    """They are merged before the decisions are rows; the backup, or a new checkpoint, cuts its micro-batches elsewhere.
+
+    The micro-batch has decisions of two windows, which are a commit each.
+    """
+    made = as_records([decision(number, T0 + 40_000 * (number % 2)) for number in range(6)])
+    write(tables, records(made[:1]), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
+        with pytest.raises(OSError, match="gone"):
+            write(tables, records(made[1:4], 1), 1)
+    assert counted(tables) == 4
+    DeltaTable(tables.delta.quota_metrics).optimize.compact()
+
+    for batch_id, (first, last) in enumerate(pairwise(cuts), start=1):
+        write(tables, records(made[first:last], first), batch_id, query)
+
+    assert offsets(tables.delta.decisions) == [*range(6)]
+    assert counted(tables) == 6
+
+
+def test_metrics_that_cannot_be_taken_back_stop_nothing(
+    tables: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their older files were removed at once, by an operator who keeps none for readers."""
+    write(tables, records(as_records([decision(0)])), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
+        with pytest.raises(OSError, match="gone"):
+            write(tables, records(as_records([decision(1)]), 1), 1)
+    DeltaTable(tables.delta.quota_metrics).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    write(tables, records(as_records([decision(1), decision(2)]), 1), 1)
+
+    assert offsets(tables.delta.decisions) == [0, 1, 2]
+    assert "counts some decisions twice, as that can't be taken back" in caplog.text
+
+
+def _gone(*_given: object) -> None:
+    raise OSError("the machine is gone")
+
+
+def test_a_driver_that_wakes_up_after_others_went_on_counts_nothing_twice(
+    tables: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had looked up what is answered before it paused."""
+    first, second = (records(as_records([decision(number)]), number) for number in range(2))
+
+    def pause(*_given: object) -> None:
+        monkeypatch.undo()
+        write(tables, first, 0)
+        write(tables, second, 1)
+
+    monkeypatch.setattr("sluice.streaming.audit.query.AuditWriter._log_unreadable", pause)
+    with pytest.raises(JobError, match="another driver"):
+        write(tables, first, 0)
+
+    assert offsets(tables.delta.decisions) == [0, 1]
+    assert counted(tables) == 2
 
 
 def test_an_event_that_is_answered_again_has_one_row(tables: Settings) -> None:

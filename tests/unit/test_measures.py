@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> str:
 
 
 def merge(path: str, decisions: Sequence[Json], batch_id: int) -> None:
-    merge_metrics(measured(decisions), path, {}, Commit("test", batch_id))
+    merge_metrics(measured(decisions), DeltaTable(path), Commit("test", batch_id))
 
 
 def merged(path: str) -> list[Json]:

@@ -54,8 +54,8 @@ def test_an_entity_without_a_part_is_another_than_one_whose_part_is_empty(tmp_pa
     ]
 
     for batch_id in range(3):
-        merge_metrics(measured(entities), path, {}, Commit("audit", batch_id))
-    merge_metrics(measured(entities[:1]), path, {}, Commit("audit", 3))
+        merge_metrics(measured(entities), DeltaTable(path), Commit("audit", batch_id))
+    merge_metrics(measured(entities[:1]), DeltaTable(path), Commit("audit", 3))
 
     assert counts(path) == {
         ("alice", None, None, None): 4,
@@ -72,7 +72,7 @@ def test_a_hundred_thousand_counters_are_merged_by_hashing(tmp_path: Path) -> No
     everybody: list[dict[str, object]] = [{"user": f"user-{number}"} for number in range(100_000)]
     write_deltalake(path, measured(everybody))
 
-    merge_metrics(measured(everybody), path, {}, Commit("audit", 1))
+    merge_metrics(measured(everybody), DeltaTable(path), Commit("audit", 1))
 
     assert set(counts(path).values()) == {2}
     assert len(counts(path)) == 100_000
@@ -88,7 +88,7 @@ def test_windows_that_a_batch_has_nothing_of_are_not_read(tmp_path: Path) -> Non
     for file in (first, last):
         (tmp_path / file["path"]).unlink()
 
-    merge_metrics(measured([windows[1]]), path, {}, Commit("audit", 1))
+    merge_metrics(measured([windows[1]]), DeltaTable(path), Commit("audit", 1))
 
     left = {file["path"] for file in files(path)}
     assert {first["path"], last["path"]} < left
@@ -101,7 +101,7 @@ def test_a_batch_that_ends_in_the_next_window_writes_a_file_for_each(tmp_path: P
     write_deltalake(path, measured([]))
 
     for batch_id in range(5):
-        merge_metrics(measured([minute(batch_id), minute(batch_id + 1)]), path, {}, Commit("audit", batch_id))
+        merge_metrics(measured([minute(batch_id), minute(batch_id + 1)]), DeltaTable(path), Commit("audit", batch_id))
 
     assert sorted(windows_of_files(path)) == [1] * 6
     assert counts_by_window(path) == {0: 1, 1: 2, 2: 2, 3: 2, 4: 2, 5: 1}
@@ -112,7 +112,7 @@ def test_windows_long_before_the_newest_share_a_file_for_each_hour(tmp_path: Pat
     path = str(tmp_path)
     write_deltalake(path, measured([]))
 
-    merge_metrics(measured([minute(number) for number in range(200)]), path, {}, Commit("audit", 0))
+    merge_metrics(measured([minute(number) for number in range(200)]), DeltaTable(path), Commit("audit", 0))
 
     assert sorted(windows_of_files(path)) == [1] * 20 + [60, 60, 60]
     assert set(counts_by_window(path).values()) == {1}
@@ -122,10 +122,10 @@ def test_a_batch_that_ended_between_its_windows_is_completed_without_counting_on
     path = str(tmp_path)
     write_deltalake(path, measured([]))
     rows = measured([minute(0), minute(1)])
-    merge_metrics(rows.slice(0, 1), path, {}, Commit("audit-older-0", 0))
+    merge_metrics(rows.slice(0, 1), DeltaTable(path), Commit("audit-older-0", 0))
 
     for _ in range(2):
-        merge_metrics(rows, path, {}, Commit("audit", 0))
+        merge_metrics(rows, DeltaTable(path), Commit("audit", 0))
 
     assert counts_by_window(path) == {0: 1, 1: 1}
 
@@ -135,7 +135,7 @@ def test_a_batch_that_is_merged_is_not_counted_again(tmp_path: Path) -> None:
     rows = measured([minute(0), minute(1)])
     write_deltalake(path, rows, commit_properties=CommitProperties(app_transactions=[Transaction("audit", 7)]))
 
-    merge_metrics(rows, path, {}, Commit("audit", 7))
+    merge_metrics(rows, DeltaTable(path), Commit("audit", 7))
 
     assert counts_by_window(path) == {0: 1, 1: 1}
 
@@ -147,8 +147,8 @@ def test_metrics_of_very_many_counters_are_merged_in_parts(tmp_path: Path, monke
     write_deltalake(path, measured([]))
     users: list[dict[str, object]] = [{"user": f"user{number}"} for number in range(10)]
 
-    merge_metrics(measured(users), path, {}, Commit("audit", 0))
-    merge_metrics(measured(users[::-1]), path, {}, Commit("audit", 0))
+    merge_metrics(measured(users), DeltaTable(path), Commit("audit", 0))
+    merge_metrics(measured(users[::-1]), DeltaTable(path), Commit("audit", 0))
 
     assert counts(path) == {(f"user{number}", None, None, None): 1 for number in range(10)}
     assert len(DeltaTable(path).history()) == 4

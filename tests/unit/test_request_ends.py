@@ -38,6 +38,18 @@ def test_a_topic_may_gain_partitions(tmp_path: Path) -> None:
     assert ends.of_batch(1, [10, 3]) == [10, 3]
 
 
+def test_a_micro_batch_that_an_earlier_release_began_is_known(tmp_path: Path) -> None:
+    """Its commits have its number, so its repetition looks for that."""
+    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b'{"batch_id":5,"ends":[10]}')
+    ends = ends_in(tmp_path)
+    assert ends.began_before_coverage(5)
+    assert not ends.began_before_coverage(6)
+
+    ends.of_batch(6, [10])
+
+    assert not ends_in(tmp_path).began_before_coverage(6)
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b"{broken")
 

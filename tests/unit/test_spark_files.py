@@ -13,7 +13,7 @@ from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from sluice.streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files
+from sluice.streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files, coverage
 from sluice.streaming.errors import CheckpointError
 
 METADATA = '{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"2"}}'
@@ -111,6 +111,21 @@ def test_files_that_are_gone_are_named(checkpoint: Path, folders: list[str], mis
 
     with pytest.raises(CheckpointError, match=f"^{missing} in .* is damaged .it is missing"):
         check_enforce_checkpoint(settings_in(checkpoint))
+
+
+def test_a_micro_batch_is_known_by_what_it_covers(checkpoint: Path) -> None:
+    """Its number comes again after a backup was restored."""
+    covered = coverage(Checkpoint(str(checkpoint)), 3)
+    assert covered == coverage(Checkpoint(str(checkpoint)), 3)
+
+    shutil.copy(checkpoint / "offsets" / "2", checkpoint / "offsets" / "3")
+
+    assert coverage(Checkpoint(str(checkpoint)), 3) != covered
+
+
+def test_a_micro_batch_without_offsets_is_no_batch(checkpoint: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"^offsets/4 in .* is damaged .it is missing"):
+        coverage(Checkpoint(str(checkpoint)), 4)
 
 
 @pytest.mark.parametrize(("folder", "missing"), [("state", 0), ("state/0", 0), ("state/0/0", 0), ("state/0/1", 1)])
