@@ -90,7 +90,7 @@ def _publish_difference(
     view: LimitsView, version: int, entries: Iterable[QuotaEntry], producer: KafkaProducer, topic: str
 ) -> None:
     wanted = {limit_key(entry): entry for entry in entries}
-    changes = changed_limits(view.entries, wanted, version)
+    changes = [*((key, None) for key in sorted(view.ignored)), *changed_limits(view.entries, wanted, version)]
     if not changes and _is_complete(view, version):
         return
     for key, value in changes:

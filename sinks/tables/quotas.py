@@ -1,6 +1,7 @@
 """The Delta table `quotas`: the quotas in force; its versions are the history of all quotas."""
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,8 +18,10 @@ from sluice.sinks.errors import QuotasTableError, storage_reason
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import EntryKind
+from sluice.state.quotas.kinds import REMOVED_KEYS, REMOVED_TEXT, EntryKind
 from sluice.state.quotas.tenants import check_members
+
+log = logging.getLogger("sluice.quotas")
 
 QUOTAS_SCHEMA = Schema(
     [
@@ -97,10 +100,14 @@ class QuotaChange:
 
 
 class _Content(NamedTuple):
-    """The rows of one version, sorted by entity, key and mode: as columns, and as quotas."""
+    """The rows of one version, sorted by entity, key and mode: as columns, and as quotas.
+
+    `ignored` are the keys of REMOVED_KEYS that other rows have, which are in neither.
+    """
 
     columns: RecordBatch
     entries: dict[EntryKey, QuotaEntry]
+    ignored: set[str]
 
 
 class QuotasTable:
@@ -132,11 +139,11 @@ class QuotasTable:
 
     def entries(self, version: int | None = None) -> list[QuotaEntry]:
         """The quotas of a version, by default the latest, sorted by entity, key and mode."""
-        return list(self._read(self._open(version)).entries.values())
+        return list(self._current(version).entries.values())
 
     def rows(self, version: int | None = None) -> list[QuotaRow]:
         """The quotas of a version, by default the latest, with author and time; sorted by entity, key and mode."""
-        content = self._read(self._open(version))
+        content = self._current(version)
         authors, times = (content.columns[name].to_pylist() for name in ("changed_by", "changed_at"))
         return [QuotaRow(*row) for row in zip(content.entries.values(), authors, times, strict=True)]
 
@@ -170,16 +177,17 @@ class QuotasTable:
         """Replaces the quotas by `change(quotas)` in one commit; returns the version that has them.
 
         `change` is called again if somebody else commits at the same time, so no change is lost. Quotas that stay the
-        same keep their author and time; if all stay the same there is no commit. If `change` raises, nothing is
-        written. Raises InvalidQuotaError if a change makes a member of a tenant one of two.
+        same keep their author and time; if all stay the same there is no commit, unless there are rows that are
+        ignored, as only earlier releases had their keys: the next commit is without them. If `change` raises, nothing
+        is written. Raises InvalidQuotaError if a change makes a member of a tenant one of two.
         """
         for _ in range(MAX_COMMIT_ATTEMPTS):
             table = self._open()
-            columns, before = self._read(table)
+            columns, before, ignored = self._read(table)
             after = _by_key(change(list(before.values())))
             kept = [position for position, (key, entry) in enumerate(before.items()) if after.get(key) == entry]
             new = [entry for key, entry in after.items() if before.get(key) != entry]
-            if len(kept) == len(before) and not new:
+            if len(kept) == len(before) and not new and not ignored:
                 return table.version()
             if any(entry.entity.is_member for entry in new):
                 check_members(after.values())
@@ -231,6 +239,13 @@ class QuotasTable:
                 )
         return table
 
+    def _current(self, version: int | None) -> "_Content":
+        """The content of a version, by default the latest; says which of its rows are ignored."""
+        content = self._read(self._open(version))
+        for key in sorted(content.ignored):
+            log.warning("the quotas table %s has %s, which %s", self.path, key, REMOVED_TEXT)
+        return content
+
     def _read(self, table: DeltaTable) -> "_Content":
         try:
             # to_pyarrow_table() isn't used: with deltalake 1.6.6 it often aborts the process at exit
@@ -245,7 +260,9 @@ class QuotasTable:
                 )
         names = (scanned[name].to_pylist() for name in ("entity", "key", "mode"))
         # sorted, because a scan has no order of its own
-        order = [position for *_, position in sorted(zip(*names, range(scanned.num_rows), strict=True))]
+        rows = sorted(zip(*names, range(scanned.num_rows), strict=True))
+        ignored = {key for _, key, _, _ in rows} & REMOVED_KEYS
+        order = [position for _, key, _, position in rows if key not in ignored]
         columns = _taken(scanned.combine_chunks().to_batches()[0], order)
         entries: dict[EntryKey, QuotaEntry] = {}
         for values in zip(*(columns[name].to_pylist() for name in ("entity", "key", "value", "mode")), strict=True):
@@ -262,7 +279,7 @@ class QuotasTable:
                 f"the quotas table {self.path} has two rows of the same entity, key and mode in version"
                 f" {table.version()}; delete one with Spark SQL (DELETE or RESTORE TABLE)"
             )
-        return _Content(columns, entries)
+        return _Content(columns, entries, ignored)
 
     def _replace(self, table: DeltaTable, rows: Table, commit: CommitProperties) -> bool:
         """Commits `rows` as the version after `table`; writes nothing and returns False if somebody else did first."""

@@ -11,7 +11,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import PROXY_KINDS, ElasticKey, EntryKind
+from sluice.state.quotas.kinds import PROXY_KINDS, REMOVED_KEYS, ElasticKey, EntryKind
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 
@@ -52,7 +52,7 @@ def client_quotas(cluster: Iterable[ClusterQuota]) -> ClientQuotas:
     >>> client_quotas([ClusterQuota({"user": None}, {"request_percentage": 50.0, "xyz": 1.0})]).left_out
     ["xyz of {'user': None}: unknown quota key 'xyz'; expected one of producer_byte_rate, \
 consumer_byte_rate, request_percentage, controller_mutation_rate, connection_rate, producer_ids_rate, \
-join_group_rate, offset_commit_rate, connection_count, topic_count, partition_count on users and client-ids"]
+join_group_rate, offset_commit_rate, connection_count on users and client-ids"]
     """
     found = ClientQuotas([], [])
     for entity, values in cluster:
@@ -61,7 +61,7 @@ join_group_rate, offset_commit_rate, connection_count, topic_count, partition_co
     return found
 
 
-SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS])
+SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS, *REMOVED_KEYS])
 """Keys that no cluster has on users and client-ids, so that they stay in the table beside the mirrored quotas."""
 
 

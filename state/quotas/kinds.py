@@ -74,8 +74,7 @@ class QuotaKind(StrEnum):
     JOIN_GROUP_RATE = "join_group_rate", 8, Scope.CLIENT, Family.REQUESTS, "JoinGroup"
     OFFSET_COMMIT_RATE = "offset_commit_rate", 9, Scope.CLIENT, Family.REQUESTS, "OffsetCommit"
     CONNECTION_COUNT = "connection_count", 10, Scope.CLIENT, Family.COUNT, "Connect"
-    TOPIC_COUNT = "topic_count", 11, Scope.CLIENT, Family.COUNT, "CreateTopics"
-    PARTITION_COUNT = "partition_count", 12, Scope.CLIENT, Family.COUNT, "CreateTopics"
+    # 11 and 12 were those of REMOVED_KEYS
 
     code: int
     scope: Scope
@@ -162,6 +161,15 @@ TOPIC_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.TOPIC)
 
 PROXY_KINDS = tuple(kind for kind in QuotaKind if kind.family in (Family.REQUESTS, Family.COUNT))
 """The quotas that proxies alone hold; Kafka has none of them on users and client-ids."""
+
+REMOVED_KEYS = frozenset({"topic_count", "partition_count"})
+"""Keys of limits that only earlier releases held. Where they are stored they are ignored; nobody can set them."""
+
+REMOVED_TEXT = (
+    f"limits nothing since Sluice counts no topics; use {QuotaKind.CONTROLLER_MUTATION_RATE}, and a"
+    " create.topic.policy.class.name of the brokers"
+)
+"""Completes a sentence about a key of REMOVED_KEYS: what to use."""
 
 KEY_ALIASES = {
     "request_time_percent": QuotaKind.REQUEST_PERCENTAGE,  # the earlier draft of KIP-124

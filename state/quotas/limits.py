@@ -14,6 +14,7 @@ from sluice.state.contract.records import ElasticState, LimitKey, LimitRecord, S
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
+from sluice.state.quotas.kinds import REMOVED_KEYS
 from sluice.state.quotas.resolution import ModeQuotas, Quotas
 
 VERSION_KEY = b'"version"'
@@ -80,19 +81,23 @@ def state_value(state: State) -> bytes:
     return _ENCODER.encode(state)
 
 
-def read_limit(key: bytes, value: bytes) -> QuotaEntry:
-    """The quota of a record. Raises InvalidQuotaError if Sluice would not have written the record."""
+def read_limit(key: bytes, value: bytes) -> QuotaEntry | None:
+    """The quota of a record; None if its key is one of an earlier release, which limits nothing.
+
+    Raises InvalidQuotaError if Sluice would not have written the record.
+    """
     try:
         record = _LIMIT.decode(value)
         entity = QuotaEntity.from_mapping(record.entity)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidQuotaError("bad_limit", f"the record is no limit ({error}); expected a limit as JSON") from None
+    if key != _ENCODER.encode(LimitKey(entity.to_mapping(), record.mode, record.quota)):
+        raise InvalidQuotaError("bad_limit", "the record's key names another quota than its value; expected the same")
+    if record.quota in REMOVED_KEYS:
+        return None
     kind = quota_kind(entity, record.quota)
     check_value(kind, record.value)
-    entry = QuotaEntry(entity, kind, record.value, record.mode == "shadow")
-    if limit_key(entry) != key:
-        raise InvalidQuotaError("bad_limit", "the record's key names another quota than its value; expected the same")
-    return entry
+    return QuotaEntry(entity, kind, record.value, record.mode == "shadow")
 
 
 def changed_limits(
@@ -119,15 +124,21 @@ class LimitsView:
         self.storage: StorageState | None = None
         self.garbage = 0
         self._entries: dict[bytes, QuotaEntry] = {}
+        self._ignored: set[bytes] = set()
 
     @property
     def entries(self) -> dict[bytes, QuotaEntry]:
         """The quotas that the records so far leave, by key; those of an incomplete version included."""
         return self._entries
 
+    @property
+    def ignored(self) -> set[bytes]:
+        """The keys of records that only earlier releases write: they limit nothing, and count among their version's."""
+        return self._ignored
+
     def begin_again(self) -> None:
         """Forget the records: the topic was made again. The limits in force stay until a version is complete."""
-        self._entries = {}
+        self._entries, self._ignored = {}, set()
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take over one record. Raises InvalidQuotaError for garbage, which is counted and changes nothing."""
@@ -148,15 +159,18 @@ class LimitsView:
             self.storage = None if value is None else _read_state(value, _STORAGE)
         elif value is None:
             self._entries.pop(key, None)
+            self._ignored.discard(key)
+        elif (entry := read_limit(key, value)) is None:
+            self._ignored.add(key)
         else:
-            self._entries[key] = read_limit(key, value)
+            self._entries[key] = entry
 
     def _end_version(self, value: bytes | None) -> None:
         try:
             end = _VERSION_END.decode(value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
-        if end.count != len(self._entries):
+        if end.count != len(self._entries) + len(self._ignored):
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow

@@ -8,7 +8,7 @@ import msgspec
 
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ENTRY_KINDS
+from sluice.state.quotas.kinds import ENTRY_KINDS, REMOVED_KEYS
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -111,9 +111,10 @@ class QuotaSnapshots:
         if snapshot.digest not in (EARLIER, _digest(content)):
             raise self._files.damaged_file(snapshot.file, "it isn't what was written")
         try:
-            rows = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
+            stored = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
         except msgspec.MsgspecError as error:
             raise self._files.damaged_file(snapshot.file, str(error)) from error
+        rows = [row for row in stored if row.kind not in REMOVED_KEYS]
         if unknown := {row.kind for row in rows} - ENTRY_KINDS.keys():
             raise self._files.damaged_file(snapshot.file, f"unknown key {min(unknown)}")
         return [QuotaEntry(_entity(row.entity), ENTRY_KINDS[row.kind], row.value, row.shadow) for row in rows]

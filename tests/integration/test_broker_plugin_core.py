@@ -141,9 +141,17 @@ def random_entries(draw: random.Random, most: int = 8) -> list[QuotaEntry]:
     return entries
 
 
-def limit_records(entries: Sequence[QuotaEntry], version: int = 1) -> Records:
+OF_AN_EARLIER_RELEASE: Records = [
+    (b'{"entity":{"user":"a"},"mode":"enforce","quota":"topic_count"}',
+     b'{"entity":{"user":"a"},"mode":"enforce","quota":"topic_count","value":1,"version":1}'),
+]  # fmt: skip
+"""Counts among the records of its version, and limits nothing."""
+
+
+def limit_records(entries: Sequence[QuotaEntry], version: int = 1, others: Records | None = None) -> Records:
     by_key = {limit_key(entry): limit_value(entry, version) for entry in entries}
-    return [*by_key.items(), (VERSION_KEY, version_end(version, len(by_key)))]
+    others = others or []
+    return [*others, *by_key.items(), (VERSION_KEY, version_end(version, len(others) + len(by_key)))]
 
 
 def escaped_limit(user: str) -> tuple[bytes, bytes]:
@@ -199,6 +207,7 @@ def damaged(draw: random.Random, records: Records) -> Records:
         *map(escaped_limit, (r"\u001F", r"\u0041", r"\/", r"\u0009", r"\ud83e\udd8a", "\u017f", "\u2028")),
         (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
          b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1,"version":%d}' % (2**63)),
+        (b'{"entity":{"user":"b"},"mode":"enforce","quota":"topic_count"}', OF_AN_EARLIER_RELEASE[0][1]),
         (b'"version"', b'{"version":9223372036854775808,"count":0}'),
         (b'"version"', b'{"version":1.0,"count":0}'),
         (b'"version"', b'{"version":1,"count":0} '),
@@ -229,7 +238,8 @@ def random_clients(draw: random.Random) -> list[tuple[str, str, str, bool]]:
 
 
 def random_limits(draw: random.Random) -> Records:
-    records = limit_records([*random_entries(draw), *random_tenants(draw)])
+    others = OF_AN_EARLIER_RELEASE if draw.random() < 0.1 else None
+    records = limit_records([*random_entries(draw), *random_tenants(draw)], others=others)
     if draw.random() < 0.5:
         brokers = [BrokerFactor(name, draw.choice([0.2, 0.75]), "queue wait 34 ms") for name in draw.sample("abc", 2)]
         state = ElasticState(7, 9_000, draw.choice([1.0, 1.5, 4.0]), brokers)
@@ -250,8 +260,7 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
-            tenants = view.in_force.enforced.tenants
-            tenant = tenants.of_topic(user) if quota in OF_TOPICS else tenants.of(user, client_id)
+            tenant = view.in_force.enforced.tenants.of(user, client_id)
             state = view.elastic or ElasticState(0, 0)
             if quota in OF_TOPICS:
                 found = lent = quotas.resolve_topic(OF_TOPICS[quota], user, 0)

@@ -17,12 +17,10 @@ import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import (
-    InvalidReplicationAssignmentError,
     InvalidReplicationFactorError,
     NodeNotReadyError,
     PolicyViolationError,
     ThrottlingQuotaExceededError,
-    TopicAlreadyExistsError,
 )
 from kafka.protocol.consumer import FetchRequest
 from kafka.structs import OffsetAndMetadata
@@ -73,7 +71,7 @@ BURST = 11 * MUTATIONS_PER_S
 
 ONE_PARTITION = {"num_partitions": 1, "replication_factor": 1}
 
-PROXY_TENANTS = ("stormy", "crowded", "pay", "committing")
+PROXY_TENANTS = ("stormy", "crowded", "committing")
 """Tenants of client-ids that begin with their name and a hyphen; each has a limit that proxies alone hold."""
 
 PRODUCERS = ("greedy", "old", "muted", "reconnects", "many", "restarts")
@@ -96,18 +94,7 @@ LIMITS = [
     *(QuotaEntry(QuotaEntity(tenant=name, client_id=f"{name}-*"), Membership.MEMBER, 1.0) for name in PROXY_TENANTS),
     QuotaEntry(QuotaEntity(tenant="stormy"), QuotaKind.CONNECTION_RATE, RATE),
     QuotaEntry(QuotaEntity(tenant="crowded"), QuotaKind.CONNECTION_COUNT, 3),
-    QuotaEntry(QuotaEntity(tenant="pay", topic="pay.*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="pay"), QuotaKind.TOPIC_COUNT, 3),
-    QuotaEntry(QuotaEntity(tenant="pay"), QuotaKind.PARTITION_COUNT, 6),
     QuotaEntry(QuotaEntity(tenant="committing"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
-    QuotaEntry(QuotaEntity(client_id="alone"), QuotaKind.TOPIC_COUNT, 1),
-    QuotaEntry(QuotaEntity(client_id="wide"), QuotaKind.PARTITION_COUNT, 4),
-    QuotaEntry(QuotaEntity(client_id="huge"), QuotaKind.PARTITION_COUNT, 4),
-    QuotaEntry(QuotaEntity(client_id="grower"), QuotaKind.PARTITION_COUNT, 5),
-    QuotaEntry(QuotaEntity(client_id="tidy"), QuotaKind.TOPIC_COUNT, 1),
-    QuotaEntry(QuotaEntity(client_id="hasty"), QuotaKind.TOPIC_COUNT, 1),
-    QuotaEntry(QuotaEntity(client_id="early"), QuotaKind.TOPIC_COUNT, 1),
-    QuotaEntry(QuotaEntity(client_id="late"), QuotaKind.TOPIC_COUNT, 1),
 ]
 
 
@@ -474,138 +461,11 @@ def test_connections_that_come_too_fast_are_closed_and_others_are_served_at_once
     assert {each["client_id"] for each in told()} == {*clients}
 
 
-def created(servers: str, client_id: str, topic: str, partitions: int = 1) -> bool:
-    """Make a topic; False if a limit on what its owner has refuses it."""
-    wanted = {topic: {"num_partitions": partitions, "replication_factor": 1}}
-    with closing(KafkaAdminClient(bootstrap_servers=servers, client_id=client_id)) as admin:
-        try:
-            admin.create_topics(wanted)
-        except PolicyViolationError:
-            return False
-    return True
-
-
-def test_a_tenant_makes_no_more_topics_and_partitions_than_its_limits_and_none_that_others_own(
-    proxied: Proxied, tmp_path: Path
-) -> None:
-    """The cluster knows what there is, so another proxy, which has just started, admits no more."""
-    servers = proxied.servers
-    assert not created(servers, "pay-1", "orders-of-pay")
-    assert [created(servers, "pay-1", "pay.wide", 7), created(servers, "pay-1", "pay.1", 4)] == [False, True]
-    assert [created(servers, "pay-2", f"pay.{number}") for number in (2, 3, 4)] == [True, True, False]
-    assert created(servers, "free", "pay.5")  # who has no limit isn't counted
-    settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
-    with KafkaGateway(tmp_path, settings) as gateway, closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        second = Proxied(proxied.broker, gateway)
-        eventually(lambda: second.metrics()["sluice_gateway_limits_version"] == 1)
-        assert not created(second.servers, "pay-1", "pay.6")
-        admin.delete_topics(["pay.1", "pay.2"])
-        eventually(lambda: created(second.servers, "pay-1", "pay.6"))
-        with (
-            closing(KafkaAdminClient(bootstrap_servers=second.servers, client_id="pay-1")) as member,
-            pytest.raises(PolicyViolationError),
-        ):
-            member.create_partitions({"pay.6": 5})
-    eventually(lambda: bool(refusals(proxied, "partition_count", {"tenant": "pay"})), 20)
-    told = refusals(proxied, "topic_count", {"tenant": "pay"})
-    assert {each["client_id"] for each in told} >= {"pay-1", "pay-2"}
-
-
-def test_a_client_makes_no_more_topics_that_begin_with_its_name_than_its_limit(proxied: Proxied) -> None:
-    names = ("alone-1", "alone.1", "alone.2")
-    assert [created(proxied.servers, "alone", name) for name in names] == [False, True, False]
-
-
-def test_a_topic_that_the_broker_has_refused_counts_when_it_is_wanted_larger(proxied: Proxied) -> None:
-    with (
-        closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="wide")) as admin,
-        pytest.raises(InvalidReplicationFactorError),
-    ):
-        admin.create_topics({"wide.1": {"num_partitions": 1, "replication_factor": 9}})
-    assert [created(proxied.servers, "wide", "wide.1", partitions) for partitions in (5, 2)] == [False, True]
-
-
-def test_partitions_that_the_broker_has_refused_count_once_when_they_are_wanted_again(proxied: Proxied) -> None:
-    assert created(proxied.servers, "grower", "grower.1", 2)
-    with closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="grower")) as admin:
-        eventually(lambda: "grower.1" in admin.list_topics())
-        with pytest.raises(InvalidReplicationAssignmentError):
-            admin.create_partitions({"grower.1": {"count": 4, "assignments": [[99], [99]]}})
-        admin.create_partitions({"grower.1": 4})
-
-
-def test_partitions_of_a_topic_that_the_cluster_does_not_know_yet_count_as_if_it_had_none(proxied: Proxied) -> None:
-    with (
-        closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="grower")) as admin,
-        pytest.raises(PolicyViolationError),
-    ):
-        admin.create_partitions({"grower.unknown": 6})
-
-
 def questions(proxied: Proxied) -> float:
     """Metadata requests that the broker has answered in the version in which proxies ask, and no client here."""
     name = "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Metadata,version=12"
     with Jvm() as jvm:
         return sum(beans(jvm, proxied.broker.jmx_port).read(name, "Count").values())
-
-
-@pytest.mark.parametrize("beside", [(), ("orders",)])
-def test_who_is_refused_topics_again_and_again_costs_one_list_of_topics_a_second(
-    proxied: Proxied, beside: tuple[str, ...]
-) -> None:
-    """Also if it asks for a topic besides that is there already."""
-    wanted = {topic: ONE_PARTITION for topic in ("crowded-topic", *beside)}
-    with closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="alone")) as admin:
-        before, refused, began_s = questions(proxied), 0, time.monotonic()
-        while refused < 40:
-            try:
-                admin.create_topics(wanted)
-            except (PolicyViolationError, TopicAlreadyExistsError):
-                refused += 1
-            except NodeNotReadyError:  # so kafka-python waits as it was told
-                time.sleep(0.01)
-        took_s = time.monotonic() - began_s
-
-    assert questions(proxied) - before <= took_s + 1
-
-
-@contextmanager
-def at_its_limit(proxied: Proxied, client_id: str) -> Iterator[tuple[KafkaAdminClient, KafkaAdminClient]]:
-    """The broker's admin and a client's, which has the one topic that it may, and was refused another just now."""
-    servers = proxied.broker.bootstrap_servers
-    with (
-        closing(KafkaAdminClient(bootstrap_servers=servers)) as direct,
-        closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id=client_id)) as client,
-    ):
-        direct.create_topics({f"{client_id}.1": ONE_PARTITION})
-        eventually(lambda: f"{client_id}.1" in client.list_topics())
-        with pytest.raises(PolicyViolationError):
-            client.create_topics({f"{client_id}.2": ONE_PARTITION})
-        yield direct, client
-
-
-def test_a_topic_that_is_deleted_makes_room_for_another_one_at_once(proxied: Proxied) -> None:
-    servers = proxied.servers
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as other, at_its_limit(proxied, "tidy") as both:
-        direct, client = both
-        other.delete_topics(["tidy.1"])
-        eventually(lambda: "tidy.1" not in direct.list_topics())
-        client.create_topics({"tidy.2": ONE_PARTITION})
-
-
-def test_a_topic_that_was_there_a_moment_ago_is_no_way_round_a_limit(proxied: Proxied) -> None:
-    """It was deleted, and another one made, through another proxy."""
-    with at_its_limit(proxied, "hasty") as (direct, client):
-        direct.delete_topics(["hasty.1"])
-        eventually(lambda: "hasty.1" not in direct.list_topics())
-        direct.create_topics({"hasty.3": ONE_PARTITION})
-        with pytest.raises((PolicyViolationError, TopicAlreadyExistsError)):
-            client.create_topics({"hasty.1": ONE_PARTITION})
-
-
-def test_the_list_by_which_one_client_was_refused_admits_nothing_of_another(proxied: Proxied) -> None:
-    with at_its_limit(proxied, "early"), at_its_limit(proxied, "late"):
-        pass
 
 
 @contextmanager
@@ -695,12 +555,6 @@ def test_a_quota_on_a_topic_holds_a_consumer_whose_fetch_session_began_before_it
         consumer.close()
 
     assert time.monotonic() - began_s > 5.0
-
-
-def test_the_most_partitions_that_can_be_asked_for_are_too_many(proxied: Proxied) -> None:
-    wanted = {"huge.1": 1, "huge.2": 2**31 - 1, "huge.3": 4}
-    made = [created(proxied.servers, "huge", topic, partitions) for topic, partitions in wanted.items()]
-    assert made == [True, False, False]
 
 
 def test_new_connections_of_an_address_that_come_too_fast_are_reset_and_another_one_is_served(
@@ -793,8 +647,9 @@ def test_partitions_of_topics_that_are_too_large_give_no_tokens_back(proxied: Pr
     old = KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="summed", api_version=(2, 4))
     with closing(old), pytest.raises((InvalidReplicationFactorError, PolicyViolationError)):
         old.create_topics(wanted)
-    with pytest.raises(ThrottlingQuotaExceededError):
-        created(proxied.servers, "summed", "summed")
+    new = KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="summed")
+    with closing(new), pytest.raises(ThrottlingQuotaExceededError):
+        new.create_topics({"summed": ONE_PARTITION})
 
 
 def test_an_old_version_makes_all_its_topics_and_waits_after(proxied: Proxied) -> None:

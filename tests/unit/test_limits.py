@@ -134,6 +134,7 @@ def forged(**changes: object) -> bytes:
         (limit_key(ALICE), limit_value(ALICE, 1).replace(b"1024.0", b"1e999")),
         (limit_key(ALICE), forged(value="1024")),
         (limit_key(ALICE), forged(quota="byte_rate")),
+        (limit_key(ALICE), forged(quota="topic_count")),
         (limit_key(ALICE), forged(mode="other")),
         (limit_key(ALICE), forged(entity={})),
         (limit_key(ALICE), limit_value(ANYONE, 1)),
@@ -151,3 +152,16 @@ def test_garbage_is_counted_and_changes_nothing(key: bytes | None, value: bytes 
     assert view.garbage == 1
     assert view.in_force is before
     assert view.entries == entries
+
+
+def test_a_quota_that_only_earlier_releases_have_counts_in_a_version_and_limits_nothing() -> None:
+    """So readers take over what a job of an earlier release publishes."""
+    key = limit_key(ALICE).replace(b"producer_byte_rate", b"topic_count")
+    view = read([(key, forged(quota="topic_count")), *published([[ALICE]])[:-1], (VERSION_KEY, version_end(1, 2))])
+
+    assert view.in_force is not None
+    assert view.in_force.enforced.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == ALICE.value
+    assert (view.ignored, view.entries) == ({key}, {limit_key(ALICE): ALICE})
+    view.take(key, None)
+    view.take(VERSION_KEY, version_end(2, 1))
+    assert view.in_force.version == 2

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sluice.sinks.tables.quotas import QuotasTable
@@ -105,6 +106,14 @@ def test_a_first_start_without_any_table_is_refused(tmp_path: Path) -> None:
     """No readable version is stored."""
     with pytest.raises(SluiceError):
         watch_of(QuotasTable(str(tmp_path / "none")), tmp_path)
+
+
+def test_a_snapshot_of_an_earlier_release_is_read_without_the_keys_that_this_one_has_not(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    rows = [({"user": "alice"}, kind, 1.0, False) for kind in (KIND, "partition_count")]
+    checkpoint.sluice.write(f"quotas/{1:020d}.msgpack", msgspec.msgpack.encode(rows))
+
+    assert QuotaSnapshots(checkpoint).entries(1) == [entry(1.0)]
 
 
 def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_of_a_limit_that_is_refused_nothing_is_said_of_usage(job: Job, config: s
     assert "recent usage" not in refused.stderr
 
 
-@pytest.mark.parametrize("config", ["topic_count=5", "stored_bytes=1", "connection_count=2"])
+@pytest.mark.parametrize("config", ["stored_bytes=1", "connection_count=2"])
 def test_what_has_no_usage_is_not_compared(job: Job, config: str) -> None:
     ended = job.run("--tenant-defaults", "--add-config", config)
 

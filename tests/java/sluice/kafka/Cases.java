@@ -135,9 +135,7 @@ public final class Cases {
             String user = Names.bounded(client.get(1).textValue());
             String clientId = Names.bounded(client.get(2).textValue());
             Resolution resolution = levels.resolve(user, clientId);
-            String name = client.get(1).textValue();
-            Tenants tenants = quotas.tenants();
-            String tenant = kind.isOfTopics() ? tenants.ofTopic(name) : tenants.of(name, client.get(2).textValue());
+            String tenant = quotas.tenants().of(client.get(1).textValue(), client.get(2).textValue());
             ArrayNode one = found.addArray()
                     .add(resolution.tags.user)
                     .add(resolution.tags.clientId)

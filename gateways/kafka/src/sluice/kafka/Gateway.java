@@ -228,17 +228,6 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         refusals.add(new Refusals.Refusal(key, counter, client, 1, System.currentTimeMillis(), waitMs));
     }
 
-    /** Whether a topic is owned by whom a counter counts: a tenant's are its members, a client's begin with its name. */
-    public boolean owns(CounterKey counter, String topic) {
-        Tags tags = counter.tags;
-        if (!tags.tenant.isEmpty()) {
-            return quotas().tenants().ofTopic(topic).equals(tags.tenant);
-        }
-        String user = tags.user.isEmpty() ? "" : tags.user + ".";
-        String owner = tags.clientId.isEmpty() ? user : user + tags.clientId + ".";
-        return !owner.isEmpty() && topic.startsWith(owner);
-    }
-
     /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
     Quotas kafkaQuotas() {
         return kafkaQuotas;
@@ -290,7 +279,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** Of brokers the active controller alone meters mutations; who serves no clients shares nothing with those who do. */
     private boolean isShared(Kind kind) {
-        boolean isDivided = !kind.isOfCluster() && (kind != Kind.MUTATION || settings.isProxy);
+        boolean isDivided = kind != Kind.MUTATION || settings.isProxy;
         return inForce != null && isDivided && settings.servesClients;
     }
 

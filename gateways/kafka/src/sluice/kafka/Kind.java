@@ -2,6 +2,7 @@ package sluice.kafka;
 
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import org.apache.kafka.server.quota.ClientQuotaType;
 
 /** A quota: its key, what events say of it, and the metrics in which a broker or a proxy keeps it. */
@@ -22,11 +23,10 @@ public enum Kind {
     PRODUCER_IDS("producer_ids_rate", "InitProducerId", true),
     JOIN_GROUP("join_group_rate", "JoinGroup", true),
     OFFSET_COMMIT("offset_commit_rate", "OffsetCommit", true),
-    CONNECTIONS("connection_count", "Connect", false),
-    TOPICS("topic_count", "CreateTopics", false),
-    PARTITIONS("partition_count", "CreateTopics", false);
+    CONNECTIONS("connection_count", "Connect", false);
 
     private static final Map<String, Kind> BY_KEY = new HashMap<>();
+    private static final Set<String> REMOVED = Set.of("topic_count", "partition_count");
 
     static {
         for (Kind kind : values()) {
@@ -83,12 +83,7 @@ public enum Kind {
 
     /** Whether it limits a number of things that there are, not a rate: it has no meter. */
     boolean isCount() {
-        return this == CONNECTIONS || isOfCluster();
-    }
-
-    /** Whether it limits what the cluster has, of which a gateway has no share. */
-    boolean isOfCluster() {
-        return this == TOPICS || this == PARTITIONS;
+        return this == CONNECTIONS;
     }
 
     /** Whether a broker beside others paces it; mutations have a bucket already. */
@@ -109,6 +104,11 @@ public enum Kind {
     /** The kind of a key; null if no gateway in Java meters it. */
     static Kind ofKey(String key) {
         return BY_KEY.get(key);
+    }
+
+    /** Whether an earlier release had such a key, which limits nothing any more. */
+    static boolean isRemoved(String key) {
+        return REMOVED.contains(key);
     }
 
     /** The kind of one of Kafka's types. */

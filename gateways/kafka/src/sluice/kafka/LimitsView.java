@@ -24,7 +24,6 @@ final class LimitsView {
     private static final String CEILING = "_ceiling";
     private static final List<String> NUMBERS_BESIDE = Arrays.asList(RESERVATION, CEILING);
     private static final String MEMBER = "member";
-    private static final String TOPIC = "topic";
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
     private static final String ELASTIC_KEY = "\"elastic\"";
@@ -113,13 +112,14 @@ final class LimitsView {
         Json.check(isKeyOf(key, names, mode, quota), "the key names another quota");
         Json.check(topic == null || user == null && clientId == null, "a topic can't be combined");
         checkTenant(tenant);
+        if (Kind.isRemoved(quota)) { // it limits nothing, and counts among the records of its version
+            return new Entry(null, null, null, 0, mode);
+        }
         if (tenant != null && parts > 1) {
             Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
             boolean isDefault = tenant == Entity.DEFAULT || user == Entity.DEFAULT || clientId == Entity.DEFAULT;
             Json.check(!isDefault && topic != Entity.DEFAULT, "it is <default>");
-            return topic == null
-                    ? new Entry(null, tenant, new Entity(user, clientId), 0, mode)
-                    : new Entry(null, tenant, new Entity(topic, null), 0, TOPIC);
+            return new Entry(null, tenant, topic == null ? new Entity(user, clientId) : null, 0, mode);
         }
         if (tenant != null && quota.equals(StorageState.NAME)) {
             checkLimit(limit.doubleValue(), true);
@@ -185,13 +185,13 @@ final class LimitsView {
         return JSON.writeValueAsString(wanted).equals(key);
     }
 
-    /** A record of the topic. `kind` is null for members and budgets of tenants. */
+    /** A record of the topic. `kind` is null for members and budgets of tenants, and for keys of an earlier release. */
     private static final class Entry {
         private final Kind kind;
         private final Object tenant; // null if it isn't of one
-        private final Entity entity; // null if the tenant has a budget
+        private final Entity entity; // null if the tenant has a budget, or a topic, which the job alone looks for
         private final double limit;
-        private final String part; // the mode of a limit, which number beside one it is, or that a member is a topic
+        private final String part; // the mode of a limit, or which number beside one it is
 
         Entry(Kind kind, Object tenant, Entity entity, double limit, String part) {
             this.kind = kind;
@@ -211,8 +211,6 @@ final class LimitsView {
                 (isShadow ? quotas.shadow(kind) : quotas.enforced(kind)).put(entity, limit);
             } else if (entity == null && limit > 0 && !isShadow) {
                 quotas.putStorageBudget(tenant);
-            } else if (part.equals(TOPIC)) {
-                quotas.tenants().addTopic((String) tenant, glob(entity.user));
             } else if (entity != null) {
                 quotas.tenants().add((String) tenant, glob(entity.user), glob(entity.clientId));
             }

@@ -9,7 +9,7 @@ import java.util.Map;
 import java.util.TreeSet;
 
 /**
- * Tenants: named groups of users and client-ids, and their topics, by names and globs. Each is in at most one.
+ * Tenants: named groups of users and client-ids, by names and globs. A client is in at most one.
  *
  * <p>The same rules as `state/quotas/tenants.py`: of the members that match a client the first one counts. Members are
  * added before any thread but the first asks.
@@ -17,7 +17,6 @@ import java.util.TreeSet;
 final class Tenants {
     private final ByEnds byUser = new ByEnds();
     private final ByEnds byClientId = new ByEnds();
-    private final ByEnds byTopic = new ByEnds();
 
     /** Adds a member; a glob that it doesn't have is "". */
     void add(String tenant, String user, String clientId) {
@@ -27,17 +26,6 @@ final class Tenants {
         } else {
             byUser.add(user, member);
         }
-    }
-
-    /** Adds a topic that a tenant owns. */
-    void addTopic(String tenant, String topic) {
-        byTopic.add(topic, new Member(tenant, topic, ""));
-    }
-
-    /** The tenant that owns a topic; "" if none does. */
-    String ofTopic(String topic) {
-        Member first = byTopic.first(topic, topic, "");
-        return first == null ? "" : first.tenant;
     }
 
     /** The tenant of a client; "" if it is in none. */

@@ -22,7 +22,6 @@ final class Proxy implements AutoCloseable {
     private final ProxyMeters meters;
     private final TopicNames names = new TopicNames();
     private final Connections connections;
-    private final OwnedTopics ownedTopics;
     private final List<Meter> published = new ArrayList<>();
     private final Counter throttled;
     private final Counter held;
@@ -35,7 +34,6 @@ final class Proxy implements AutoCloseable {
         this.gateway = new Gateway(settings);
         this.meters = new ProxyMeters(gateway, settings);
         this.connections = new Connections(meters);
-        this.ownedTopics = new OwnedTopics(meters);
         throttled = counter("throttled_inline", "Responses that asked their client to wait");
         held = counter("held_requests", "Requests held because their connection or their quota was throttled");
         heldSeconds = counter("held_seconds", "Time for which requests were held");
@@ -74,10 +72,6 @@ final class Proxy implements AutoCloseable {
 
     Connections connections() {
         return connections;
-    }
-
-    OwnedTopics ownedTopics() {
-        return ownedTopics;
     }
 
     TopicNames names() {

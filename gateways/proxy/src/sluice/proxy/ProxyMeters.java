@@ -99,11 +99,6 @@ final class ProxyMeters implements AutoCloseable {
         return gateway.isLimited(counter);
     }
 
-    /** Whether a topic is owned by whom a counter counts. */
-    boolean owns(CounterKey counter, String topic) {
-        return gateway.owns(counter, topic);
-    }
-
     /** What this proxy may let through on a counter. */
     double limit(CounterKey counter) {
         return numberOf(gateway.limit(counter));

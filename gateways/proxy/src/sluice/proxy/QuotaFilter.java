@@ -10,7 +10,6 @@ import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
-import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -18,9 +17,6 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.Supplier;
-import org.apache.kafka.common.message.CreateTopicsRequestData;
-import org.apache.kafka.common.message.DeleteTopicsRequestData;
-import org.apache.kafka.common.message.DeleteTopicsResponseData;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
@@ -31,7 +27,6 @@ import org.apache.kafka.common.message.SaslAuthenticateResponseData;
 import org.apache.kafka.common.message.SaslHandshakeRequestData;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ApiMessage;
-import org.apache.kafka.common.requests.ApiError;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
 import sluice.kafka.Mutations;
@@ -140,10 +135,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         return learnNames(response, request.client, context, () -> {
             chargeResponse(api, response, request);
-            if (response instanceof DeleteTopicsResponseData deleted
-                    && deleted.responses().stream().anyMatch(each -> each.errorCode() == 0)) {
-                proxy.ownedTopics().forgetLooks();
-            }
             TopicRequest.refuse(response, request.refused);
             return answer(header, response, context);
         });
@@ -227,7 +218,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         charge(asked.charges);
         if (!(asked.message instanceof ProduceRequestData produce) || produce.acks() != 0) {
-            note(asked, Map.of());
+            note(asked, Set.of());
         }
         return asked.forward();
     }
@@ -248,27 +239,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics) {
-        OwnedTopics owned = proxy.ownedTopics();
-        List<OwnedTopics.Limit> limits =
-                asked.message instanceof DeleteTopicsRequestData ? List.of() : owned.limits(asked.client);
-        if (limits.isEmpty()) {
-            return ask(topics.question(), asked.client, asked.context, answer -> {
-                Map<String, Integer> partitions = topics.partitions(TopicRequest.present(answer));
-                return decide(asked, topics, partitions, new LinkedHashMap<>());
-            });
-        }
-        Function<OwnedTopics.Look, CompletionStage<RequestFilterResult>> then = look -> {
-            Map<String, Integer> partitions = topics.partitions(look.partitions());
-            boolean areNew = asked.message instanceof CreateTopicsRequestData;
-            Map<String, ApiError> refused = owned.refused(asked.client, limits, partitions, areNew, look);
-            return refused == null ? null : decide(asked, topics, partitions, refused);
-        };
-        OwnedTopics.Look kept = owned.lookOf(asked.client);
-        CompletionStage<RequestFilterResult> answered = kept == null ? null : then.apply(kept);
-        if (answered != null) {
-            return answered;
-        }
-        return ask(OwnedTopics.question(), asked.client, asked.context, answer -> then.apply(OwnedTopics.look(answer)));
+        return ask(topics.question(), asked.client, asked.context, answer -> {
+            Map<String, Integer> partitions = topics.partitions(TopicRequest.present(answer));
+            return decide(asked, topics, partitions);
+        });
     }
 
     /**
@@ -295,31 +269,28 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     /**
      * Charges mutations. Where the client understands a refusal, what the share admits goes on at once, and the decision
      * on the rest is awaited: a connection's requests come one after the other, and a decision takes longer than a broker.
-     * Topics in `refused`, which it adds to, are charged nothing.
      */
     private CompletionStage<RequestFilterResult> decide(
-            Asked asked, TopicRequest topics, Map<String, Integer> partitions, Map<String, ApiError> refused) {
-        Map<String, Integer> rest = new LinkedHashMap<>(partitions);
-        rest.keySet().removeAll(refused.keySet());
+            Asked asked, TopicRequest topics, Map<String, Integer> partitions) {
         CounterKey counter = proxy.meters().counter(Kind.MUTATION, asked.client);
         short version = asked.header.requestApiVersion();
         if (version < topics.strictSince || !proxy.meters().isLimited(counter)) {
-            mute(proxy.meters().charge(counter, sum(rest)));
-            return execute(asked, topics, refused, partitions.size());
+            mute(proxy.meters().charge(counter, sum(partitions)));
+            note(asked, Set.of());
+            return asked.forward();
         }
-        rest.keySet().removeAll(proxy.meters().admit(counter, rest).keySet());
+        Map<String, Integer> rest = new LinkedHashMap<>(partitions);
+        rest.keySet().removeAll(proxy.meters().admit(counter, partitions).keySet());
         if (rest.isEmpty()) {
-            return execute(asked, topics, refused, partitions.size());
+            note(asked, Set.of());
+            return asked.forward();
         }
         String api = ApiKeys.forId(asked.message.apiKey()).name;
         Mutations undecided = new Mutations(counter, api, version, rest);
         proxy.gateway().ask(undecided);
         return executor.completeOnFilterDispatchThread(undecided.answer())
                 .handle((answer, error) -> refused(counter, rest, answer))
-                .thenCompose(throttled -> {
-                    throttled.forEach(topic -> refused.put(topic, TopicRequest.THROTTLED));
-                    return execute(asked, topics, refused, partitions.size());
-                });
+                .thenCompose(refused -> execute(asked, topics, refused, partitions.size()));
     }
 
     /** The topics that are refused; without an answer all that the share didn't admit. */
@@ -337,7 +308,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private CompletionStage<RequestFilterResult> execute(
-            Asked asked, TopicRequest topics, Map<String, ApiError> refused, int count) {
+            Asked asked, TopicRequest topics, Set<String> refused, int count) {
         proxy.noteRefused(refused.size());
         if (refused.size() == count && count > 0) {
             ApiMessage response = topics.refusal(refused);
@@ -345,12 +316,12 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             raiseThrottle(response);
             return asked.context.requestFilterResultBuilder().shortCircuitResponse(response).completed();
         }
-        topics.remove(refused.keySet());
+        topics.remove(refused);
         note(asked, refused);
         return asked.forward();
     }
 
-    private void note(Asked asked, Map<String, ApiError> refused) {
+    private void note(Asked asked, Set<String> refused) {
         short version = asked.header.requestApiVersion();
         sent.put(asked.header.correlationId(), new Sent(version, System.nanoTime(), asked.client, refused));
     }
@@ -403,5 +374,5 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     /** A request that has no response yet. */
-    private record Sent(short version, long sentNs, Client client, Map<String, ApiError> refused) {}
+    private record Sent(short version, long sentNs, Client client, Set<String> refused) {}
 }

@@ -24,16 +24,14 @@ import org.apache.kafka.common.message.MetadataRequestData.MetadataRequestTopic;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.protocol.ApiMessage;
 import org.apache.kafka.common.protocol.Errors;
-import org.apache.kafka.common.requests.ApiError;
 
 /**
  * A request that creates, adds or deletes partitions (KIP-599), whatever its API. Topics that are refused are taken out of
- * it, and put into the response with their error. A topic that is named by its id goes by the id's text.
+ * it, and put into the response with error 89. A topic that is named by its id goes by the id's text.
  */
 abstract class TopicRequest {
-    /** The error of a topic that a quota on mutations refuses. */
-    static final ApiError THROTTLED =
-            new ApiError(Errors.THROTTLING_QUOTA_EXCEEDED, Errors.THROTTLING_QUOTA_EXCEEDED.message());
+    private static final short ERROR = Errors.THROTTLING_QUOTA_EXCEEDED.code();
+    private static final String MESSAGE = Errors.THROTTLING_QUOTA_EXCEEDED.message();
 
     /** The first version that understands a refusal. */
     final int strictSince;
@@ -84,26 +82,24 @@ abstract class TopicRequest {
     }
 
     /** A response in which these topics are refused, and no others are. */
-    ApiMessage refusal(Map<String, ApiError> refused) {
+    ApiMessage refusal(Set<String> refused) {
         ApiMessage response = emptyResponse.get();
         refuse(response, refused);
         return response;
     }
 
     /** Adds refused topics to a response. */
-    static void refuse(ApiMessage response, Map<String, ApiError> refused) {
-        refused.forEach((topic, error) -> {
-            short code = error.error().code();
-            String text = error.message();
+    static void refuse(ApiMessage response, Set<String> refused) {
+        for (String topic : refused) {
             if (response instanceof CreateTopicsResponseData created) {
-                created.topics().add(new CreatableTopicResult().setName(topic).setErrorCode(code).setErrorMessage(text));
+                created.topics().add(new CreatableTopicResult().setName(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
             } else if (response instanceof CreatePartitionsResponseData added) {
                 added.results()
-                        .add(new CreatePartitionsTopicResult().setName(topic).setErrorCode(code).setErrorMessage(text));
+                        .add(new CreatePartitionsTopicResult().setName(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
             } else if (response instanceof DeleteTopicsResponseData deleted) {
-                deleted.responses().add(Delete.result(topic).setErrorCode(code).setErrorMessage(text));
+                deleted.responses().add(Delete.result(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
             }
-        });
+        }
     }
 
     private static final class Create extends TopicRequest {
