@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import permutations
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -442,12 +443,18 @@ def _check_shared(values: Mapping[str, str]) -> None:
 
 
 def _check_distinct(values: Mapping[str, str]) -> None:
-    """Raise InvalidSettingsError if two settings name the same topic or folder: one would overwrite the other."""
+    """Raise InvalidSettingsError if two settings name the same topic or folder: one would overwrite the other.
+
+    So would a folder in another one: the maintenance of a table removes files that are none of its own.
+    """
     first: dict[str, str] = {}
     for key, value in values.items():
         if value in first:
             raise _SettingError(f"{key} is {_shown(value)}, as {first[value]} is; expected another one")
         first[value] = key
+    for inner, outer in permutations(values, 2):
+        if values[inner].startswith(values[outer].rstrip("/") + "/"):
+            raise _SettingError(f"{inner} is {_shown(values[inner])}, a folder in {outer}; expected one beside it")
 
 
 def _shown(value: object) -> str:

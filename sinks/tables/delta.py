@@ -28,6 +28,16 @@ _COMMIT = "sluice.commit"
 _STATISTICS = "delta.dataSkippingStatsColumns"
 """Delta's property that names the columns of which a file's least and greatest value are kept."""
 
+_SHORT_LOG = {
+    # A commit would list the whole log to look for old ones. The maintenance removes them, once a day.
+    "delta.enableExpiredLogCleanup": "false",
+    # Nobody reads old versions of these tables, unlike those of the quotas.
+    "delta.logRetentionDuration": "interval 1 days",
+    # Each checkpoint of the log has the names of files that were removed since. The maintenance lists files without it.
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+"""Delta's properties that keep opening a table and a commit fast, whatever the table's age."""
+
 
 class Commit(NamedTuple):
     """The application that commits, and a number for what its micro-batch covers: a repeated one has it again.
@@ -90,19 +100,25 @@ def lacking_columns(table: AuditTable, found: pa.Schema) -> list[str]:
 
 
 def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
-    """Create the table if there is none at its path; one of an earlier release gets the columns and fields it lacks."""
+    """Create the table if there is none at its path.
+
+    One of an earlier release gets the columns, fields and properties it lacks; a property that has a value keeps it.
+    """
     created = DeltaTable.create(
         table.path,
         table.columns,
         mode="ignore",
         partition_by=["date"],
-        configuration={_STATISTICS: ",".join(table.looked_up_by)} if table.looked_up_by else None,
+        configuration=_SHORT_LOG | ({_STATISTICS: ",".join(table.looked_up_by)} if table.looked_up_by else {}),
         storage_options=dict(storage_options),
     )
     lacking = {name.partition(".")[0] for name in lacking_columns(table, pa.schema(created.schema().to_arrow()))}
     if lacking:
         wanted = Schema.from_arrow(pa.schema([field for field in table.columns if field.name in lacking]))
         created.alter.add_columns(wanted.fields)
+    unset = {name: value for name, value in _SHORT_LOG.items() if name not in created.metadata().configuration}
+    if unset:
+        created.alter.set_table_properties(unset)
 
 
 def answered(table: DeltaTable, topic: str, sources: Offsets, wanted: pa.Schema) -> Iterator[pa.Table]:

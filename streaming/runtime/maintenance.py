@@ -1,4 +1,4 @@
-"""Maintenance of the Delta tables: compaction into large files, and removal of unused files."""
+"""Maintenance of the Delta tables: compaction into large files, removal of unused files and of old commits."""
 
 import logging
 import time
@@ -51,6 +51,8 @@ class Maintained:
 
 def maintain(delta: DeltaSettings, retention_hours: int, first_day: date | None = None) -> Iterator[Maintained]:
     """Compact the tables that the job writes, then remove files unused for longer than `retention_hours`.
+
+    Commits that are older than a day go too, up to a checkpoint of the table's log.
 
     Yields what was done, table by table, also where there was nothing to do. Rows of days before `first_day` are
     deleted first; None keeps all. A table's day is the one on which a request was decided or a record read (UTC).
@@ -139,6 +141,7 @@ def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: 
         removed = _unused(table, path, retention_hours)
         if removed:
             _vacuum(table, retention_hours, dry_run=False)
+        table.cleanup_metadata()
         return Maintained(path, before, len(table.file_uris()), removed, deleted)
     except TableNotFoundError:
         return Maintained(path, 0, 0, 0, exists=False)
@@ -157,5 +160,6 @@ def _unused(table: DeltaTable, path: str, retention_hours: int) -> int:
 
 
 def _vacuum(table: DeltaTable, retention_hours: int, *, dry_run: bool) -> list[str]:
-    # Without the check Delta refuses less than its default of a week, which operators may ask for.
-    return table.vacuum(retention_hours=retention_hours, dry_run=dry_run, enforce_retention_duration=False)
+    # Without the check Delta refuses less than the table's property, which operators may ask for. The log forgets removed
+    # files before they are old enough, and never knew those of a commit that failed: only a full listing shows them.
+    return table.vacuum(retention_hours, dry_run=dry_run, enforce_retention_duration=False, full=True)

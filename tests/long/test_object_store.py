@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from sluice.cli.demo.job import TABLES, Json
 from sluice.configs.settings import Settings, load_settings, reach_s3
 from sluice.jvm.machine import Jvm
 from sluice.jvm.object_store import FILE_MANAGER
+from sluice.sinks.tables.delta import AuditTable, Commit, create_table
+from sluice.sinks.tables.delta_files import DayFiles, add_files
 from sluice.streaming.checkpoint import object_store
 from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.object_store import open_s3
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
@@ -367,6 +371,32 @@ def test_all_commits_of_writers_at_once_are_in_the_table(folder: str) -> None:
     assert table.version() == 20
     written = [(row["writer"], row["number"]) for row in table.to_pyarrow_table().to_pylist()]
     assert sorted(written) == [(0, 0), *((writer, number) for writer in (1, 2) for number in range(10))]
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_commit_lists_only_what_came_after_the_last_checkpoint_of_the_log(store: ObjectStore, folder: str) -> None:
+    """A listing of the whole log is a request for each thousand commits: 260 for those of a month."""
+    columns = pa.schema([("source_offset", pa.int64()), ("date", pa.date32())])
+    table = AuditTable(f"{folder}/table", columns, ["source_offset"])
+    create_table(table, {})
+    files, path = open_s3(table.path)
+    for number in range(1, 51):
+        with files.open_output_stream(f"{path}/_delta_log/{number:020}.json") as stream:
+            stream.write(b'{"commitInfo": {"timestamp": 0, "operation": "WRITE"}}\n')
+    DeltaTable(table.path).create_checkpoint()
+    rows = DayFiles(table, {})
+    rows.write(pa.table([[1], [date(2026, 1, 31)]], schema=columns))
+    added = rows.close()
+    opened = DeltaTable(table.path)
+
+    before = len(store.requests())
+    add_files(opened, added, Commit("audit", 0))
+    asked = store.requests()[before:]
+
+    assert DeltaTable(table.path).version() == 51
+    assert len(asked) < 10, asked
+    listings = [request for request in asked if request == "GET /sluice"]
+    assert len(listings) == 2, "one before the commit, and one after it; both since the checkpoint"
 
 
 @pytest.mark.usefixtures("settings")

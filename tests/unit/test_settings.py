@@ -186,6 +186,10 @@ def test_text_in_a_variable_is_not_replaced_again(write: Write) -> None:
             'audit.checkpoint is "sluice-data/checkpoints/enforce", as enforce.checkpoint is; expected another one',
         ),
         (
+            "delta: {decisions: tables, quotas: tables/quotas}",
+            'delta.quotas is "tables/quotas", a folder in delta.decisions; expected one beside it',
+        ),
+        (
             "topics: {requests: '${TEAM}'}",
             "topics.requests needs the environment variable TEAM, which is not set; set it",
         ),

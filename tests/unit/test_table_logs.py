@@ -1,0 +1,142 @@
+"""The logs of audit tables stay short over months, so that a commit costs what it cost on the first day."""
+
+import os
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from sluice.configs.settings import DeltaSettings, Properties
+from sluice.sinks.tables.decisions import decisions_table
+from sluice.sinks.tables.delta import AuditTable, Commit, columns, create_table
+from sluice.sinks.tables.delta_files import DayFiles, add_files
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.streaming.runtime.maintenance import maintain
+
+DAY_S = 86_400
+COLUMNS = columns("source_offset BIGINT, date DATE")
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> DeltaSettings:
+    names = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "elastic")
+    paths = {name: str(tmp_path / name) for name in names}
+    return DeltaSettings(**paths, storage_options=Properties(), maintain_every_hours=24, retention_hours=168)
+
+
+@pytest.fixture
+def table(delta: DeltaSettings) -> AuditTable:
+    return AuditTable(delta.decisions, COLUMNS, ["source_offset"])
+
+
+def commit(table: AuditTable, *batches: int) -> None:
+    """Micro-batches of one row."""
+    for batch in batches:
+        files = DayFiles(table, {})
+        files.write(pa.table([[batch], [date(2026, 1, 31)]], schema=COLUMNS))
+        add_files(DeltaTable(table.path), files.close(), Commit("audit", batch))
+
+
+def age(path: str, days: float) -> None:
+    """Let the table's files be so much older than they are."""
+    for file in Path(path).rglob("*"):
+        if file.is_file():
+            os.utime(file, (then := time.time() - days * DAY_S, then))
+
+
+def log_of(path: str) -> list[str]:
+    return sorted(file.name for file in (Path(path) / "_delta_log").glob("0*.json"))
+
+
+def offsets(path: str) -> list[int]:
+    return sorted(DeltaTable(path).to_pyarrow_table()["source_offset"].to_pylist())
+
+
+def test_a_commit_looks_at_no_old_ones_and_the_maintenance_removes_them(
+    delta: DeltaSettings, table: AuditTable
+) -> None:
+    create_table(table, {})
+    commit(table, *range(5))
+    DeltaTable(table.path).create_checkpoint()
+    age(table.path, 2)
+
+    commit(table, 5)
+    assert len(log_of(table.path)) == 7
+
+    list(maintain(delta, retention_hours=168))
+    assert log_of(table.path)[0] == f"{5:020}.json"
+    commit(table, 5, 6)
+    assert offsets(table.path) == [*range(7)]
+
+
+def test_versions_of_the_last_day_can_still_be_read(delta: DeltaSettings, table: AuditTable) -> None:
+    create_table(table, {})
+    commit(table, 0, 1)
+    DeltaTable(table.path).create_checkpoint()
+    commit(table, 2)
+    age(table.path, 0.9)
+
+    list(maintain(delta, retention_hours=168))
+
+    assert DeltaTable(table.path, version=1).to_pyarrow_table().num_rows == 1
+
+
+def test_a_table_of_an_earlier_release_gets_a_short_log_at_the_start_and_loses_its_old_commits_later(
+    delta: DeltaSettings, table: AuditTable
+) -> None:
+    """The start waits for no clean-up."""
+    DeltaTable.create(table.path, table.columns, partition_by=["date"])
+    commit(table, *range(100))  # the last of which makes a checkpoint
+    age(table.path, 29)
+
+    create_table(table, {})
+    create_table(table, {})
+    assert len(log_of(table.path)) == 102
+
+    list(maintain(delta, retention_hours=168))
+    assert len(log_of(table.path)) < 10
+    assert offsets(table.path) == [*range(100)]
+
+
+def test_a_time_that_an_operator_has_set_stays(delta: DeltaSettings) -> None:
+    table = decisions_table(delta.decisions)
+    DeltaTable.create(table.path, table.columns, configuration={"delta.logRetentionDuration": "interval 90 days"})
+
+    create_table(table, {})
+
+    configuration = DeltaTable(table.path).metadata().configuration
+    assert configuration["delta.logRetentionDuration"] == "interval 90 days"
+    assert configuration["delta.enableExpiredLogCleanup"] == "false"
+
+
+def test_the_history_of_quotas_is_kept(delta: DeltaSettings) -> None:
+    QuotasTable(delta.quotas).create([], changed_by="test", at=datetime.now(UTC))
+    DeltaTable(delta.quotas).create_checkpoint()
+    age(delta.quotas, 400)
+
+    list(maintain(delta, retention_hours=1))
+
+    assert log_of(delta.quotas) == [f"{0:020}.json"]
+
+
+def test_files_that_the_log_has_forgotten_are_removed(delta: DeltaSettings) -> None:
+    """The log keeps a removed file's name for less time than the file; that of a file nobody added it never had."""
+    forgetful = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    for number in range(3):
+        rows = pa.table({"source_offset": [number]})
+        write_deltalake(delta.dead_letters, rows, mode="append", configuration=forgetful)
+    compacted_once = set(Path(delta.dead_letters).glob("*.parquet"))
+    DeltaTable(delta.dead_letters).optimize.compact()
+    added_by_nobody = Path(delta.dead_letters) / "part-of-a-task-that-was-killed.parquet"
+    added_by_nobody.write_bytes(b"PAR1")
+    age(delta.dead_letters, 8)
+    DeltaTable(delta.dead_letters).create_checkpoint()
+    write_deltalake(delta.dead_letters, pa.table({"source_offset": [3]}), mode="append")
+
+    list(maintain(delta, retention_hours=168))
+
+    assert not any(file.exists() for file in (*compacted_once, added_by_nobody))
+    assert offsets(delta.dead_letters) == [0, 1, 2, 3]
