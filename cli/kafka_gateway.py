@@ -1,9 +1,11 @@
 """`sluice kafka-gateway`: a Kafka proxy that holds clients to their quotas, for brokers that take no plugin."""
 
 import json
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -23,7 +25,6 @@ from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_proper
 from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"
-_ALL_INTERFACES = ("0.0.0.0", "[::]", "::", "*")  # noqa: S104 # refused
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:MetaspaceSize=128m",  # else all is collected when clients come, and accepts nobody meanwhile
@@ -45,11 +46,19 @@ class KafkaGatewayError(SluiceError):
 
 
 class Address(NamedTuple):
-    """An address to which others connect; port 0 is a free one. `all_interfaces` says where the proxy listens."""
+    """An address to which others connect; port 0 is a free one. `interface` is where the proxy listens, None: all."""
 
     host: str = _LOOPBACK
     port: int = 0
-    all_interfaces: bool = False
+    interface: str | None = _LOOPBACK
+
+    def with_port(self, port: int) -> str:
+        """Host and port as clients write them.
+
+        >>> Address("::1").with_port(9092), Address("proxy.example").with_port(9092)
+        ('[::1]:9092', 'proxy.example:9092')
+        """
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 ANY_PORT = Address()
@@ -90,25 +99,43 @@ def tls_of(certificate: Path | None, key: Path | None, client_authority: Path | 
 def parse_address(option: str, text: str) -> Address:
     """The address in `HOST:PORT`, which an option gives. Raises UsageError.
 
-    >>> parse_address("--listen", "127.0.0.1:9092"), parse_address("--listen", "proxy.example:9092")
-    (Address(host='127.0.0.1', port=9092, all_interfaces=False), \
-Address(host='proxy.example', port=9092, all_interfaces=True))
+    It listens on the address that the host is, or on all interfaces if it is a name but `localhost`.
+
+    >>> parse_address("--listen", "[::1]:9092"), parse_address("--listen", "proxy.example:9092")
+    (Address(host='::1', port=9092, interface='::1'), Address(host='proxy.example', port=9092, interface=None))
     """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise UsageError(f"{option} is {text!r}; expected HOST:PORT, such as {_LOOPBACK}:9092")
-    return Address(host, int(port), all_interfaces=not host.startswith("127.") and host != "localhost")
+    written = re.fullmatch(r"(\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})", text)
+    if written is None or int(written["port"]) > 65_535:
+        raise UsageError(f"{option} is {text!r}; expected HOST:PORT, such as {_LOOPBACK}:9092 or [::1]:9092")
+    host = written["host"] or written["ipv6"]
+    interface = _LOOPBACK if host == "localhost" else _ip(host)
+    if written["ipv6"] is not None and interface is None:
+        raise UsageError(f"{option} is {text!r}, which has no IPv6 address in its brackets; expected one such as [::1]")
+    return Address(host, int(written["port"]), interface)
 
 
 def parse_listener(text: str) -> Address:
     """The address of `--listen`, whose host clients get as that of the brokers. Raises UsageError."""
     listener = parse_address("--listen", text)
-    if listener.host in _ALL_INTERFACES:
+    if listener.host == "*" or (listener.interface is not None and _is_every_interface(listener.interface)):
         raise UsageError(
             f"--listen is {text!r}, which clients would get as the address of the brokers; expected the name by which"
             f" they reach this host, such as proxy.example:{listener.port}: the proxy then listens on all interfaces"
         )
     return listener
+
+
+def _ip(host: str) -> str | None:
+    """The address that a host is by itself, such as 127.0.0.1 for 127.1; None for a name."""
+    try:
+        return str(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)[0][4][0])
+    except (OSError, UnicodeError):
+        return None
+
+
+def _is_every_interface(ip: str) -> bool:
+    address = ip_address(ip)
+    return (getattr(address, "ipv4_mapped", None) or address).is_unspecified
 
 
 class KafkaGateway(JavaServer):
@@ -148,7 +175,7 @@ class KafkaGateway(JavaServer):
     @property
     def bootstrap_servers(self) -> str:
         """The address for clients, of the last start."""
-        return f"{self._listener.host}:{self._port}"
+        return self._listener.with_port(self._port)
 
     def start(self) -> None:
         """Start the proxy and return when it serves.
@@ -174,8 +201,8 @@ class KafkaGateway(JavaServer):
         self._port = self._listener.port or _free_range(1 + len(nodes))
         self.management_port = self._metrics.port or free_ports(1)[0]
         address = {"host": self._listener.host, "port": self._port, "nodeIds": list(nodes)}
-        if not self._listener.all_interfaces:
-            address["bindAddress"] = socket.gethostbyname(self._listener.host)
+        if self._listener.interface is not None:
+            address["bindAddress"] = self._listener.interface
         cluster: dict[str, Any] = {
             "name": "kafka",
             "targetCluster": {"bootstrapServers": self._settings.kafka["bootstrap.servers"]} | self._upstream_tls,
@@ -273,7 +300,7 @@ def run_kafka_gateway(
         ) as proxy,
     ):
         typer.echo(f"clients connect to {proxy.bootstrap_servers}")
-        typer.echo(f"metrics: http://{metrics.host}:{proxy.management_port}/metrics")
+        typer.echo(f"metrics: http://{metrics.with_port(proxy.management_port)}/metrics")
         while not stop.wait(_POLL_S):
             proxy.check()
 

@@ -11,7 +11,16 @@ from typer.testing import CliRunner
 
 from sluice.cli import kafka_gateway
 from sluice.cli.errors import UsageError
-from sluice.cli.kafka_gateway import ANY_PORT, Address, KafkaGateway, Tls, parse_address, proxy_properties, tls_of
+from sluice.cli.kafka_gateway import (
+    ANY_PORT,
+    Address,
+    KafkaGateway,
+    Tls,
+    parse_address,
+    parse_listener,
+    proxy_properties,
+    tls_of,
+)
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 
@@ -37,7 +46,16 @@ def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, 
     [
         *(("--listen", address, "expected HOST:PORT") for address in ("9092", ":9092", "h:", "h:x", "h:65536")),
         ("--listen", "0.0.0.0:9092", "expected the name by which they reach this host, such as proxy.example:9092"),
-        ("--listen", "[::]:9092", "which clients would get as the address of the brokers"),
+        *(
+            ("--listen", f"{host}:9092", "which clients would get as the address of the brokers")
+            for host in ("[::]", "[0:0::0]", "[::ffff:0.0.0.0]", "0", "*")
+        ),
+        *(
+            ("--listen", f"{host}:9092", "such as 127.0.0.1:9092 or [::1]:9092")
+            for host in ("::1", "[::1", "[]", "[h]")
+        ),
+        ("--metrics", "::1:9092", "such as 127.0.0.1:9092 or [::1]:9092"),
+        ("--listen", "[::g]:9092", "no IPv6 address in its brackets"),
         ("--request-time", "on", "is not one of 'off', 'upstream'"),
         ("--connections-per-s", "2147483648", "less than or equal to 2147483647"),
     ],
@@ -64,6 +82,28 @@ def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path
         "port": 9092,
         "nodeIds": [1, 2, 7],
     }
+
+
+@pytest.mark.parametrize(
+    ("host", "told", "bound"),
+    [
+        ("localhost", "localhost", "127.0.0.1"),
+        ("127.0.0.5", "127.0.0.5", "127.0.0.5"),
+        ("127.1", "127.1", "127.0.0.1"),
+        ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
+        ("[::1]", "::1", "::1"),
+        ("[2001:db8:0::7]", "2001:db8:0::7", "2001:db8::7"),
+    ],
+)
+def test_a_proxy_listens_on_the_address_that_is_named(tmp_path: Path, host: str, told: str, bound: str) -> None:
+    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+    listener = parse_listener(f"{host}:9092")
+
+    (cluster,) = config_of(tmp_path, settings, listener)["virtualClusters"]
+
+    address = cluster["clusterNetworkAddressConfigProvider"]["config"]
+    assert (address["host"], address["bindAddress"]) == (told, bound)
+    assert listener.with_port(9092) == f"{host}:9092"
 
 
 def test_metrics_are_at_the_address_that_is_asked_for(tmp_path: Path) -> None:
