@@ -271,8 +271,6 @@ def proxy_properties(settings: Settings) -> dict[str, Any]:
         "quota.window.num": window.samples,
         "quota.window.size.seconds": max(1, window.window_ms // 1000),
     }
-    if "client.id" in kafka:
-        properties["sluice.exempt.client.id"] = kafka["client.id"]
     own = {name: value for name, value in java_properties(kafka).items() if name not in _OF_GATEWAY}
     return properties | {f"sluice.client.{name}": value for name, value in own.items()}
 

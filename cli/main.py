@@ -193,6 +193,10 @@ def broker_plugin(
     principal: Annotated[
         str, typer.Option("--principal", help="Principals exempt from quotas: the job, brokers and gateways.")
     ] = "User:sluice",
+    exempt_client_id: Annotated[
+        bool,
+        typer.Option("--exempt-client-id", help="Where nobody logs in: exempt clients by kafka.client.id, a secret."),
+    ] = False,
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
@@ -204,7 +208,7 @@ def broker_plugin(
         raise typer.BadParameter(
             f"--principal is {principal!r}; expected principals such as User:sluice or User:a;User:b"
         )
-    for line in write_broker_plugin(settings, out, principal):
+    for line in write_broker_plugin(settings, out, principal, exempt_client_id):
         typer.echo(line)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.cli.broker_plugin import property_lines
+from sluice.cli.broker_plugin import property_lines, write_broker_plugin
+from sluice.cli.errors import UsageError
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 
@@ -35,3 +36,47 @@ def test_lines_are_written_as_java_reads_properties(tmp_path: Path) -> None:
 
     assert r"sluice.exempt.principals=User:J\u00fcrgen \ud83e\udd8a" in lines
     assert r"sluice.client.ssl.truststore.location=\ C:\\certs\\\u00fc.pem" in lines
+
+
+LOGIN = "{client.id: quota-job, security.protocol: sasl_ssl, sasl.mechanism: PLAIN}"
+CERTIFICATE = "{client.id: quota-job, security.protocol: SSL, ssl.keystore.location: /c.pem, ssl.keystore.type: PEM}"
+
+
+@pytest.mark.parametrize("kafka", ["{client.id: quota-job}", LOGIN])
+def test_a_client_id_of_the_settings_exempts_nobody_and_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka: str
+) -> None:
+    """Whoever calls itself so would have no quota."""
+    jar = tmp_path / "built.jar"
+    jar.touch()
+    monkeypatch.setattr("sluice.cli.broker_plugin.plugin_jar", lambda: jar)
+
+    said = write_broker_plugin(settings_with(tmp_path, kafka), tmp_path / "out", "User:ops")
+
+    assert said[0].startswith("# kafka.client.id exempts nobody any more")
+    assert [line for line in said if "exempt" in line and line[0] != "#"] == ["sluice.exempt.principals=User:ops"]
+
+
+def test_a_client_id_exempts_beside_principals_where_that_is_asked_for(tmp_path: Path) -> None:
+    lines = list(property_lines(settings_with(tmp_path, "{client.id: only-for-sluice}"), "User:ops", True))
+
+    exempt = [line for line in lines if "exempt" in line]
+    assert exempt == ["sluice.exempt.principals=User:ops", "sluice.exempt.client.id=only-for-sluice"]
+
+
+@pytest.mark.parametrize(
+    ("kafka", "message"),
+    [
+        (LOGIN, "for clients that don't log in"),
+        (CERTIFICATE, "for clients that don't log in"),
+        ("{client.id: short}", "a secret of at least 8 characters"),
+        ("{}", "a secret of at least 8 characters"),
+    ],
+)
+def test_a_client_id_exempts_only_where_nobody_logs_in_and_it_is_a_secret(
+    tmp_path: Path, kafka: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        write_broker_plugin(settings_with(tmp_path, kafka), tmp_path / "out", "User:ops", by_client_id=True)
+
+    assert not (tmp_path / "out").exists()

@@ -175,7 +175,7 @@ def test_grafana_reads_prometheus_and_the_dashboard_from_where_they_are() -> Non
 
 
 def test_brokers_have_the_lines_of_the_broker_plugin(settings: Settings) -> None:
-    wanted = dict(line.split("=", 1) for line in property_lines(settings, "User:sluice"))
+    wanted = dict(line.split("=", 1) for line in property_lines(settings, "User:sluice", by_client_id=True))
 
     assert wanted["client.quota.callback.class"]
     for broker in BROKERS:

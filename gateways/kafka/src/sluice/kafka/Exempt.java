@@ -13,9 +13,9 @@ public final class Exempt {
         this.clientId = clientId;
     }
 
-    /** Whether a client is exempt, by its principal or, where nobody logs in, by the secret part of its client-id. */
+    /** Whether a client is exempt, by its principal or, if it has not logged in, by the secret part of its client-id. */
     public boolean isExempt(KafkaPrincipal principal, String theirClientId) {
-        if (clientId != null && theirClientId.startsWith(clientId)) {
+        if (clientId != null && theirClientId.startsWith(clientId) && KafkaPrincipal.ANONYMOUS.equals(principal)) {
             return theirClientId.length() == clientId.length() || theirClientId.charAt(clientId.length()) == '-';
         }
         return !principals.isEmpty() && principals.contains(principal.getPrincipalType() + ":" + principal.getName());

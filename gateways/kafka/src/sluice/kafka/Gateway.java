@@ -104,8 +104,11 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         LOG.info("Sluice is gateway {} of node {}; {}", instance, settings.node, Samples.isPossible()
                 ? "what is charged is read from the meters, exactly"
                 : "this version of Kafka doesn't let it read the meters, so what is charged is estimated from their rates");
-        if (settings.exemptClientId == null && settings.exemptPrincipals.isEmpty()) {
-            LOG.warn("Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too");
+        if (!settings.isProxy && settings.exemptPrincipals.isEmpty()) {
+            LOG.warn(settings.exemptClientId == null
+                    ? "Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too"
+                    : "sluice.exempt.client.id exempts only clients that don't log in: where Sluice's do, quotas hold them,"
+                            + " too, unless sluice.exempt.principals names them");
         }
         limitsReader.start();
         if (settings.servesClients) {

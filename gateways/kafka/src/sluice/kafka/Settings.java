@@ -65,7 +65,10 @@ public final class Settings {
 
     public final Set<String> exemptPrincipals;
 
-    /** A client whose client-id is this, or begins with this and a hyphen, is exempt; null if there is no such part. */
+    /**
+     * A client without a login whose client-id is this, or begins with this and a hyphen, is exempt; null if there is no
+     * such part.
+     */
     public final String exemptClientId;
 
     public final String gatewayName;
