@@ -164,6 +164,7 @@ class KafkaGateway(JavaServer):
     ) -> None:
         super().__init__(folder, "proxy.log")
         self._settings, self._listener, self._metrics, self._tls = settings, listener, metrics, tls
+        _check_servers(settings.kafka["bootstrap.servers"])
         self._upstream_tls = upstream_tls(settings.kafka)
         self._properties, self._filtered = dict(properties or {}), filtered
         self._jvm_options = [f"-Xmx{heap_mib}m", *_JVM_OPTIONS]
@@ -250,6 +251,15 @@ def upstream_tls(kafka: Mapping[str, str]) -> dict[str, Any]:
         if allowed := [value.strip() for value in kafka.get(name, "").split(",") if value.strip()]:
             tls[section] = {"allow": allowed}
     return {"tls": tls}
+
+
+def _check_servers(bootstrap_servers: str) -> None:
+    """Raise UsageError for an IPv6 address, to which Kroxylicious connects without an answer for its clients."""
+    if "[" in bootstrap_servers:
+        raise UsageError(
+            f"kafka.bootstrap.servers is {bootstrap_servers!r}; the proxy reaches no brokers by an IPv6 address:"
+            " expected their names, here and in the brokers' advertised.listeners"
+        )
 
 
 def _check_upstream_tls(kafka: Mapping[str, str]) -> None:

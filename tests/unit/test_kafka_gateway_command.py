@@ -162,6 +162,13 @@ def test_tls_that_the_proxy_would_not_have_is_refused(tmp_path: Path, properties
     assert "tls" not in cluster["targetCluster"]
 
 
+def test_brokers_that_kroxylicious_would_not_reach_are_refused(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: '[::1]:9092'}\n")
+
+    with pytest.raises(UsageError, match="no brokers by an IPv6 address: expected their names"):
+        KafkaGateway(tmp_path, settings)
+
+
 def test_protocols_ciphers_and_passwords_of_tls_are_passed_on(tmp_path: Path) -> None:
     settings = settings_with(
         tmp_path,

@@ -1,0 +1,33 @@
+"""A proxy on an IPv6 address: it listens there alone, and clients get in."""
+
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from kafka import KafkaProducer
+
+from sluice.cli.demo.broker import Broker
+from sluice.cli.kafka_gateway import KafkaGateway, parse_listener
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.kafka_io.topics import ensure_topics
+
+pytestmark = pytest.mark.kafka
+
+
+def test_a_proxy_listens_on_the_ipv6_address_alone_and_tells_clients_one_that_they_can_use(tmp_path: Path) -> None:
+    listener = parse_listener("[::1]:0")
+    with Broker(tmp_path / "broker") as broker:
+        settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
+        ensure_topics(settings.topics, settings.kafka)
+        with KafkaGateway(tmp_path / "proxy", settings, listener) as proxy:
+            ours = int(proxy.bootstrap_servers.removeprefix("[::1]:"))
+            with closing(KafkaProducer(bootstrap_servers=proxy.bootstrap_servers)) as producer:
+                assert producer.send(settings.topics.requests, b"x", partition=0).get(10).offset >= 0
+            client = confluent_kafka.Producer({"bootstrap.servers": proxy.bootstrap_servers})
+            client.produce(settings.topics.requests, b"y")
+            assert client.flush(10) == 0
+            for each in (ours, ours + 1):
+                with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", each), 5):
+                    pass
