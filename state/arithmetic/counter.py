@@ -78,7 +78,7 @@ class EntityCounters(msgspec.Struct, gc=False):
         if not charge.amounts:
             return self._reset(charge, settings)
         if family is Family.MUTATIONS:
-            return self._charge_mutations(charge, now_ms, settings.controller_window)
+            return charge_mutations([(self, charge)], now_ms, settings.controller_window)[0]
         if family is Family.REQUEST_TIME:
             return self._charge_request_time(charge, now_ms, settings)
         return self._charge_rate(charge, now_ms, settings.client_window)
@@ -98,35 +98,6 @@ class EntityCounters(msgspec.Struct, gc=False):
             self.bucket, self.mutation_limit = None, UNLIMITED
             tokens = None if charge.limit is None else burst(settings.controller_window, charge.limit)
         return Outcome(charge, 0.0, violated=False, wait_ms=0, rate=0.0, tokens=tokens)
-
-    def _charge_mutations(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
-        """KIP-599: strict checks, then charges; permissive charges, then checks. Topic by topic, in order."""
-        limit = UNLIMITED if charge.limit is None else charge.limit
-        bucket = self.bucket = self.bucket or TokenBucket()
-        now_ms = max(now_ms, bucket.last_ms)
-        rate = self.rate(charge.kind)
-        self.mutation_limit = limit
-        refused = []
-        charged, wait_ms, violated = 0.0, 0, False
-        for partitions in charge.amounts:
-            refuse = charge.strict and bucket.measure(limit, window, now_ms) < 0
-            refused.append(refuse)
-            if not refuse:
-                rate.record(partitions, MUTATION_RATE_WINDOW, now_ms)
-                bucket.record(partitions, limit, window, now_ms)
-                charged += partitions
-            if refuse or (not charge.strict and bucket.tokens < 0):
-                violated = True
-                wait_ms = wait_for_tokens_ms(bucket.tokens, limit)
-        return Outcome(
-            charge,
-            charged,
-            violated,
-            wait_ms,
-            rate=rate.peek(MUTATION_RATE_WINDOW, now_ms),
-            tokens=None if charge.limit is None else bucket.tokens,
-            refused=refused,
-        )
 
     def _charge_rate(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
         """Record, then check (KIP-219). The wait has no upper bound.
@@ -155,6 +126,66 @@ class EntityCounters(msgspec.Struct, gc=False):
         if network:
             rate.record(network, window, now_ms)
         return Outcome(charge, handler + network, violated, wait_ms, observed, samples=samples)
+
+
+def charge_mutations(charged: Sequence[tuple[EntityCounters, Charge]], now_ms: int, window: Window) -> list[Outcome]:
+    """Charge the mutations of a request: its client's counter, and its tenant's. Each has an outcome.
+
+    KIP-599: strict checks, then charges; permissive charges, then checks. Topic by topic, in order: one that a counter
+    refuses is charged to none.
+    """
+    parts = [_Mutations(counters, charge, window, now_ms) for counters, charge in charged]
+    for partitions in charged[0][1].amounts:
+        refusing = [part for part in parts if part.refuses()]
+        if not refusing:
+            for part in parts:
+                part.take(partitions)
+    return [part.outcome() for part in parts]
+
+
+class _Mutations:
+    """The charge of a request's mutations on one counter."""
+
+    def __init__(self, counters: EntityCounters, charge: Charge, window: Window, now_ms: int) -> None:
+        bucket = counters.bucket = counters.bucket or TokenBucket()
+        limit = counters.mutation_limit = UNLIMITED if charge.limit is None else charge.limit
+        counters.last_event_ms = max(counters.last_event_ms, now_ms)
+        self._charge, self._bucket, self._limit, self._window = charge, bucket, limit, window
+        self._rate = counters.rate(charge.kind)
+        self._now_ms = max(now_ms, bucket.last_ms)
+        self._refused: list[bool] = []
+        self._charged, self._wait_ms, self._violated = 0.0, 0, False
+
+    def refuses(self) -> bool:
+        """Ask for the next topic: True if the counter refuses it."""
+        refuse = self._charge.strict and self._bucket.measure(self._limit, self._window, self._now_ms) < 0
+        self._refused.append(refuse)
+        if refuse:
+            self._note_wait()
+        return refuse
+
+    def take(self, partitions: float) -> None:
+        """Charge the topic that was asked for."""
+        self._rate.record(partitions, MUTATION_RATE_WINDOW, self._now_ms)
+        self._bucket.record(partitions, self._limit, self._window, self._now_ms)
+        self._charged += partitions
+        if not self._charge.strict and self._bucket.tokens < 0:
+            self._note_wait()
+
+    def outcome(self) -> Outcome:
+        """The outcome after all topics."""
+        return Outcome(
+            self._charge,
+            self._charged,
+            self._violated,
+            self._wait_ms,
+            rate=self._rate.peek(MUTATION_RATE_WINDOW, self._now_ms),
+            tokens=None if self._charge.limit is None else self._bucket.tokens,
+            refused=self._refused,
+        )
+
+    def _note_wait(self) -> None:
+        self._violated, self._wait_ms = True, wait_for_tokens_ms(self._bucket.tokens, self._limit)
 
 
 def wait_over_limit_ms(observed: float, limit: float | None, window_ms: int) -> int:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Mutation, Request, Unmute
-from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entity import COMMON_MARK, Tags
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings, RequestPolicy
 from sluice.state.quotas.resolution import ModeQuotas, Quotas, Resolution
@@ -103,7 +104,7 @@ class _Plan(msgspec.Struct, gc=False):
         withheld: bool = False,
     ) -> None:
         """Add a charge to the counter of the request's client, and one to that of its tenant."""
-        for resolution in quotas.resolve_all(kind, request.user or "", request.client_id or ""):
+        for resolution in counters_of(kind, quotas.resolve_all(kind, request.user or "", request.client_id or "")):
             self.add(kind, resolution, amounts, strict, withheld)
 
     def exempt(self) -> None:
@@ -178,6 +179,19 @@ class LimitedCharges(_Plan, gc=False):
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
         self.charges.append((resolution.tags, charge))
+
+
+def counters_of(kind: QuotaKind, resolved: Sequence[Resolution]) -> Sequence[Resolution]:
+    """The same resolutions with the keys by which pages keep their counters.
+
+    Those of mutations of a tenant and its members are asked together before one is charged, so they lie side by side.
+    """
+    if kind is not _MUTATION_RATE or not resolved or not resolved[-1].tags.tenant:
+        return resolved
+    *own, tenant = resolved
+    common = tenant.key + COMMON_MARK
+    beside = [structs.replace(one, key=common + one.tags.key()) for one in own]
+    return [*beside, structs.replace(tenant, key=common)]
 
 
 def planned_api(api: str) -> str:
@@ -276,7 +290,7 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
             resolved = list(filter(None, [quotas.resolve_tenant(kind, entity.tenant)]))
         else:
             resolved = quotas.resolve_all(kind, entity.user or "", entity.client_id or "")
-        for resolution in resolved:
+        for resolution in counters_of(kind, resolved):
             plan.add(kind, resolution, [])
     return plan
 

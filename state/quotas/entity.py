@@ -28,6 +28,9 @@ _ENCODER = msgspec.json.Encoder()
 TENANT_KEY_PREFIX = "tenant:"
 """Begins the key of a tenant's counter. Names in keys are URL-encoded and have no colon."""
 
+COMMON_MARK = ">"
+"""Ends the key of a tenant's counter of mutations. The key of a member's, which is asked together with it, goes on."""
+
 _UNCHANGED = (string.ascii_letters + string.digits + "._-").encode()
 """The bytes that URL-encoding leaves unchanged. Most names consist of them."""
 

@@ -12,7 +12,7 @@ from sluice.state.arithmetic.counter import (
     wait_over_limit_ms,
 )
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
-from sluice.state.quotas.entity import TENANT_KEY_PREFIX, Tags, client_of_key, sanitize
+from sluice.state.quotas.entity import COMMON_MARK, TENANT_KEY_PREFIX, Tags, client_of_key, sanitize
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
 from sluice.state.store.codec import decode
@@ -97,12 +97,13 @@ def _counters(payloads: Iterable[bytes], pages: int, client: Client) -> Iterator
 
 def _tags(key: str) -> tuple[Tags, bool]:
     """The tags that a counter is kept for, and whether it is that of a shadow quota. Topics are not told apart."""
-    tags = key.removeprefix(SHADOW_KEY_PREFIX)
+    tenant, _, member = key.removeprefix(SHADOW_KEY_PREFIX).partition(COMMON_MARK)
+    tags, shadow = member or tenant, key.startswith(SHADOW_KEY_PREFIX)
     if tags.startswith("topic:"):
-        return Tags(topic=tags), tags != key
+        return Tags(topic=tags), shadow
     if tags.startswith(TENANT_KEY_PREFIX):
-        return Tags(tenant=unquote(tags.removeprefix(TENANT_KEY_PREFIX))), tags != key
-    return Tags(*client_of_key(tags)), tags != key
+        return Tags(tenant=unquote(tags.removeprefix(TENANT_KEY_PREFIX))), shadow
+    return Tags(*client_of_key(tags)), shadow
 
 
 def _limit(quotas: Quotas, kind: QuotaKind, tags: Tags, shadow: bool) -> float | None:

@@ -17,7 +17,7 @@ from sluice.state.arithmetic.columns import (
     integers,
     take,
 )
-from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, charge_mutations
 from sluice.state.arithmetic.counter_arrays import (
     ROWS_OF_RUN,
     CounterArrays,
@@ -131,6 +131,31 @@ class Pages:
         }
         charged = [self._charge_together(supported, rounds, shapes, settings)]
         return [*charged, self._charge_singly(rest, shapes, settings)] if rest else charged
+
+    def charge_together(
+        self, requests: Sequence[Mapping[str, RowT]], shapes: Shapes, settings: QuotaSettings
+    ) -> ChargedRows[RowT]:
+        """Charge requests for mutations in this order, each with its rows by key: all are asked before one is charged.
+
+        A request is of a tenant, and of its member if that has a counter of its own. Their rows have no other charges.
+        """
+        self._load(key for rows in requests for key in rows)
+        charged, outcomes = list[RowT](), Outcomes()
+        for rows in requests:
+            pairs = [
+                (self._singles[key], charge)
+                for key, row in rows.items()
+                for charge in shapes[row.shape].charges_of(row.amounts)
+            ]
+            timestamp_ms = next(iter(rows.values())).timestamp_ms
+            if all(charge.amounts for _, charge in pairs):
+                made = charge_mutations(pairs, timestamp_ms, settings.controller_window)
+            else:
+                made = [counters.charge(charge, timestamp_ms, settings) for counters, charge in pairs]
+            for row, outcome in zip(rows.values(), made, strict=True):
+                outcomes.add(len(charged), outcome)
+                charged.append(row)
+        return ChargedRows(charged, {QuotaKind.CONTROLLER_MUTATION_RATE: outcomes})
 
     def counters(self, key: str) -> EntityCounters:
         """The counters of one entity, created by their first use. The object is valid until the next `charge`."""

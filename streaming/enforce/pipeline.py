@@ -22,6 +22,7 @@ from sluice.state.contract.records import MAX_TIMESTAMP_MS, ElasticState, Reques
 from sluice.state.decisions.charge_texts import charge_of, charge_texts, number_texts, waits_of
 from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer, with_charges
 from sluice.state.decisions.waits import LONG_WAIT_MS
+from sluice.state.quotas.entity import COMMON_MARK
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import Metering
@@ -116,7 +117,12 @@ def decide(counters: Pages, page_batches: Iterable[bytes], settings: PipelineSet
         rows_by_key |= in_charge_order(repeated)
     made = Decided(outputs, [], DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
     shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
-    for charged in counters.charge(rows_by_key, shapes, settings.quota):
+    of_tenants = [key for key in rows_by_key if COMMON_MARK in key]
+    requests = _mutations_of_tenants({key: rows_by_key.pop(key) for key in of_tenants}) if of_tenants else []
+    all_charged = counters.charge(rows_by_key, shapes, settings.quota)
+    if requests:
+        all_charged = [*all_charged, counters.charge_together(requests, shapes, settings.quota)]
+    for charged in all_charged:
         values = {kind: number_texts(outcomes.values) for kind, outcomes in charged.outcomes.items()}
         _decide(charged, values, shapes, settings, made)
         _note_waits(charged, shapes, waits)
@@ -124,6 +130,25 @@ def decide(counters: Pages, page_batches: Iterable[bytes], settings: PipelineSet
     for wait in waits.values():
         outputs[settings.waits_topic].add(*wait_record(*wait))
     return made
+
+
+def _mutations_of_tenants(rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> list[dict[str, ChargeRow]]:
+    """The requests for mutations of members of tenants, each with the rows of its client, if any, and its tenant.
+
+    They come in the order in which those of each tenant are charged.
+    """
+    members: dict[tuple[str, int, int], tuple[str, ChargeRow]] = {}
+    for key, rows in rows_by_key.items():
+        if not key.endswith(COMMON_MARK):
+            tenant_key = key[: key.index(COMMON_MARK) + 1]
+            members |= {(tenant_key, row.partition, row.offset): (key, row) for row in rows}
+    requests = []
+    for key, rows in rows_by_key.items():
+        if key.endswith(COMMON_MARK):
+            for row in rows:
+                own = members.get((key, row.partition, row.offset))
+                requests.append({key: row} if own is None else {own[0]: own[1], key: row})
+    return requests
 
 
 def _decide(
