@@ -246,6 +246,7 @@ class _QuotaSection(
     policy: RequestPolicy
     coexistence: Coexistence
     validate_only_exempt: bool
+    max_partitions_per_request: Int32
 
     def settings(self) -> QuotaSettings:
         return QuotaSettings(
@@ -255,6 +256,7 @@ class _QuotaSection(
             coexistence=self.coexistence,
             validate_only_exempt=self.validate_only_exempt,
             num_io_threads=self.num_io_threads,
+            max_partitions_per_request=self.max_partitions_per_request,
         )
 
 

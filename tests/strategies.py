@@ -71,6 +71,7 @@ quota_settings = st.builds(
     policy=st.sampled_from(RequestPolicy),
     coexistence=st.sampled_from(Coexistence),
     validate_only_exempt=st.booleans(),
+    max_partitions_per_request=st.sampled_from([1, 5, 10_000]),
 )
 
 

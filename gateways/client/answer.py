@@ -8,7 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from sluice.state.contract.records import Decision, Request
+from sluice.state.decisions.charge_plan import charged_mutations
 from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.kinds import QuotaSettings
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -53,20 +55,23 @@ class Correction(NamedTuple):
     executed_refused: int
 
 
-def correction(event: Request, refused: tuple[bool, ...], decided: tuple[bool, ...]) -> Correction:
+def correction(
+    event: Request, refused: tuple[bool, ...], decided: tuple[bool, ...], settings: QuotaSettings
+) -> Correction:
     """Compare the topics refused inline with those that the decision refuses; no flags at all refuse nothing.
 
     >>> from sluice.state.contract.records import Mutation
     >>> event = Request("CreateTopics", mutations=[Mutation("a", 8), Mutation("b", 4), Mutation("c", 2)])
-    >>> correction(event, (False, False, True), (False, True, False))
+    >>> correction(event, (False, False, True), (False, True, False), QuotaSettings())
     Correction(executed_twice=8, executed_refused=4)
     """
     nothing = (False,) * len(event.mutations)
     twice = missed = 0
-    for mutation, early, late in zip(event.mutations, refused or nothing, decided or nothing, strict=True):
+    charged = map(int, charged_mutations(event, settings))
+    for partitions, early, late in zip(charged, refused or nothing, decided or nothing, strict=True):
         if not early:
-            twice += 0 if late else mutation.partitions
-            missed += mutation.partitions if late else 0
+            twice += 0 if late else partitions
+            missed += partitions if late else 0
     return Correction(twice, missed)
 
 

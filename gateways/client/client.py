@@ -120,7 +120,7 @@ class Gateway:
         self._policy.note_allowed()
         admission, is_inline = self._charge(event, delivered)
         if asks_for_mutations(event) and not is_validation(event, self.options.quota):
-            as_executed(parts[0], admission.refused)
+            as_executed(parts[0], admission.refused, self.options.quota)
         for part in parts:
             part.throttled_by = list(admission.throttled_by) if is_inline else None
             part.withheld = admission.withhold
@@ -276,7 +276,7 @@ class Gateway:
         decided = self._decided_answer(decision, event)
         if decided is None:
             return
-        twice, missed = correction(event, refused, decided.refused)
+        twice, missed = correction(event, refused, decided.refused, self.options.quota)
         if is_inline and twice:
             self._inline.refund(decision, twice)
         if missed:

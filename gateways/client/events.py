@@ -5,10 +5,11 @@ from difflib import get_close_matches
 
 import msgspec
 
-from sluice.state.contract.records import MAX_INT32, MAX_NAME_LENGTH, Mutation, Request, TopicPartition
-from sluice.state.decisions.charge_plan import MUTATION_APIS, is_strict
+from sluice.state.contract.records import MAX_NAME_LENGTH, Mutation, Request, TopicPartition
+from sluice.state.decisions.charge_plan import MUTATION_APIS, charged_mutations, is_strict
 from sluice.state.decisions.checks import check_amounts, check_lengths, most_mutations
 from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.kinds import QuotaSettings
 
 _EVENT_FIELDS = frozenset(Request.__struct_fields__)
 _ENTRY_FIELDS = {
@@ -106,8 +107,9 @@ def asks_for_mutations(event: Request) -> bool:
     return bool(event.mutations) and event.api in MUTATION_APIS and is_strict(event)
 
 
-def as_executed(event: Request, refused: tuple[bool, ...]) -> None:
+def as_executed(event: Request, refused: tuple[bool, ...], settings: QuotaSettings) -> None:
     """Turn requested mutations into executed ones, which the job charges and never refuses."""
     flags = refused or (False,) * len(event.mutations)
-    executed = sum(mutation.partitions for mutation, flag in zip(event.mutations, flags, strict=True) if not flag)
-    event.mutations, event.mutations_charged = [], min(executed, MAX_INT32)
+    charged = charged_mutations(event, settings)
+    executed = sum(partitions for partitions, flag in zip(charged, flags, strict=True) if not flag)
+    event.mutations, event.mutations_charged = [], int(executed)

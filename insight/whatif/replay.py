@@ -19,12 +19,12 @@ import numpy as np
 from sluice.insight.waits import Waited
 from sluice.insight.whatif.elastic import STRICT, RecordedElastic
 from sluice.state.arithmetic.columns import columns_of
-from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome
+from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, charge_mutations
 from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.decision import ALLOWED, Answer, Waits, answered
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.quotas.kinds import Family, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import at_rest
 
@@ -66,10 +66,26 @@ class Decider:
         charges = plan_limited(request, self.quotas, self._settings)
         if self._elastic:
             self._give_way(charges, request.instance or "", now_ms)
+        if request.mutations:
+            return self._charge_mutations(charges, now_ms)
         return {
             tags: self._counter(tags).charge_request(of_counter, now_ms, self._settings)
             for tags, of_counter in _by_counter(charges).items()
         }
+
+    def _charge_mutations(self, charges: Sequence[tuple[Tags, Charge]], now_ms: int) -> Outcomes:
+        """Make the charges of a request for mutations: its client's counter and its tenant's are asked together."""
+        outcomes: dict[Tags, list[Outcome]] = {tags: [] for tags, _ in charges}
+        mutations = [each for each in charges if each[1].kind.family is Family.MUTATIONS]
+        if mutations:
+            pairs = [(self._counter(tags), charge) for tags, charge in mutations]
+            made = charge_mutations(pairs, now_ms, self._settings.controller_window)
+            for (tags, _), outcome in zip(mutations, made, strict=True):
+                outcomes[tags].append(outcome)
+        for tags, charge in charges:
+            if charge.kind.family is not Family.MUTATIONS:
+                outcomes[tags].append(self._counter(tags).charge(charge, now_ms, self._settings))
+        return outcomes
 
     def _give_way(self, charges: Sequence[tuple[Tags, Charge]], instance: str, now_ms: int) -> None:
         """Give the charges the limits that held at a time."""

@@ -272,7 +272,7 @@ def _plan(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSett
         plan.add_client(COUNTED_APIS[request.api], quotas, request, counted_requests(request))
     if request.mutations_charged is not None and quotas.enabled(_MUTATION_RATE):
         # They were executed elsewhere, so it is too late to refuse them: they are charged as a permissive request's.
-        plan.add_client(_MUTATION_RATE, quotas, request, charged_mutations(request))
+        plan.add_client(_MUTATION_RATE, quotas, request, charged_mutations(request, settings))
     if request.request_time_ns is not None or request.network_time_ns is not None:
         _plan_request_time(plan, request, quotas, settings)
 
@@ -353,7 +353,7 @@ def is_validation(request: Request, settings: QuotaSettings) -> bool:
 
 def _plan_mutations(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     if request.mutations and quotas.enabled(_MUTATION_RATE) and not is_validation(request, settings):
-        amounts = charged_mutations(request)
+        amounts = charged_mutations(request, settings)
         plan.add_client(_MUTATION_RATE, quotas, request, amounts, strict=is_strict(request))
 
 
@@ -399,15 +399,25 @@ def charged_bytes(request: Request) -> list[float]:
     return [float(sum([touched.bytes for touched in request.topic_partitions]))]
 
 
-def charged_mutations(request: Request) -> list[float]:
-    """The partitions of each mutated topic, or those that were executed elsewhere.
+def charged_mutations(request: Request, settings: QuotaSettings) -> list[float]:
+    """The partitions of each mutated topic, of all at most `max_partitions_per_request`; or those executed elsewhere.
 
-    >>> charged_mutations(Request(api="Metadata", mutations_charged=7))
+    A bucket may go so far below zero by one request, and it may be that of many clients.
+
+    >>> some = [Mutation("a", 6_000), Mutation("b", 2**31 - 1), Mutation("c", 1)]
+    >>> charged_mutations(Request("CreateTopics", mutations=some), QuotaSettings())
+    [6000.0, 4000.0, 0.0]
+    >>> charged_mutations(Request("Metadata", mutations_charged=7), QuotaSettings())
     [7.0]
     """
     if request.mutations_charged is not None:
         return [float(request.mutations_charged)]
-    return [float(mutation.partitions) for mutation in request.mutations]
+    amounts, left = list[float](), settings.max_partitions_per_request
+    for mutation in request.mutations:
+        charged = min(mutation.partitions, left)
+        amounts.append(float(charged))
+        left -= charged
+    return amounts
 
 
 def counted_requests(request: Request) -> list[float]:

@@ -210,6 +210,7 @@ class QuotaSettings:
     coexistence: Coexistence = Coexistence.MAX
     validate_only_exempt: bool = True
     num_io_threads: int = 8  # used by the earlier draft of KIP-124 only
+    max_partitions_per_request: int = 10_000  # most that one request is charged, as KRaft bounds those of a call
 
 
 def burst(window: Window, limit: float) -> float:

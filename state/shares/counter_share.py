@@ -10,7 +10,14 @@ from math import exp, inf
 
 import msgspec
 
-from sluice.state.arithmetic.counter import Charge, EntityCounters, request_wait_ms, wait_over_limit_ms
+from sluice.state.arithmetic.counter import (
+    Charge,
+    EntityCounters,
+    Outcome,
+    charge_mutations,
+    request_wait_ms,
+    wait_over_limit_ms,
+)
 from sluice.state.arithmetic.rounding import divide, round_half_up
 from sluice.state.contract.records import MAX_APPLIED_MS, CounterSum, FetchSizes, SummedGateway
 from sluice.state.quotas.kinds import Family, QuotaSettings, Window
@@ -233,12 +240,19 @@ class CounterShare(msgspec.Struct, gc=False):
         return self._share
 
     def charge(
-        self, charge: Charge, gateways: AliveGateways, metering: Metering, now_ms: int, part: float | None = None
+        self,
+        charge: Charge,
+        gateways: AliveGateways,
+        metering: Metering,
+        now_ms: int,
+        part: float | None = None,
+        charged: Outcome | None = None,
     ) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one.
 
         `part` is the part of its share that this gateway lets through, of an elastic counter: it is paced on a single
         gateway too. A meter that has recorded what was lent would ask for a long silence when the limit falls back.
+        `charged` is the outcome of mutations that were charged already, together with another counter (`mutations`).
         """
         limit = self.limit = charge.limit or 0.0
         last_ms, is_alone = self._last_charge_ms, gateways.count == 1
@@ -256,7 +270,10 @@ class CounterShare(msgspec.Struct, gc=False):
         self._last_charge_ms = now_ms
         family, refused = charge.kind.family, _NONE_REFUSED
         if family is _MUTATIONS:
-            value, wait_ms, refused = self._charge_mutations(charge, share, metering, now_ms)
+            if charged is None:
+                asked = [self.mutations(charge, share)]
+                (charged,) = charge_mutations(asked, now_ms, metering.settings.controller_window)
+            value, wait_ms, refused = charged.value, charged.wait_ms, charged.refused
         else:
             value = sum(charge.amounts)
             before = self._take_pace(charge, value, share, metering, now_ms)  # of one gateway too: others may come
@@ -272,6 +289,12 @@ class CounterShare(msgspec.Struct, gc=False):
         if wait_ms > 0:
             self.throttled_until_ms = max(self.throttled_until_ms, now_ms + wait_ms)
         return InlineCharge(limit, share, wait_ms, refused)
+
+    def mutations(self, charge: Charge, share: float) -> tuple[EntityCounters, Charge]:
+        """The bucket of mutations, and the charge on it at a broker with this share as its limit."""
+        if self._mutations is None:
+            self._mutations = EntityCounters()
+        return self._mutations, Charge(charge.kind, charge.level, share, False, charge.amounts, charge.strict)
 
     def take_back(self, charge: Charge, metering: Metering, now_ms: int) -> None:
         """Take back the bytes of a Fetch that was charged just now, because its response goes out empty (KIP-219)."""
@@ -410,16 +433,6 @@ class CounterShare(msgspec.Struct, gc=False):
         size = fetches.bytes / fetches.count
         kept = (1.0 - _SIZE_WEIGHT) ** fetches.count if self._fetch_size else 0.0
         self._fetch_size = size + (self._fetch_size - size) * kept
-
-    def _charge_mutations(
-        self, charge: Charge, share: float, metering: Metering, now_ms: int
-    ) -> tuple[float, int, Sequence[bool]]:
-        """Value, wait and refusals of the charge at a broker with this share as its limit."""
-        if self._mutations is None:
-            self._mutations = EntityCounters()
-        whole = Charge(charge.kind, charge.level, share, False, charge.amounts, charge.strict)
-        outcome = self._mutations.charge(whole, now_ms, metering.settings)
-        return outcome.value, outcome.wait_ms, outcome.refused
 
     def _take_pace(self, charge: Charge, value: float, share: float, metering: Metering, now_ms: int) -> float:
         """Take a charge from the bucket that refills with the share. Returns the tokens before."""

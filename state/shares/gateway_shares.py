@@ -1,7 +1,7 @@
 """Inline charging of one gateway: its share of each counter that its clients touch, fed with sums of decisions."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from itertools import islice
@@ -10,7 +10,7 @@ from sys import float_info
 
 import msgspec
 
-from sluice.state.arithmetic.counter import Charge
+from sluice.state.arithmetic.counter import Charge, Outcome, charge_mutations
 from sluice.state.contract.records import (
     MAX_APPLIED_WAITS,
     MAX_SHARES,
@@ -72,6 +72,7 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
 
 
 _NO_WAIT = Admission(0)
+_NO_OUTCOMES: Mapping[CounterKey, Outcome] = {}
 
 
 def held(admission: Admission, by: AppliedWait) -> Admission:
@@ -129,18 +130,31 @@ class GatewayShares:
         A Fetch that has to wait is taken back, because its response goes out empty, unless it was `delivered`.
         """
         charged, is_free = [], True
-        for tags, charge in plan_limited(request, quotas, self._settings):
+        planned = plan_limited(request, quotas, self._settings)
+        outcomes = self._charge_mutations(planned, now_ms) if request.mutations else _NO_OUTCOMES
+        for tags, charge in planned:
             counter = (charge.kind, tags)
             if not any(charge.amounts) and counter not in self._touched:
                 continue  # a Fetch may name any partition, and must not take the place of counters in use
-            share, inline = self._charge(counter, charge, now_ms, quotas)
+            share, inline = self._charge(counter, charge, now_ms, quotas, outcomes.get(counter))
             charged.append((counter, charge, share, inline))
             is_free = is_free and share.throttled_until_ms <= now_ms and not inline.refused
         return _NO_WAIT if is_free else self._admission(request, charged, now_ms, delivered)
 
+    def _charge_mutations(self, planned: Sequence[tuple[Tags, Charge]], now_ms: int) -> Mapping[CounterKey, Outcome]:
+        """Charge the mutations of a request to its client's counter and its tenant's: both are asked first."""
+        charges = {(charge.kind, tags): charge for tags, charge in planned if charge.kind.family is Family.MUTATIONS}
+        pairs = []
+        for counter, charge in charges.items():
+            share = self._touched.get(counter) or self._begin(counter, now_ms)
+            limit = share.share(charge.limit or 0.0, self.gateways, self._metering, now_ms)
+            pairs.append(share.mutations(charge, limit))
+        outcomes = charge_mutations(pairs, now_ms, self._settings.controller_window) if pairs else []
+        return dict(zip(charges, outcomes, strict=True))
+
     def _admission(self, request: Request, charged: Sequence[_Charged], now_ms: int, delivered: bool) -> Admission:
         """The answer to these charges, of which one waits or is refused."""
-        refused = next((tuple(inline.refused) for _, _, _, inline in charged if inline.refused), ())
+        refused = tuple(map(any, zip(*(inline.refused for *_, inline in charged if inline.refused), strict=True)))
         _, deciding, _, longest = max(charged, key=_wait_ms)
         least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
         wait_ms = min(max(longest.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_wait_ms)
@@ -259,7 +273,12 @@ class GatewayShares:
         )
 
     def _charge(
-        self, counter: CounterKey, charge: Charge, now_ms: int, quotas: Quotas | None = None
+        self,
+        counter: CounterKey,
+        charge: Charge,
+        now_ms: int,
+        quotas: Quotas | None = None,
+        charged: Outcome | None = None,
     ) -> tuple[CounterShare, InlineCharge]:
         share = self._touched.get(counter)
         if share is None:
@@ -269,7 +288,7 @@ class GatewayShares:
         part = None
         if quotas is not None and (self._factor is not None or quotas.is_elastic):
             part = self._part(counter, quotas)
-        inline = share.charge(charge, self.gateways, self._metering, now_ms, part)
+        inline = share.charge(charge, self.gateways, self._metering, now_ms, part, charged)
         if share.throttled_until_ms > now_ms:
             share.throttled_until_ms = min(share.throttled_until_ms, now_ms + self._max_wait_ms)
         return share, inline

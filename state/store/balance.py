@@ -77,12 +77,15 @@ def balances(
     `pages` is the number of all pages. Without `quotas` the tokens are those under the limit of the last charge.
     Raises StateError for damaged pages.
     """
-    found: list[Balance] = []
+    found: dict[tuple[Tags, bool, QuotaKind], Balance] = {}
     for tags, shadow, counters in _counters(payloads, pages, client):
         for kind in counters.rates:
             limit = _last_limit(kind, counters) if quotas is None else _limit(quotas, kind, tags, shadow)
-            found.append(_balance(tags, shadow, kind, counters, limit, settings, now_ms))
-    return sorted(found, key=lambda one: (one.tags.user, one.tags.client_id, one.kind, one.shadow))
+            made = _balance(tags, shadow, kind, counters, limit, settings, now_ms)
+            known = found.setdefault((tags, shadow, kind), made)
+            if known.last_event_ms < made.last_event_ms:  # one of mutations begins anew in a tenant
+                found[tags, shadow, kind] = made
+    return sorted(found.values(), key=lambda one: (one.tags.user, one.tags.client_id, one.kind, one.shadow))
 
 
 def _counters(payloads: Iterable[bytes], pages: int, client: Client) -> Iterator[tuple[Tags, bool, EntityCounters]]:

@@ -174,7 +174,7 @@ class Planner:
         self._sources: dict[Family, Callable[[Request], list[float]]] = {
             Family.BYTES: charged_bytes,
             Family.REQUEST_TIME: partial(request_points, settings=settings.quota),
-            Family.MUTATIONS: charged_mutations,
+            Family.MUTATIONS: partial(charged_mutations, settings=settings.quota),
             Family.REQUESTS: counted_requests,
         }
 

@@ -93,6 +93,7 @@ def test_quota_settings_go_by_kafkas_own_names(write: Write) -> None:
           policy: kip124_draft
           coexistence: sequential
           validate_only_exempt: false
+          max_partitions_per_request: 500
     """
 
     assert load_settings(write(text)).quota == QuotaSettings(
@@ -102,6 +103,7 @@ def test_quota_settings_go_by_kafkas_own_names(write: Write) -> None:
         coexistence=Coexistence.SEQUENTIAL,
         validate_only_exempt=False,
         num_io_threads=16,
+        max_partitions_per_request=500,
     )
 
 
