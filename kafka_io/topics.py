@@ -1,13 +1,17 @@
 """Creates the Kafka topics that the job reads and writes."""
 
+import logging
 from collections.abc import Mapping
 
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from sluice.kafka_io.client import TopicSettings, connect, error_line
 from sluice.kafka_io.errors import TopicCreationError
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
+
+log = logging.getLogger("sluice.topics")
 
 _Spec = tuple[int, Mapping[str, str]]
 """Partitions and configs of a topic."""
@@ -31,13 +35,14 @@ _EVENTS = {
 
 _LEASE = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # a driver reads all of it when it starts
 
-_WAITS = {
+_LIMITS = {
     "cleanup.policy": "compact",
     # A new gateway reads this topic from its beginning, so it is kept short: segments are closed and compacted early.
     "segment.ms": "60000",
     "min.cleanable.dirty.ratio": "0.1",
-    "delete.retention.ms": "60000",
 }
+
+_WAITS = _LIMITS | {"delete.retention.ms": "60000"}
 
 
 _SUMS = {
@@ -50,8 +55,9 @@ _SUMS = {
 def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     """Creates the topics of the job that are missing; returns the names created.
 
-    Existing topics are left as they are. Raises KafkaUnavailableError if no broker can be reached,
-    TopicCreationError if one refuses, UnsupportedPropertyError as kafka_python_config does.
+    Existing topics are left as they are, but compacted ones get the configs that they lack. Raises
+    KafkaUnavailableError if no broker can be reached, TopicCreationError if one refuses, UnsupportedPropertyError as
+    kafka_python_config does.
     """
     return _ensure(_topic_specs(topics), topics, kafka)
 
@@ -70,6 +76,7 @@ def _ensure(specs: Mapping[str, _Spec], topics: TopicSettings, kafka: Mapping[st
         try:
             existing = set(admin.list_topics())
             missing = {name: spec for name, spec in wanted.items() if name not in existing}
+            _complete(admin, {name: configs for name, (_, configs) in specs.items() if name in existing})
             if not missing:
                 return []
             answers = admin.create_topics(missing, raise_errors=False)["topics"]
@@ -82,13 +89,33 @@ def _ensure(specs: Mapping[str, _Spec], topics: TopicSettings, kafka: Mapping[st
     return created
 
 
+def _complete(admin: KafkaAdminClient, topics: Mapping[str, Mapping[str, str]]) -> None:
+    """Give the compacted ones of these topics the configs that they lack, such as those that an earlier release made.
+
+    A config that an operator has set stays. A login without the rights leaves a line in the log: all works, but whoever
+    reads the topic from its beginning takes longer with each week.
+    """
+    for name, configs in topics.items():
+        if "cleanup.policy" not in configs:
+            continue
+        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])["topic"][name]
+        own = {key for key, config in found.items() if config["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
+        lacking = {key: value for key, value in configs.items() if key not in own}
+        if not lacking:
+            continue
+        topic = ConfigResource(ConfigResourceType.TOPIC, name, lacking)
+        if (answer := admin.alter_configs([topic], raise_on_unknown=False)["topic"][name]) != "OK":
+            pairs = ",".join(f"{key}={value}" for key, value in lacking.items())
+            log.warning("topic %s isn't kept short, as this login can't alter it (%s); give it %s", name, answer, pairs)
+
+
 def _topic_specs(topics: TopicSettings) -> dict[str, _Spec]:
     large = {"max.message.bytes": str(topics.max_message_bytes)}
     return {
         topics.requests: (topics.partitions, _read_by_spark(topics.requests_retention_ms) | _EVENTS),
         topics.decisions: (topics.partitions, _read_by_spark(topics.decisions_retention_ms) | large),
         topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
-        topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records
+        topics.limits: (1, _LIMITS),  # one partition: a version ends after all its records
         topics.waits: (topics.partitions, _WAITS),
         topics.sums: (topics.partitions, _SUMS | large),
     }

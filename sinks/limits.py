@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 
+import msgspec
 from kafka import KafkaProducer
 
 from sluice.kafka_io.background import BackgroundService
@@ -11,7 +12,9 @@ from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
+from sluice.state.contract.records import ElasticState
 from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.elastic import FRESH_MS as ELASTIC_FRESH_MS
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import (
     ELASTIC_KEY,
@@ -24,6 +27,7 @@ from sluice.state.quotas.limits import (
     state_value,
     version_end,
 )
+from sluice.state.shares.storage_budget import FRESH_MS as STORAGE_FRESH_MS
 
 log = logging.getLogger("sluice.limits")
 
@@ -48,7 +52,7 @@ def limits_publisher(
     It reads the topic as gateways do and writes only the difference. So a start writes nothing that is there already,
     and a topic that was deleted, or that somebody else wrote to, is whole again with the next look. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
-    Each state that `states` gives is published with the next look, but a neutral one only once.
+    Each state that `states` gives is published when gateways would do something else by it, or forget it soon.
     """
 
     def publish() -> Iterator[None]:
@@ -105,5 +109,24 @@ def _is_complete(view: LimitsView, version: int) -> bool:
 
 
 def _is_news(state: State, known: State | None) -> bool:
-    """True unless readers of the topic know the state, or that there is nothing to say."""
-    return state != known and not (state.is_neutral and (known is None or known.is_neutral))
+    """True unless readers of the topic know the state, or that there is nothing to say.
+
+    The same state is said again after a third of the time for which they believe it, as a look may take another one.
+
+    >>> known = ElasticState(7, at_ms=9_000, lend=1.5)
+    >>> [_is_news(ElasticState(7, at_ms, lend=1.5), known) for at_ms in (10_600, 10_700)]
+    [False, True]
+    """
+    if state.is_neutral:
+        return known is not None and not known.is_neutral
+    if known is None or _gist(state) != _gist(known):
+        return True
+    fresh_ms = ELASTIC_FRESH_MS if isinstance(state, ElasticState) else STORAGE_FRESH_MS
+    return abs(state.at_ms - known.at_ms) >= fresh_ms // 3
+
+
+def _gist(state: State) -> object:
+    """The part of a state by which gateways act. How full disks and budgets are changes with each look."""
+    if isinstance(state, ElasticState):
+        return msgspec.structs.replace(state, at_ms=0)
+    return {(each.tenant, each.budget_bytes, each.is_held) for each in state.tenants}, state.low_disk is None

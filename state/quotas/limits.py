@@ -27,7 +27,7 @@ STORAGE_KEY = b'"storage"'
 """Key of the record that says which tenants have used up their storage budgets."""
 
 State = ElasticState | StorageState
-"""Decision of the job beside the quotas, which it publishes again and again."""
+"""Decision of the job beside the quotas, which it publishes again before it lapses."""
 
 
 _StateT = TypeVar("_StateT", ElasticState, StorageState)

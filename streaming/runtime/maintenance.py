@@ -160,6 +160,6 @@ def _unused(table: DeltaTable, path: str, retention_hours: int) -> int:
 
 
 def _vacuum(table: DeltaTable, retention_hours: int, *, dry_run: bool) -> list[str]:
-    # Without the check Delta refuses less than the table's property, which operators may ask for. The log forgets removed
-    # files before they are old enough, and never knew those of a commit that failed: only a full listing shows them.
+    # Without the check Delta refuses less than the table's property, which operators may ask for. The log forgets
+    # removed files before they are old enough, and never knew those of a commit that failed: a full listing shows them.
     return table.vacuum(retention_hours, dry_run=dry_run, enforce_retention_duration=False, full=True)

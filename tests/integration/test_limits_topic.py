@@ -5,17 +5,23 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 
-from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.client import TopicSettings, connect
+from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_reader import TopicReader
+from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import LimitsView, limit_key, limit_value
+from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, limit_key, limit_value
 from tests.deciding_side import own_topics
 from tests.integration.job_process import JobProcess
 
@@ -127,6 +133,64 @@ def test_a_topic_that_was_deleted_is_whole_again(topics: TopicSettings, kafka_br
             admin.delete_topics([topics.limits])
         time.sleep(1)
         wait_for(topics, kafka_broker, has(0, ALICE, BOB))
+
+
+def test_a_state_is_said_when_gateways_would_act_by_it_or_forget_it_soon(
+    topics: TopicSettings, kafka_broker: str
+) -> None:
+    """Not with each look, which finds another number of bytes."""
+    low, last = "broker 1: /data has 5 of 100 bytes free", StorageState(999_000)
+    full = [StorageState(at_ms, [TenantStorage("shop", at_ms // 1000, 100.0, is_held=True)]) for at_ms in (41_000,)]
+    looks = [
+        StorageState(0),
+        *(StorageState(at_ms, [TenantStorage("shop", at_ms // 1000, 100.0)]) for at_ms in range(1_000, 41_000, 5_000)),
+        *full,
+        StorageState(42_000, full[0].tenants, low),
+        StorageState(43_000, full[0].tenants, low.replace("5", "4")),
+        last,
+    ]
+    states = iter([dict.fromkeys([STORAGE_KEY], look) for look in looks])
+    with limits_publisher(
+        topics, {"bootstrap.servers": kafka_broker}, lambda: (0, ()), lambda: next(states, {STORAGE_KEY: last})
+    ):
+        wait_for(topics, kafka_broker, lambda view: view.storage == last)
+
+    said = [
+        msgspec.json.decode(record.value or b"", type=StorageState) for record in records(topics.limits, kafka_broker)
+    ]
+    assert [state.at_ms for state in said] == [1_000, 21_000, 41_000, 42_000, 999_000]
+
+
+def records(topic: str, servers: str) -> list[FetchedRecord]:
+    """Those of storage states that the topic has."""
+    with TopicReader({"bootstrap.servers": servers}, topic) as reader:
+        return [record for _, record in reader.read_to_end() if record.key == STORAGE_KEY]
+
+
+def test_a_topic_of_an_earlier_release_is_kept_short_from_now_on(topics: TopicSettings, kafka_broker: str) -> None:
+    """A config that an operator has set stays."""
+    kafka = {"bootstrap.servers": kafka_broker}
+    made = {
+        topics.limits: {"cleanup.policy": "compact", "segment.ms": "7000"},
+        topics.waits: {"cleanup.policy": "compact"},
+        topics.decisions: {},
+    }
+    with connect(KafkaAdminClient, kafka) as admin:
+        admin.create_topics(
+            {name: {"num_partitions": 1, "replication_factor": 1, "configs": each} for name, each in made.items()}
+        )
+        admin.wait_for_topics(list(made), timeout_ms=30_000)
+        ensure_topics(topics, kafka)
+        ensure_topics(topics, kafka)
+        asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in made]
+        found = admin.describe_configs(asked)["topic"]
+
+    ratio = {"min.cleanable.dirty.ratio": "0.1"}
+    assert {name: {key: each["value"] for key, each in configs.items()} for name, configs in found.items()} == {
+        topics.limits: made[topics.limits] | ratio,
+        topics.waits: {"cleanup.policy": "compact", "segment.ms": "60000", "delete.retention.ms": "60000"} | ratio,
+        topics.decisions: {},
+    }
 
 
 @pytest.mark.spark
