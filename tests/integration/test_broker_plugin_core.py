@@ -864,6 +864,17 @@ def test_mutations_wait_for_a_mute_at_most_and_the_bucket_owes_the_rest(java: Ja
     assert answer["tokens"] == pytest.approx(11 - 214 + 15, abs=0.3)
 
 
+@pytest.mark.parametrize("limit", [0.5, 1.0, 1_000.0])
+def test_a_member_has_its_own_tokens_when_a_tenants_bucket_that_others_used_up_has_some_again(
+    java: JavaCases, limit: float
+) -> None:
+    """The bucket of 110 is at -100, so it takes 10 s."""
+    answer = java.answer("borrowed", {"limit": limit, "charged": 210})
+
+    assert answer["waits_ms"] == pytest.approx([*range(10_000, 0, -1_000), 0], abs=1)
+    assert answer["tokens"] == 11 * limit
+
+
 def test_a_reset_forgets_what_is_owed_but_publishes_what_was_charged(java: JavaCases) -> None:
     assert java.answer("reset", {"amount": 5_000}) == [pytest.approx(500, rel=0.1), 0.0, 5_001]
 

@@ -75,6 +75,8 @@ public final class Cases {
                 return removed();
             case "mutations":
                 return mutations(asked);
+            case "borrowed":
+                return borrowed(asked);
             case "clock":
                 return clock();
             case "names":
@@ -329,6 +331,41 @@ public final class Cases {
                 time.sleep(waitMs);
             }
             return answer.put("tokens", ((Number) metric.metricValue()).doubleValue());
+        }
+    }
+
+    /**
+     * The waits in ms of mutations of a member that are asked for a second apart, while another one has used its tenant's
+     * bucket of 10 a second up for 10 s; and what is left of the member's own bucket after it.
+     */
+    private static JsonNode borrowed(JsonNode asked) {
+        ManualTime time = new ManualTime();
+        time.sleep(1_000_000); // the buckets are full
+        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), time::milliseconds);
+        CounterKey member = new CounterKey(Kind.MUTATION, new Tags("alice", "", "shop"));
+        ObjectNode answer = JSON.createObjectNode();
+        ArrayNode waitsMs = answer.putArray("waits_ms");
+        try (Metrics metrics = new Metrics(new MetricConfig(), Collections.singletonList(new Feed(meters)), time, false)) {
+            Sensor sensor = sensor(metrics, member, WINDOW);
+            MetricName name = metrics.metricName("tokens", member.kind.group, "", Meters.metricTags(member.tags));
+            sensor.add(name, new TokenBucket(), new MetricConfig()
+                    .samples(11)
+                    .timeWindow(1, TimeUnit.SECONDS)
+                    .quota(Quota.upperBound(asked.get("limit").doubleValue())));
+            CommonBucket ofTenant = meters.common(member.ofTenant());
+            ofTenant.set(10.0, 10.0, false, time.milliseconds());
+            meters.of(member).bind(asked.get("limit").doubleValue(), time.milliseconds());
+            ofTenant.charge(asked.get("charged").doubleValue(), time.milliseconds());
+            for (int second = 0; second <= 10; second++) {
+                try {
+                    sensor.checkQuotas(time.milliseconds());
+                    waitsMs.add(0);
+                } catch (QuotaViolationException error) {
+                    waitsMs.add(Math.round(-error.value() / error.bound() * 1_000));
+                }
+                time.sleep(1_000);
+            }
+            return answer.put("tokens", ((Number) metrics.metric(name).metricValue()).doubleValue());
         }
     }
 

@@ -16,7 +16,8 @@ import org.apache.kafka.common.metrics.stats.TokenBucket;
  * -tokens / b seconds.
  *
  * <p>A meter may be charged for a bucket that it has in common with others. While that is overdrawn, for w seconds, b is
- * S / (W + w) if that is less, from which Kafka computes w. Where tokens are left, so many are taken as w asks for.
+ * S / (W + w) if that is less, from which Kafka computes w. Where tokens are left, so many are borrowed as w asks for, until
+ * it isn't overdrawn any more: what others used takes nothing from the meter.
  */
 final class Bound extends MetricConfig {
     /** Set while this thread reads the metric, whose bucket of tokens asks for its bound. */
@@ -77,14 +78,14 @@ final class Bound extends MetricConfig {
             return capped;
         }
         double value = value();
-        isExceeded = isTokens ? value < 0 : !plain.acceptable(value);
+        isExceeded = isTokens ? value + meter.borrowed() < 0 : !plain.acceptable(value);
         long nowMs = meter.nowMs();
         long waitMs = meter.commonWaitMs(nowMs);
-        if (waitMs == 0) {
+        if (isTokens) {
+            borrow(capped.bound() * waitMs / 1000.0, nowMs, lock);
             return capped;
         }
-        if (isTokens) {
-            overdraw(capped.bound() * waitMs / 1000.0, nowMs, lock);
+        if (waitMs == 0) {
             return capped;
         }
         double windowMs;
@@ -94,15 +95,19 @@ final class Bound extends MetricConfig {
         return Quota.upperBound(Math.min(capped.bound(), value * windowMs / (windowMs + waitMs)));
     }
 
-    /** Takes what is left in the bucket of tokens, and so many more; nothing if it is overdrawn. */
-    private void overdraw(double tokens, long nowMs, Object lock) {
+    /** Borrows what is left in the bucket of tokens, and so many more; nothing if it is overdrawn. Without any it gives all back. */
+    private void borrow(double tokens, long nowMs, Object lock) {
         READS.set(true);
         try {
             synchronized (lock) {
                 TokenBucket bucket = (TokenBucket) metric.measurable();
                 double left = bucket.measure(this, nowMs);
-                if (left >= 0) {
+                if (tokens == 0 && meter.borrowed() > 0) {
+                    bucket.record(this, -meter.borrowed(), nowMs);
+                    meter.borrow(-meter.borrowed());
+                } else if (tokens > 0 && left >= 0) {
                     bucket.record(this, left + tokens, nowMs);
+                    meter.borrow(left + tokens);
                 }
             }
         } finally {

@@ -32,6 +32,7 @@ public final class Meter {
     private long promisedMs; // when it may come again
     private double withheld; // of what Kafka takes back, what stays charged
     private volatile Object metricLock;
+    private volatile double borrowed; // tokens of its own bucket; written under the metrics' lock
     private final boolean isWithheld; // a fetch that breaks the quota
     private final LongestMute longestMute;
     private final LongSupplier clockMs;
@@ -129,6 +130,7 @@ public final class Meter {
     synchronized void add(KafkaMetric metric, long nowMs) {
         String name = metric.metricName().name();
         if (name.equals(counter.kind.boundMetric)) {
+            borrowed = bound == metric ? borrowed : 0.0;
             bound = metric;
             bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), longestMute.ms(nowMs));
         }
@@ -324,6 +326,16 @@ public final class Meter {
     /** Notes an amount, in units of the quota, that the job knows already, and that is about to be recorded. */
     public synchronized void notePublished(double amount) {
         unpublished -= amount;
+    }
+
+    /** The tokens that its own bucket is short of because one that it has in common with others is overdrawn. */
+    double borrowed() {
+        return borrowed;
+    }
+
+    /** Notes that so many tokens more are borrowed. */
+    void borrow(double tokens) {
+        borrowed += tokens;
     }
 
     /** The lock under which Kafka records and reads its metrics; null if it isn't known. */
