@@ -13,6 +13,7 @@ from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.elastic import ElasticTable
+from sluice.sinks.waits import ended_waits_remover
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.limits import ELASTIC_KEY, STORAGE_KEY
@@ -97,6 +98,7 @@ class RunningJob:
                 self._watch.in_force,
                 lambda: {ELASTIC_KEY: self._elastic.state, STORAGE_KEY: self._storage.state},
             ),
+            ended_waits_remover(topics.waits, kafka),
             self._storage.service(kafka),
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),

@@ -89,6 +89,7 @@ TOPIC_RIGHTS = (
     ("job", "dead_letters", ACLOperation.READ),
     ("job", "limits", ACLOperation.WRITE),
     ("job", "limits", ACLOperation.READ),
+    ("job", "waits", ACLOperation.READ),
     ("job", "waits", ACLOperation.WRITE),
     ("job", "sums", ACLOperation.WRITE),
     ("gateway", "requests", ACLOperation.WRITE),

@@ -1,0 +1,100 @@
+"""The waits topic on a real broker: the records of waits that ended long ago go, and no other one."""
+
+from contextlib import closing
+
+import pytest
+from kafka import KafkaProducer
+
+from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.topic_reader import TopicReader
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks import waits
+from sluice.sinks.waits import remove_ended_waits
+from sluice.state.contract.records import WaitRecord
+from sluice.state.decisions.waits import wait_key, wait_value
+from sluice.state.quotas.entity import Tags
+from tests.deciding_side import own_topics
+
+pytestmark = pytest.mark.kafka
+
+NOW_MS = 1_800_000_000_000
+
+
+class Topic:
+    """The waits topic, with one partition."""
+
+    def __init__(self, topics: TopicSettings, servers: str) -> None:
+        self.name, self.kafka = topics.waits, {"bootstrap.servers": servers}
+        ensure_topics(topics, self.kafka)
+
+    def write(self, client_id: str, ended_ms: int | None) -> None:
+        """A wait of a client that ended before NOW_MS, or began then if that is negative; None for that of a reset."""
+        value = None if ended_ms is None else wait_value(wait_until(NOW_MS - ended_ms))
+        with closing(KafkaProducer(bootstrap_servers=self.kafka["bootstrap.servers"])) as producer:
+            producer.send(self.name, value, key(client_id))
+
+    def remove(self, max_keys: int = 100) -> int:
+        return remove_ended_waits(self.name, self.kafka, NOW_MS, max_keys)
+
+    def waiting(self) -> dict[bytes, bytes]:
+        """The waits by key that a compacted topic has."""
+        with TopicReader(self.kafka, self.name) as reader:
+            last = {record.key or b"": record.value for _, record in reader.read_to_end()}
+        return {key: value for key, value in last.items() if value is not None}
+
+
+def wait_until(until_ms: int) -> WaitRecord:
+    return WaitRecord(until_ms, 8_000, 1024.0, 2048.5, until_ms - 8_000, 7)
+
+
+def key(client_id: str) -> bytes:
+    return wait_key(("producer_byte_rate", Tags("alice", client_id)))
+
+
+@pytest.fixture
+def topic(kafka_broker: str) -> Topic:
+    return Topic(own_topics(partitions=1), kafka_broker)
+
+
+def test_waits_that_ended_before_the_time_are_removed_and_all_others_stay(topic: Topic) -> None:
+    for client_id, ended_ms in (("a", 1), ("b", 0), ("c", -5_000), ("d", 1), ("e", 1), ("e", -5_000)):
+        topic.write(client_id, ended_ms)
+    topic.write("d", None)
+
+    assert [topic.remove(), topic.remove()] == [1, 0]
+    assert topic.waiting().keys() == {key("b"), key("c"), key("e")}
+
+
+def test_of_very_many_ended_waits_few_are_in_memory_at_a_time_and_all_are_removed(topic: Topic) -> None:
+    """A flood of client-ids doesn't fill the driver's memory."""
+    for client_id in "abcdefghij":
+        topic.write(client_id, 1)
+
+    assert topic.remove(max_keys=2) == 10
+    assert topic.waiting() == {}
+
+
+def test_a_wait_that_the_job_writes_meanwhile_stays(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic.write("a", 1)
+    topic.write("b", 1)
+    found = waits._ended
+
+    def meanwhile(*arguments: object) -> dict[bytes, int] | None:
+        ended = found(*arguments)  # type: ignore[arg-type] # those of the function
+        topic.write("a", -5_000)
+        return ended
+
+    monkeypatch.setattr(waits, "_ended", meanwhile)
+    topic.remove()
+
+    assert topic.waiting() == {key("a"): wait_value(wait_until(NOW_MS + 5_000))}
+
+
+def test_records_that_are_no_waits_are_left_alone(topic: Topic) -> None:
+    with closing(KafkaProducer(bootstrap_servers=topic.kafka["bootstrap.servers"])) as producer:
+        producer.send(topic.name, b"garbage", key("a"))
+        producer.send(topic.name, b"garbage", b"garbage")
+    topic.write("b", 1)
+
+    assert topic.remove() == 1
+    assert topic.waiting().keys() == {key("a"), b"garbage"}
