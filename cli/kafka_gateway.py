@@ -102,7 +102,8 @@ def parse_address(option: str, text: str) -> Address:
     It listens on the address that the host is, or on all interfaces if it is a name but `localhost`.
 
     >>> parse_address("--listen", "[::1]:9092"), parse_address("--listen", "proxy.example:9092")
-    (Address(host='::1', port=9092, interface='::1'), Address(host='proxy.example', port=9092, interface=None))
+    (Address(host='::1', port=9092, interface='0:0:0:0:0:0:0:1'), \
+Address(host='proxy.example', port=9092, interface=None))
     """
     written = re.fullmatch(r"(\[(?P<ipv6>[^\[\]]*:[^\[\]]*)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})", text)
     if written is None or int(written["port"]) > 65_535:
@@ -117,7 +118,7 @@ def parse_address(option: str, text: str) -> Address:
 def parse_listener(text: str) -> Address:
     """The address of `--listen`, whose host clients get as that of the brokers. Raises UsageError."""
     listener = parse_address("--listen", text)
-    if listener.host == "*" or (listener.interface is not None and _is_every_interface(listener.interface)):
+    if listener.host == "*" or (listener.interface is not None and ip_address(listener.interface).is_unspecified):
         raise UsageError(
             f"--listen is {text!r}, which clients would get as the address of the brokers; expected the name by which"
             f" they reach this host, such as proxy.example:{listener.port}: the proxy then listens on all interfaces"
@@ -126,16 +127,21 @@ def parse_listener(text: str) -> Address:
 
 
 def _ip(host: str) -> str | None:
-    """The address that a host is by itself, such as 127.0.0.1 for 127.1; None for a name."""
+    """The address that a host is by itself, such as 127.0.0.1 for 127.1; None for a name.
+
+    IPv6 as Java writes it: Kroxylicious knows by this text for whom a connection is.
+
+    >>> _ip("::1"), _ip("::ffff:127.0.0.1"), _ip("localhost")
+    ('0:0:0:0:0:0:0:1', '127.0.0.1', None)
+    """
     try:
-        return str(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)[0][4][0])
+        address = ip_address(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)[0][4][0])
     except (OSError, UnicodeError):
         return None
-
-
-def _is_every_interface(ip: str) -> bool:
-    address = ip_address(ip)
-    return (getattr(address, "ipv4_mapped", None) or address).is_unspecified
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.version == 4:
+        return str(address)
+    return ":".join(f"{int(part, 16):x}" for part in address.exploded.split(":"))
 
 
 class KafkaGateway(JavaServer):
@@ -164,7 +170,6 @@ class KafkaGateway(JavaServer):
     ) -> None:
         super().__init__(folder, "proxy.log")
         self._settings, self._listener, self._metrics, self._tls = settings, listener, metrics, tls
-        _check_servers(settings.kafka["bootstrap.servers"])
         self._upstream_tls = upstream_tls(settings.kafka)
         self._properties, self._filtered = dict(properties or {}), filtered
         self._jvm_options = [f"-Xmx{heap_mib}m", *_JVM_OPTIONS]
@@ -251,15 +256,6 @@ def upstream_tls(kafka: Mapping[str, str]) -> dict[str, Any]:
         if allowed := [value.strip() for value in kafka.get(name, "").split(",") if value.strip()]:
             tls[section] = {"allow": allowed}
     return {"tls": tls}
-
-
-def _check_servers(bootstrap_servers: str) -> None:
-    """Raise UsageError for an IPv6 address, to which Kroxylicious connects without an answer for its clients."""
-    if "[" in bootstrap_servers:
-        raise UsageError(
-            f"kafka.bootstrap.servers is {bootstrap_servers!r}; the proxy reaches no brokers by an IPv6 address:"
-            " expected their names, here and in the brokers' advertised.listeners"
-        )
 
 
 def _check_upstream_tls(kafka: Mapping[str, str]) -> None:

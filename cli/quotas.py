@@ -42,6 +42,7 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
+from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import Difference, FilterComponent, differences, matches, merged, with_altered
 from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
@@ -158,7 +159,7 @@ def describe_quotas(
 @grouped
 def resolve_quotas(
     table: TableOptions,
-    user: Annotated[str, typer.Option("--user", help="The request's user.")] = "",
+    user: Annotated[str, typer.Option("--user", help="The request's user; without a login it is ANONYMOUS.")] = "",
     client: Annotated[str, typer.Option("--client-id", "--client", help="The request's client-id.")] = "",
     topic: Annotated[str | None, typer.Option("--topic", help="A topic that the request touches.")] = None,
     json_output: JsonOption = False,
@@ -168,7 +169,7 @@ def resolve_quotas(
         raise UsageError("no request; give --user, --client-id, --topic or several of them")
     quotas_table = table.quotas_table()
     version = quotas_table.version()
-    explanations = list(explain(Quotas(quotas_table.entries(version), version), user, client, topic))
+    explanations = list(explain(Quotas(quotas_table.entries(version), version), user or NO_LOGIN, client, topic))
     if json_output:
         print_json(
             {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True

@@ -23,7 +23,7 @@ from sluice.gateways.client.stats import GatewayStats
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
-from sluice.state.contract.records import DecidedHeartbeat, Decision, Request, Share
+from sluice.state.contract.records import NO_LOGIN, DecidedHeartbeat, Decision, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.waits import TopicPartitionName
 from sluice.state.quotas.limits import ELASTIC_KEY, STORAGE_KEY
@@ -107,11 +107,11 @@ class Gateway:
         wasn't charged inline. Without limits, and while decisions are stale under FAIL_OPEN, nothing is charged inline.
         While the gateway refuses all, every client waits and all mutations are refused.
 
-        The event gets id, time, gateway name and instance where they are missing. A request that touches more than
-        `max_charges_per_event` topic-partitions becomes several events with `-1`, `-2` and so on after its id, the
-        first with the request's times; `request_id` of the answer is that of the last, None if any was dropped. With
-        WhenFull.BLOCK a call waits while too many events are unsent. Raises InvalidRequestError for an event that
-        breaks the contract, and GatewayClosedError.
+        The event gets id, time, gateway name and instance where they are missing, and NO_LOGIN as user. A request that
+        touches more than `max_charges_per_event` topic-partitions becomes several events with `-1`, `-2` and so on
+        after its id, the first with the request's times; `request_id` of the answer is that of the last, None if any
+        was dropped. With WhenFull.BLOCK a call waits while too many events are unsent. Raises InvalidRequestError for
+        an event that breaks the contract, and GatewayClosedError.
         """
         event = self._publisher.complete(request)
         parts = checked_parts(event, self.options.max_charges_per_event)
@@ -160,13 +160,15 @@ class Gateway:
     ) -> Answer:
         """The wait that is left to a client before a request of it may be served, with the quota behind it.
 
+        Without a user it is that of a client that has not logged in, NO_LOGIN.
+
         For gateways that have no connection to mute. It charges nothing, counts the waits that `admit` counts, and
         never blocks. The wait is the longest of the counters that the request leads to: those of `api` such as
         "Produce" and of the (topic, partition) pairs it touches; without `api` all counters of this user and client-id.
         While the gateway refuses all, it is at least CLOSED_RETRY_MS.
         """
         with_inline = self._policy.charges_inline()
-        wait = self._in_force.longest_wait(user or "", client_id or "", api, topic_partitions, with_inline)
+        wait = self._in_force.longest_wait(user or NO_LOGIN, client_id or "", api, topic_partitions, with_inline)
         wait_ms = 0 if wait is None else wait.left_ms(self._clock_ms())
         if self.refuses_all():
             wait_ms = max(wait_ms, CLOSED_RETRY_MS)

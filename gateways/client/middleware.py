@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Mu
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import msgspec
@@ -20,11 +20,14 @@ import msgspec
 from sluice.gateways.client.answer import Answer
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.errors import GatewayClosedError
-from sluice.state.contract.records import Request
+from sluice.state.contract.records import NO_LOGIN, Request
 from sluice.state.quotas.kinds import QuotaKind
 
 MAX_NAME_CHARACTERS = 255
 """Longest user or client-id in a header. Longer names would fill the state of the job."""
+
+_MAX_NAME_BYTES = 3 * 4 * MAX_NAME_CHARACTERS
+"""The longest name, if UTF-8 takes 4 bytes for each character, and each is percent-encoded."""
 
 MAX_INTEGER = 999_999_999_999_999
 """Largest integer of a structured field."""
@@ -52,9 +55,10 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 class HttpQuotas:
     """The way in which HTTP requests become request events.
 
-    Trust the two headers only behind a proxy that authenticates clients and sets them. The names in them may be
-    percent-encoded. `api` is the API of the events; an API that Sluice does not know is charged its handler time. With
-    None the application charges its requests itself; it finds the client under CALLER.
+    Trust the two headers only behind a proxy that authenticates clients and sets them. The names in them are UTF-8 and
+    may be percent-encoded; without a user the client is NO_LOGIN. `api` is the API of the events; an API that Sluice
+    does not know is charged its handler time. With None the application charges its requests itself; it finds the
+    client under CALLER.
     """
 
     user_header: str = "X-User"
@@ -65,12 +69,12 @@ class HttpQuotas:
 class Caller(NamedTuple):
     """The sender of a request."""
 
-    user: str | None
+    user: str
     client_id: str | None
 
 
 class InvalidNameError(ValueError):
-    """A user or client-id header is too long, has control characters, or is given twice."""
+    """A user or client-id header is too long, isn't UTF-8, has control characters, or is given twice."""
 
 
 class Refusal:
@@ -91,13 +95,20 @@ class Refusal:
         return {400: "400 Bad Request", 429: "429 Too Many Requests", 503: "503 Service Unavailable"}[self.status]
 
 
-def clean_name(value: str | None) -> str | None:
-    """The user or client-id in a header's value, percent-decoded; None for an empty one. Raises InvalidNameError."""
+def clean_name(value: bytes | None) -> str | None:
+    """The user or client-id in a header's value; None for an empty one. Raises InvalidNameError.
+
+    >>> clean_name("José".encode()), clean_name(b"Jos%C3%A9")
+    ('José', 'José')
+    """
     if not value:
         return None
-    if len(value) > 3 * MAX_NAME_CHARACTERS:
+    if len(value) > _MAX_NAME_BYTES:
         raise InvalidNameError
-    name = unquote(value)
+    try:
+        name = unquote_to_bytes(value).decode()
+    except UnicodeDecodeError:  # as another text it would be another client
+        raise InvalidNameError from None
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
         raise InvalidNameError
     return name
@@ -113,13 +124,16 @@ def throttle_headers(throttle: Answer) -> list[tuple[str, str]]:
     return headers
 
 
-def _caller_of(gateway: Gateway, header: Callable[[str], str | None], options: HttpQuotas) -> Caller | Refusal:
+def _caller_of(gateway: Gateway, header: Callable[[str], bytes | None], options: HttpQuotas) -> Caller | Refusal:
     """The client if it may be served; else 400 for an invalid name, 429 for a throttled client, 503 for all clients."""
     try:
-        caller = Caller(clean_name(header(options.user_header)), clean_name(header(options.client_id_header)))
+        user, client_id = clean_name(header(options.user_header)), clean_name(header(options.client_id_header))
     except InvalidNameError:
-        title = f"The user or client-id header is not a name of at most {MAX_NAME_CHARACTERS} printable characters"
+        title = (
+            f"The user or client-id header is not a name of at most {MAX_NAME_CHARACTERS} printable characters in UTF-8"
+        )
         return Refusal(400, [], {"type": "about:blank", "title": title, "status": 400})
+    caller = Caller(user or NO_LOGIN, client_id)
     throttle = gateway.throttle_of(*caller)
     return _refusal(throttle) if throttle.throttle_ms else caller
 
@@ -209,8 +223,9 @@ class WsgiQuotas:
         self._options = options or HttpQuotas()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        def header(name: str) -> str | None:
-            return environ.get("HTTP_" + name.upper().replace("-", "_"))
+        def header(name: str) -> bytes | None:
+            value = environ.get("HTTP_" + name.upper().replace("-", "_"))
+            return value and value.encode("latin-1")  # the bytes that came (PEP 3333)
 
         caller = _caller_of(self._gateway, header, self._options)
         if isinstance(caller, Refusal):
@@ -273,13 +288,13 @@ class _ChargedBody:
             self._served.charge()
 
 
-def _only_header(scope: Scope, name: str) -> str | None:
+def _only_header(scope: Scope, name: str) -> bytes | None:
     """An ASGI request's header. Raises InvalidNameError if it is given twice, because it is unclear which is right."""
     wanted = name.lower().encode("latin-1")
     values = [value for key, value in scope["headers"] if key.lower() == wanted]
     if len(values) > 1:
         raise InvalidNameError
-    return values[0].decode("latin-1") if values else None
+    return bytes(values[0]) if values else None
 
 
 async def _send_refusal(refused: Refusal, send: Send) -> None:

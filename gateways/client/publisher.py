@@ -13,7 +13,7 @@ from sluice.gateways.client.events import as_request
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.policy import Staleness
 from sluice.gateways.errors import GatewayClosedError
-from sluice.state.contract.records import HEARTBEAT_API, DecidedHeartbeat, Heartbeat, Request
+from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, DecidedHeartbeat, Heartbeat, Request
 from sluice.state.quotas.entity import client_key
 from sluice.state.shares.alive import HEARTBEAT_MS
 
@@ -38,10 +38,14 @@ class EventPublisher:
         self._numbers = count()
 
     def complete(self, request: Request | Mapping[str, object]) -> Request:
-        """The event with all that was missing. The instance is always the gateway's own."""
+        """The event with all that was missing: without a user it is of a client that has not logged in.
+
+        The instance is always the gateway's own.
+        """
         event = as_request(request)
         return msgspec.structs.replace(
             event,
+            user=event.user or (NO_LOGIN if event.heartbeat is None else None),
             request_id=event.request_id or f"{self.id_stem}-{next(self._numbers)}",
             timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,
             gateway=event.gateway or self._name,

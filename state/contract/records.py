@@ -61,6 +61,9 @@ MAX_INT16 = 2**15 - 1
 BYTES_APIS = ("Produce", "Fetch")
 """The APIs that are charged bytes."""
 
+NO_LOGIN = "ANONYMOUS"
+"""User of a client that has not logged in: the name that brokers give it, and quotas and ACLs know it by."""
+
 HEARTBEAT_API = "GatewayHeartbeat"
 """`api` of a gateway's heartbeat. Kafka has no API of this name, and it costs nothing."""
 

@@ -1,4 +1,4 @@
-"""A proxy on an IPv6 address: it listens there alone, and clients get in."""
+"""A proxy on an IPv6 address in front of a broker on one: it listens there alone, and clients get in."""
 
 import socket
 from contextlib import closing
@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 from kafka import KafkaProducer
 
-from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.broker import Broker, free_ports
 from sluice.cli.kafka_gateway import KafkaGateway, parse_listener
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
@@ -17,9 +17,15 @@ pytestmark = pytest.mark.kafka
 
 
 def test_a_proxy_listens_on_the_ipv6_address_alone_and_tells_clients_one_that_they_can_use(tmp_path: Path) -> None:
+    port, controller = free_ports(2)
+    properties = {
+        "listeners": f"CLIENT://[::1]:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"CLIENT://[::1]:{port}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+    }
+    settings = with_bootstrap_servers(load_settings(), f"[::1]:{port}")
     listener = parse_listener("[::1]:0")
-    with Broker(tmp_path / "broker") as broker:
-        settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
+    with Broker(tmp_path / "broker", properties):
         ensure_topics(settings.topics, settings.kafka)
         with KafkaGateway(tmp_path / "proxy", settings, listener) as proxy:
             ours = int(proxy.bootstrap_servers.removeprefix("[::1]:"))

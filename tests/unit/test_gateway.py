@@ -604,7 +604,7 @@ def test_a_login_that_the_client_cant_use_is_told_at_once() -> None:
 
 def test_a_gateway_without_an_address_is_refused_at_once() -> None:
     with pytest.raises(UnsupportedPropertyError, match=r"bootstrap\.servers is missing"):
-        Gateway({"bootstrap.server": "127.0.0.1:9092"})
+        Gateway({"client.id": "gateway"})
 
 
 def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:

@@ -35,6 +35,7 @@ from sluice.gateways.client.middleware import (
     throttle_headers,
 )
 from sluice.gateways.client.wait_table import Wait
+from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from tests.gateway_loop import NOBODY, NOW_MS, no_connections, quota, set_limits
@@ -309,12 +310,43 @@ def test_a_header_that_is_no_name_is_refused_and_not_echoed(gateway: RecordingGa
     ],
 )
 def test_a_name_may_be_percent_encoded(value: str | None, name: str | None) -> None:
-    assert clean_name(value) == name
+    assert clean_name(None if value is None else value.encode()) == name
+
+
+NAMES = {
+    "raw UTF-8": (b"Jos\xc3\xa9", "José"),
+    "percent-encoded UTF-8": (b"Jos%C3%A9", "José"),
+    "255 characters, the longest way": (b"%F0%9F%A6%8A" * 255, "🦊" * 255),
+    "raw Latin-1": (b"Jos\xe9", None),
+    "percent-encoded Latin-1": (b"Jos%E9", None),
+    "cut UTF-8": (b"Jos\xc3", None),
+    "no user": (b"", NO_LOGIN),
+}
+
+
+@pytest.mark.parametrize(("value", "user"), NAMES.values(), ids=NAMES)
+def test_a_client_is_one_user_in_any_encoding_and_bytes_that_are_no_text_are_refused(
+    gateway: RecordingGateway, value: bytes, user: str | None
+) -> None:
+    statuses: list[str] = []
+
+    def answer(status: str, *_: object) -> Any:
+        statuses.append(status)
+
+    def served(_environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        start("200 OK", [])
+        return [b"hello"]
+
+    [started, _] = drive(AsgiQuotas(hello, gateway), [("X-User", value.decode("latin-1"))])
+    list(WsgiQuotas(served, gateway)({"HTTP_X_USER": value.decode("latin-1")}, answer))
+
+    assert (started["status"], statuses[0][:3]) == ((400, "400") if user is None else (200, "200"))
+    assert [event.user for event in gateway.events] == ([] if user is None else [user] * 2)
 
 
 def test_a_name_of_control_characters_is_none() -> None:
     with pytest.raises(InvalidNameError):
-        clean_name("a\nb")
+        clean_name(b"a\nb")
 
 
 @pytest.mark.parametrize(("wait_ms", "seconds"), [(1, "1"), (1_000, "1"), (1_001, "2"), (2_147_483_647, "2147484")])

@@ -7,6 +7,7 @@ import java.lang.reflect.Field;
 import java.security.cert.X509Certificate;
 import java.util.Optional;
 import javax.net.ssl.SSLPeerUnverifiedException;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
 
 /**
  * The user in the certificate of a client, named as brokers name it without mapping rules: its distinguished name.
@@ -17,12 +18,13 @@ import javax.net.ssl.SSLPeerUnverifiedException;
 final class Certificate {
     private Certificate() {}
 
-    /** The user; "" for a client without a certificate, or if nothing can be known. */
+    /** The user; for a client without a certificate, or if nothing can be known, whom brokers call ANONYMOUS. */
     static String userOf(FilterContext context) {
+        String nobody = KafkaPrincipal.ANONYMOUS.getName();
         try {
-            return find(context).map(found -> found.getSubjectX500Principal().getName()).orElse("");
+            return find(context).map(found -> found.getSubjectX500Principal().getName()).orElse(nobody);
         } catch (ReflectiveOperationException | RuntimeException | SSLPeerUnverifiedException error) {
-            return "";
+            return nobody;
         }
     }
 

@@ -1,4 +1,4 @@
 package sluice.proxy;
 
-/** Who sent a request: the user that a broker has accepted, "" for none, and the client-id, "" for none. */
+/** Who sent a request: the user as a broker names it, ANONYMOUS without a login, and the client-id, "" for none. */
 record Client(String user, String clientId) {}
