@@ -171,8 +171,6 @@ def _client_text(user: str | None, client_id: str | None) -> str:
 
 def explained_lines(explained: "Explained") -> Iterator[str]:
     """The decision in words; names are those of the client."""
-    from sluice.insight.reports.explain import deciding
-
     decision = explained.decision
     is_refused = decision["api"] == REFUSED_API
     verdict = "refused by the gateway" if is_refused else decision["verdict"]
@@ -189,8 +187,7 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
     charges = decision["charges"] or []
     if not charges:
         yield f"  charges: none; {'what is refused counts nowhere' if is_refused else 'no quota counts such a request'}"
-    decided_by = deciding(decision)
-    for charge, limit, decided in zip(charges, explained.limits, decided_by, strict=True):
+    for charge, limit, decided in zip(charges, explained.limits, explained.decides, strict=True):
         yield from _charge_lines(charge, limit, decided=decided)
     if explained.trouble:
         yield f"  the quotas can't be read: {explained.trouble}"
@@ -256,13 +253,10 @@ def _time(at_ms: int | None) -> str:
 
 def _mapping(explained: "Explained") -> dict[str, Any]:
     """The decision as in the topic, and with each charge the quota behind it."""
-    from sluice.insight.reports.explain import deciding
-
-    decided_by = deciding(explained.decision)
     charges = [
         {**charge, "decides": decided, "quota_set": _limit_mapping(limit)}
         for charge, limit, decided in zip(
-            explained.decision["charges"] or [], explained.limits, decided_by, strict=True
+            explained.decision["charges"] or [], explained.limits, explained.decides, strict=True
         )
     ]
     return {**explained.decision, "charges": charges, "quotas_trouble": explained.trouble}

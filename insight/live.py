@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from sluice.insight.waits import Waited
+from sluice.insight.waits import CounterNames, Waited, WaitEnd, WaitEnds, reported_waits
 from sluice.state.arithmetic.rounding import divide
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import (
@@ -24,7 +24,6 @@ from sluice.state.contract.records import (
     MAX_SHARES,
     UNMUTE_API,
     ChargeResult,
-    CountedEntity,
     Decision,
     Heartbeat,
     Load,
@@ -66,8 +65,8 @@ NEAR_LIMIT = 0.9
 """Share of its limit from which a counter is at it, for the same reason."""
 
 _NAN = math.nan
-_NO_SECONDS = array("q")
-"""Those of a counter whose clients never waited."""
+_NONE = array("q")
+"""The minutes and seconds of a counter whose clients never waited."""
 
 _ALLOW = Verdict.ALLOW
 
@@ -96,6 +95,18 @@ class CounterId(NamedTuple):
     topic: str | None
     partition: int
     tenant: str = ""
+
+    @classmethod
+    def named(cls, names: CounterNames) -> "CounterId | None":
+        """The enforced counter of these names (COUNTER); None for an unknown quota."""
+        quota, user, client_id, topic, partition, tenant = names
+        kind = KINDS_BY_NAME.get(quota)
+        return None if kind is None else cls(kind, False, user, client_id, topic or None, int(partition or -1), tenant)
+
+    def names(self) -> CounterNames:
+        """The names as texts: COUNTER."""
+        partition = "" if self.partition < 0 else str(self.partition)
+        return self.kind.value, self.user, self.client_id, self.topic or "", partition, self.tenant
 
     @property
     def name_length(self) -> int:
@@ -166,9 +177,9 @@ class CounterState:
         self.tokens: float | None = None
         self.until_ms = 0
         self.decision_id = ""
-        self._minutes = (0, 0)  # base and bits; bit i: minute base + i has a part of a wait
+        self._minutes = _NONE  # the last ones with a part of a wait, each at its number modulo HOUR_MINUTES
         self._waited: Waited | None = None
-        self._seconds = _NO_SECONDS
+        self._seconds = _NONE
         self._point = -1  # the number of the newest point
         self._points: array[float] | None = None
 
@@ -189,22 +200,23 @@ class CounterState:
         if self._waited is None:
             if wait_ms <= 0:
                 return
-            self._waited, self._seconds = Waited(at_ms=at_ms), array("q", bytes(8 * MINUTE_S))
+            self._waited = Waited(at_ms=at_ms)
+            self._minutes, self._seconds = (array("q", bytes(8 * count)) for count in (HOUR_MINUTES, MINUTE_S))
         self._count(*self._waited.add(lane, at_ms, wait_ms))
         self.until_ms = self._waited.end_ms()
 
     def end_waits(self, at_ms: int) -> None:
-        """Note that no client waits any more."""
+        """Note that the waits that began before a time end at it."""
         if self._waited is not None:
-            self._count(*self._waited.until(at_ms))
-            self._waited.lanes.clear()
-        self.until_ms = 0
+            self._count(*self._waited.end(at_ms))
+            self.until_ms = self._waited.end_ms()
 
     def _count(self, begin_ms: int, end_ms: int) -> None:
         """Count a part of a wait that is over."""
         if end_ms <= begin_ms:
             return
-        self._minutes = _with_minutes(self._minutes, begin_ms, end_ms)
+        for minute in _minutes(begin_ms, end_ms):
+            self._minutes[minute % HOUR_MINUTES] = minute
         last = (end_ms - 1) // 1000
         for second in range(max(begin_ms // 1000, last - MINUTE_S + 1), last + 1):
             known, sum_ms = divmod(self._seconds[second % MINUTE_S], _SECOND_CODE)
@@ -233,12 +245,9 @@ class CounterState:
 
     def throttled_minutes(self, now_ms: int) -> int:
         """Number of the last 60 minutes, the current one included, that have a part of a wait."""
-        base, bits = _with_minutes(self._minutes, *self._present(now_ms))
-        newest = now_ms // MINUTE_MS - base
-        if newest < 0:
-            return 0
-        oldest = max(0, newest - HOUR_MINUTES + 1)
-        return ((bits >> oldest) & ((1 << (newest - oldest + 1)) - 1)).bit_count()
+        newest = now_ms // MINUTE_MS
+        minutes = {*self._minutes, *_minutes(*self._present(now_ms))}
+        return sum(newest - HOUR_MINUTES < minute <= newest for minute in minutes)
 
     def wait_ms(self, now_ms: int) -> int:
         """The rest of the last wait."""
@@ -269,6 +278,12 @@ class CounterState:
         index = number % POINTS
         if not points[index] >= rate:  # NaN is neither
             points[index] = rate
+
+
+def _minutes(begin_ms: int, end_ms: int) -> range:
+    """The minutes that a wait touches, of the last HOUR_MINUTES before its end."""
+    first, last = begin_ms // MINUTE_MS, (end_ms - 1) // MINUTE_MS
+    return range(max(first, last - HOUR_MINUTES + 1), last + 1 if end_ms > begin_ms else 0)
 
 
 class CurrentUsage:
@@ -446,6 +461,7 @@ class LiveModel:
         self.changes = 0
         """Grows with every record that was read."""
         self.lock = RLock()
+        self._ends = WaitEnds()
         self.forget()
 
     @property
@@ -468,6 +484,14 @@ class LiveModel:
                     self.unreadable += 1
                     continue
                 self._on_decision(decision, value or b"", now_ms)
+
+    def end_waits(self, ends: Iterable[WaitEnd]) -> None:
+        """Take the ends of waits that decisions don't tell, by limits that were raised or removed: all that count."""
+        with self.lock:
+            self._ends = WaitEnds(ends)
+            for counter in self._counters.values() if self._ends else ():
+                for at_ms in self._ends.of(counter.key.names())[:-1] if counter.until_ms else ():
+                    counter.end_waits(at_ms)
 
     def counters(self) -> list[CounterState]:
         """All counters, the least recently charged first. Read them while you hold `lock`."""
@@ -561,36 +585,32 @@ class LiveModel:
 
     def _apply(self, decision: Decision, at_ms: int) -> None:
         """Apply the charges of a decision, and the waits of their counters: applied inline, or decided."""
-        inline = decision.throttled_by is not UNSET
-        lane = (decision.instance or "")[:_SHOWN] if inline else ""
-        applied = {(wait.quota, Tags.of(wait.entity)): wait for wait in decision.throttled_by or ()}
+        lane = "" if decision.throttled_by is UNSET else (decision.instance or "")[:_SHOWN]
+        waits = reported_waits(decision)
         for charge in decision.charges:
             if decision.api == UNMUTE_API and charge.limit is None:
                 continue  # reset on the way, of a quota that limits nobody: not worth a row
-            entity, shadow = charge.entity, charge.mode == "shadow"
-            counter = self._of(charge.quota, entity, shadow=shadow)
+            tags, shadow = Tags.of(charge.entity), charge.mode == "shadow"
+            counter = self._of(charge.quota, tags, shadow=shadow)
             if counter is None:
                 continue
             counter.charge(charge, at_ms, decision.decision_id)
             if decision.api == UNMUTE_API:
                 counter.end_waits(at_ms)
             elif not shadow:
-                wait = applied.pop((charge.quota, Tags.of(entity)), None) if applied else None
-                wait_ms = (wait.ms if wait else 0) if inline else _decided_wait_ms(decision, charge)
+                wait_ms = waits.pop((charge.quota, tags), 0) if waits else 0
                 self._wait(counter, at_ms, wait_ms, decision, lane)
-        for wait in applied.values():  # those of counters that the event charges nothing to
-            counter = self._of(wait.quota, wait.entity, shadow=False)
+        for (quota, tags), wait_ms in waits.items():  # those of counters that the event charges nothing to
+            counter = self._of(quota, tags, shadow=False)
             if counter is not None:
-                self._wait(counter, at_ms, wait.ms, decision, lane)
+                self._wait(counter, at_ms, wait_ms, decision, lane)
 
-    def _of(self, quota: str, entity: CountedEntity, *, shadow: bool) -> CounterState | None:
+    def _of(self, quota: str, tags: Tags, *, shadow: bool) -> CounterState | None:
         """The counter, new if need be, which is now the most recently charged. None for an unknown quota."""
         kind = KINDS_BY_NAME.get(quota)
         if kind is None:
             return None
-        partition = -1 if entity.partition is None else entity.partition
-        names = (entity.user or "", entity.client_id or "", entity.topic, partition, entity.tenant or "")
-        key = CounterId(kind, shadow, *names)
+        key = CounterId(kind, shadow, tags.user, tags.client_id, tags.topic, tags.partition, tags.tenant)
         counter = self._counters.get(key)
         if counter is not None:
             self._counters.move_to_end(key)
@@ -607,7 +627,8 @@ class LiveModel:
 
     def _wait(self, counter: CounterState, at_ms: int, wait_ms: int, decision: Decision, lane: str) -> None:
         """Note the wait that an event reports; 0 ends the one before it."""
-        counter.note_wait(lane, at_ms, wait_ms)
+        is_cut = wait_ms > 0 and self._ends
+        counter.note_wait(lane, at_ms, self._ends.left_ms(counter.key.names(), at_ms, wait_ms) if is_cut else wait_ms)
         if wait_ms <= 0:
             return
         wait_ms = min(wait_ms, MAX_THROTTLE_MS)
@@ -645,31 +666,3 @@ class LiveModel:
         if not self._seconds or self._seconds[-1].at_s < now_s:
             self._seconds.append(Second(now_s))
         return self._seconds[-1]
-
-
-def _decided_wait_ms(decision: Decision, charge: ChargeResult) -> int:
-    """The counter's wait from the event on: that of the deciding quota may differ from its charge's."""
-    longest_ms = 0 if decision.mute_until_ms is None else decision.mute_until_ms - decision.timestamp_ms
-    longest_ms = max(0, min(longest_ms, MAX_THROTTLE_MS))
-    if charge.quota == decision.decided_by and charge.throttle_ms:
-        of_quota = (each for each in decision.charges if each.quota == charge.quota and each.mode is UNSET)
-        if charge.throttle_ms == max(each.throttle_ms for each in of_quota):
-            return longest_ms
-    return max(0, min(charge.throttle_ms, longest_ms))
-
-
-def _with_minutes(minutes: tuple[int, int], begin_ms: int, end_ms: int) -> tuple[int, int]:
-    """The minutes touched by waits, and by one more: the number of the first, and a bit for each from there on."""
-    base, bits = minutes
-    first, last = begin_ms // MINUTE_MS, (end_ms - 1) // MINUTE_MS
-    if end_ms <= begin_ms:
-        return minutes
-    if not bits:
-        base = first
-    elif first < base:
-        if first < base - HOUR_MINUTES:
-            return minutes  # longer ago than the figures show
-        base, bits = first, bits << (base - first)
-    elif first - base > 2 * HOUR_MINUTES:
-        base, bits = first - HOUR_MINUTES, bits >> (first - HOUR_MINUTES - base)
-    return base, bits | ((1 << (last - first + 1)) - 1) << (first - base)

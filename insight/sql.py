@@ -91,19 +91,6 @@ class Rows:
         except _ERRORS as error:
             raise self._failed(error) from error
 
-    def tables(self, rows: int) -> Iterator[pa.Table]:
-        """All rows in tables of at least `rows`, but for the last, which may be empty. Raises QueryError."""
-        batches: list[pa.RecordBatch] = []
-        try:
-            for batch in self._reader:
-                batches.append(batch)
-                if sum(map(len, batches)) >= rows:
-                    yield pa.Table.from_batches(batches)
-                    batches = []
-        except _ERRORS as error:
-            raise self._failed(error) from error
-        yield pa.Table.from_batches(batches, self._reader.schema)
-
 
 class Tables(NamedTuple):
     """The tables of decisions and quotas: folders or URIs, and the options of delta-rs for them."""

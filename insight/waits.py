@@ -1,14 +1,35 @@
-"""The time for which clients waited: the union of the waits that their events report.
+"""The time for which clients and counters waited: the union of the waits that events report, and what ended each.
 
-An event reports the wait that its gateway applied, or that its decision asked for, from the event on. That is what was
-left to wait, not what was served, so a wait ends at the next event of its lane: of the same client, gateway and API. It
-ends too when an operator resets the client's counters, or when a limit is raised or removed, and after MAX_APPLIED_MS.
-Waits at the same time count once.
+An event reports the waits of counters from the event on: those that its gateway applied inline, or else those that its
+decision asked for. The client waits for the longest. That is what was left to wait, not what was served, so a wait ends
+at the next event of its lane: of a client the same gateway and API, of a counter the gateway that applied it, or any
+event that is charged to the counter if the decision asked for it. It ends too when an operator resets the counter, or
+raises or removes its limit, and after MAX_APPLIED_MS. Waits at the same time count once.
+
+Reports on tables and the live model get all of this from here; `reports/recorded_waits.py` does it for many events.
 """
 
-import msgspec
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
-from sluice.state.contract.records import MAX_APPLIED_MS
+import msgspec
+from msgspec import UNSET
+
+from sluice.insight.reports.span import to_ms
+from sluice.state.contract.records import MAX_APPLIED_MS, Decision
+from sluice.state.quotas.entity import DEFAULT, EntityName, Tags, bounded_name
+
+if TYPE_CHECKING:
+    from sluice.sinks.tables.quotas import QuotaChange  # takes half a second to import
+
+COUNTER = ("quota", "user", "client_id", "topic", "partition", "tenant")
+"""The names of a counter, all of them texts, "" where it has none."""
+
+CounterNames = tuple[str, ...]
+
+NEVER_MS = 2**62
 
 MAX_LANES = 500
 """Lanes of a client that are kept; of more, those whose wait is over are forgotten."""
@@ -45,6 +66,12 @@ class Waited(msgspec.Struct, gc=False):
             del self.lanes[lane]
         return passed
 
+    def end(self, at_ms: int) -> tuple[int, int]:
+        """End the waits of all lanes that began before a time; returns as `until` does."""
+        passed = self.until(at_ms)
+        self.lanes = {name: wait for name, wait in self.lanes.items() if wait[0] >= at_ms}
+        return passed
+
     def until(self, at_ms: int) -> tuple[int, int]:
         """Move on to a time; returns the beginning and end of what was waited since the last one, equal for nothing."""
         if at_ms <= self.at_ms:
@@ -61,3 +88,85 @@ class Waited(msgspec.Struct, gc=False):
         if not self.lanes:
             return 0
         return max(end_ms for _, end_ms in self.lanes.values())
+
+
+def reported_waits(decision: Decision) -> dict[tuple[str, Tags], int]:
+    """The waits in ms that a decision reports, by quota and counter: a counter that it charges and isn't here has none.
+
+    `reports.recorded_waits.counter_waits` does the same for rows of the table.
+    """
+    if decision.throttled_by is not UNSET:
+        return {(wait.quota, Tags.of(wait.entity)): wait.ms for wait in decision.throttled_by}
+    longest_ms = decision.throttle_time_ms
+    if not longest_ms:
+        return {}
+    enforced = [charge for charge in decision.charges if charge.mode is UNSET]
+    decides = deciding(decision.decided_by, [(charge.quota, charge.throttle_ms) for charge in enforced])
+    return {
+        (charge.quota, Tags.of(charge.entity)): longest_ms if decided else min(charge.throttle_ms, longest_ms)
+        for charge, decided in zip(enforced, decides, strict=True)
+    }
+
+
+def deciding(decided_by: str | None, asked: Sequence[tuple[str, int]]) -> list[bool]:
+    """Flags for the charges of a decision whose wait is the decision's: the longest of the quota `decided_by`.
+
+    A charge is its quota, "" if that is on trial, and its wait. The others ask for their own wait, if it is no longer.
+
+    >>> deciding("producer_byte_rate", [("producer_byte_rate", 200), ("producer_byte_rate", 900), ("other", 900)])
+    [False, True, False]
+    """
+    longest_ms = max((wait_ms for quota, wait_ms in asked if quota == decided_by), default=0)
+    return [quota == decided_by and wait_ms == longest_ms for quota, wait_ms in asked]
+
+
+class WaitEnd(NamedTuple):
+    """The end of the waits of counters by an operator's hand: of those with these names; None stands for any."""
+
+    at_ms: int
+    counter: tuple[str | None, ...]
+
+    def ends(self, counter: CounterNames) -> bool:
+        """True if it ends the waits of this counter."""
+        return all(name in (None, own) for name, own in zip(self.counter, counter, strict=True))
+
+
+def raised_limits(changes: Iterable["QuotaChange"]) -> Iterator[WaitEnd]:
+    """The ends of waits by those changes that raise a limit or remove it."""
+    for change in changes:
+        old, new, entity = change.old, change.new, change.entity
+        if old is not None and not old.shadow and (new is None or new.value > old.value):
+            user, client_id, topic, tenant = map(_tag, (entity.user, entity.client_id, entity.topic, entity.tenant))
+            yield WaitEnd(to_ms(change.changed_at), (change.kind.value, user, client_id, topic, None, tenant))
+
+
+def _tag(name: EntityName) -> str | None:
+    return None if name is DEFAULT else bounded_name(name or "")
+
+
+class WaitEnds:
+    """The ends of waits by unmutes, and by limits that were raised or removed."""
+
+    def __init__(self, ends: Iterable[WaitEnd] = ()) -> None:
+        self._ends = sorted(ends, key=attrgetter("at_ms"))
+        self._known: dict[CounterNames, list[int]] = {}
+
+    def __bool__(self) -> bool:
+        """True if any wait was ended."""
+        return bool(self._ends)
+
+    def of(self, counter: CounterNames) -> list[int]:
+        """The times at which waits of a counter were ended, and NEVER_MS."""
+        if counter not in self._known:
+            self._known[counter] = [*(end.at_ms for end in self._ends if end.ends(counter)), NEVER_MS]
+        return self._known[counter]
+
+    def left_ms(self, counter: CounterNames, at_ms: int, wait_ms: int) -> int:
+        """The wait of an event, not beyond the next end.
+
+        >>> ends = WaitEnds([WaitEnd(5_000, (None, "alice"))])
+        >>> [ends.left_ms(("producer_byte_rate", "alice"), at_ms, 3_000) for at_ms in (0, 4_000, 6_000)]
+        [3000, 1000, 3000]
+        """
+        times_ms = self.of(counter)
+        return min(wait_ms, times_ms[bisect_right(times_ms, at_ms)] - at_ms)

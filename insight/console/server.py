@@ -15,6 +15,7 @@ from sluice.insight.errors import ConsoleError
 from sluice.insight.http_server import HttpServer, host_of, is_loopback
 from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.sql import Tables
+from sluice.insight.waits import raised_limits
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
@@ -90,7 +91,8 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     """The facts of the console, kept up to date in the background while the block runs."""
     model = LiveModel(sources.quota, Bounds(counters=options.max_clients), sources.limits)
     limits, dead_letters = LimitsView(), DeadLetters()
-    week, health = WeekMinutes(sources.tables), JobProbe(sources.health)
+    week = WeekMinutes(sources.tables, lambda changes: model.end_waits(raised_limits(changes)))
+    health = JobProbe(sources.health)
     topics = sources.topics
 
     def on_decision(_: bytes | None, value: bytes | None) -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import urllib.request
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from http.client import HTTPException
 from itertools import islice
@@ -16,54 +16,57 @@ from typing import Any
 
 from sluice.insight.errors import NoTableError, QueryError
 from sluice.insight.live import CounterId
-from sluice.insight.reports.recorded_waits import COUNTER_WAITS, RecordedWaits, wait_ends
+from sluice.insight.reports.columns import numbers
+from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
+from sluice.insight.reports.recorded_waits import COUNTER_FIELDS, RecordedWaits, wait_ends
 from sluice.insight.reports.span import Span, to_ms
 from sluice.insight.sql import Tables
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
-from sluice.state.quotas.kinds import KINDS_BY_NAME
+from sluice.state.contract.records import MAX_APPLIED_MS
 
 log = logging.getLogger("sluice.console")
 
 DAYS = 7
 REFRESH_S = 60.0
 SETTLED = timedelta(hours=1)
-"""Time after the end of a day in which the audit query may still write decisions of that day."""
+"""Time after the end of a day of which decisions show that those of the day are complete."""
 
 DAY_MS = 86_400_000
 MOST_COUNTERS = 100_000
 MOST_CHANGES = 200
 
-_WAITS_AT_ONCE = 250_000
 
+def read_minutes(tables: Tables, day: date, now: datetime) -> tuple[dict[CounterId, int], int]:
+    """Minutes of a day in which counters waited until `now`, and the time of the day's newest event, 0 without one.
 
-def minutes_of(tables: Tables, day: date) -> dict[CounterId, int]:
-    """Minutes that the throttle times of a counter touch, by the decisions of one day. Blocks; raises QueryError."""
+    Blocks; raises QueryError.
+    """
     start_ms = to_ms(datetime.combine(day, time.min, UTC))
-    waits = RecordedWaits(wait_ends(tables, Span(start_ms, start_ms + 2 * DAY_MS)))
-    for table in tables.rows(COUNTER_WAITS.format(condition=f"date = DATE '{day.isoformat()}'")).tables(_WAITS_AT_ONCE):
-        for batch in table.combine_chunks().to_batches():
-            waits.take_of_counters(batch)
-    counted: Tally[CounterId] = Tally()
-    for (quota, user, client_id, topic, partition, tenant), minutes in waits.minutes().items():
-        if (kind := KINDS_BY_NAME.get(quota)) is not None:
-            counted[CounterId(kind, False, user, client_id, topic or None, int(partition), tenant)] = minutes
-    return dict(counted.most_common(MOST_COUNTERS))
+    span = Span(start_ms - MAX_APPLIED_MS, min(start_ms + DAY_MS, to_ms(now)))
+    waits, newest_ms = RecordedWaits(wait_ends(tables, span)), 0
+    for events in Events(tables.decisions, tables.storage_options, span, COUNTER_FIELDS).batches(EVENTS_AT_ONCE):
+        waits.take_of_counters(events)
+        newest_ms = max(newest_ms, int(numbers(events["timestamp_ms"]).max()))
+    minutes_of = Tally({name: len(found) for name, found in waits.minutes(span._replace(start_ms=start_ms)).items()})
+    counted = [(CounterId.named(name), minutes) for name, minutes in minutes_of.most_common(MOST_COUNTERS) if minutes]
+    return {counter: minutes for counter, minutes in counted if counter is not None}, newest_ms
 
 
 class WeekMinutes:
     """Minutes throttled in the last DAYS days by counter, renewed in the background: today's every minute.
 
-    A day that has been over for SETTLED is read once more, then never again. Renewals take at most a tenth of the time.
-    `trouble` is the reason why there are no figures.
+    A day is read until there are decisions on events that came SETTLED after its end, then never again. Renewals take
+    at most a tenth of the time. `trouble` is the reason why there are no figures.
     """
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, on_changes: Callable[[Sequence[QuotaChange]], None] = lambda _: None) -> None:
         self.minutes: Mapping[CounterId, int] = {}
         self.changes: list[QuotaChange] = []
         """The last changes of quotas, the newest first; at most MOST_CHANGES."""
         self.trouble: str | None = "not read yet"
         self._tables = tables
+        self._on_changes = on_changes
         self._days: dict[date, dict[CounterId, int]] = {}
         self._settled: set[date] = set()
 
@@ -74,6 +77,7 @@ class WeekMinutes:
             try:
                 history = QuotasTable(self._tables.quotas, self._tables.storage_options).history()
                 self.changes = list(islice(history, MOST_CHANGES))
+                self._on_changes(self.changes)
             except QuotasTableError as error:
                 log.info("no history of quotas: %s", error)
             try:
@@ -86,11 +90,12 @@ class WeekMinutes:
 
     def renew(self, now: datetime) -> None:
         """Read today and the other days that are not settled; `now` is in UTC. Raises QueryError."""
-        wanted = [now.date() - timedelta(days=ago) for ago in range(DAYS)]
+        wanted, newest_ms = [now.date() - timedelta(days=ago) for ago in range(DAYS)], 0
         for day in wanted:
             if day not in self._settled:
-                self._days[day] = minutes_of(self._tables, day)
-                if now - datetime.combine(day, time.min, UTC) >= timedelta(days=1) + SETTLED:
+                self._days[day], of_day_ms = read_minutes(self._tables, day, now)
+                newest_ms = max(newest_ms, of_day_ms)
+                if newest_ms >= to_ms(datetime.combine(day, time.min, UTC) + timedelta(days=1) + SETTLED):
                     self._settled.add(day)
         self._days = {day: self._days[day] for day in wanted}
         self._settled &= self._days.keys()

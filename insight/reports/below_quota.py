@@ -6,39 +6,90 @@ the counters that it waited for was at its limit. Waits that no limit asked for,
 budget, don't count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow.compute as pc
 
 from sluice.insight.live import NEAR_LIMIT
-from sluice.insight.reports.recorded_waits import COUNTER_WAITS
+from sluice.insight.reports.columns import column_of, distinct, distinct_codes, is_valid, numbers, plain
+from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
+from sluice.insight.reports.recorded_waits import (
+    CHARGED_FIELDS,
+    COUNTER_FIELDS,
+    Names,
+    RecordedWaits,
+    enforced_charges,
+)
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
-from sluice.state.contract.records import MAX_APPLIED_MS
+from sluice.insight.waits import COUNTER, CounterNames, WaitEnds
+from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from sluice.state.shares.disk_guard import DISK_GUARD
 
-Names = tuple[str, ...]
+_CONSUMER = {kind.value for kind in QuotaKind if kind.consumer}
+
+_GUARDS = (DISK_GUARD, StorageKey.STORED_BYTES.value)
+
+_USED_FIELDS = (*CHARGED_FIELDS, "charges.value", "charges.limit", "amounts.withheld")
+
+_MINUTES = 2**32
+"""More than there are; the number of a counter times this, and a minute, are one code."""
+
+_Used = list[tuple[int, float, float]]
 
 
-def below_quota(tables: Tables, span: Span) -> dict[Names, set[int]]:
-    """The minutes since 1970 by client (user and client-id). Raises QueryError.
-
-    A wait counts from the event that reports it to its end, as the event says it.
-    """
-    parts = {"waits": COUNTER_WAITS.format(condition=span.condition()), "condition": span.condition()}
-    waited = _WAITED.format(most_ms=MAX_APPLIED_MS, guards=_GUARDS, **parts)
-    used: dict[Names, list[tuple[int, float, float]]] = {}
-    for minute, value, limit, *counter in tables.rows(_USED.format(consumer=_CONSUMER, **parts)):
-        used.setdefault(tuple(counter), []).append((minute, value, limit))
+def below_quota(tables: Tables, span: Span, ends: WaitEnds) -> dict[Names, set[int]]:
+    """The minutes since 1970 by client (user and client-id). Raises QueryError."""
+    waits = RecordedWaits(ends)
+    for events in Events(tables.decisions, tables.storage_options, span, COUNTER_FIELDS).batches(EVENTS_AT_ONCE):
+        waits.take_of_counters(events, of_clients=True)
+    waited = {name: minutes for name, minutes in waits.minutes(span).items() if len(minutes) and name[2] not in _GUARDS}
+    waiting = {name[2:] for name in waited}
     end = -(-span.end_ms // 60_000)
-    full = {counter: full_minutes(minutes, end) for counter, minutes in used.items()}
+    full = {counter: full_minutes(used, end) for counter, used in _used(tables, span, waiting).items()}
     below: dict[Names, set[int]] = {}
     at_limit: dict[Names, set[int]] = {}
-    for user, client_id, first, last, *counter in tables.rows(waited):
-        minutes = set(range(first, min(last + 1, end)))
-        of_counter = full.get(tuple(counter), set())
+    for (user, client_id, *counter), found in waited.items():
+        minutes, of_counter = set(found.tolist()), full.get(tuple(counter), set())
         below.setdefault((user, client_id), set()).update(minutes - of_counter)
         at_limit.setdefault((user, client_id), set()).update(minutes & of_counter)
     return {client: minutes - at_limit[client] for client, minutes in below.items()}
+
+
+def _used(tables: Tables, span: Span, waiting: set[CounterNames]) -> Mapping[CounterNames, _Used]:
+    """The minutes in which these counters were charged under a limit, as `full_minutes` takes them.
+
+    What a Fetch took back is no use of it: nobody got these bytes.
+    """
+    counters = sorted(waiting)
+    number_of = {counter: number for number, counter in enumerate(counters)}
+    parts = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))]
+    for events in Events(tables.decisions, tables.storage_options, span, _USED_FIELDS).batches(EVENTS_AT_ONCE):
+        charges = enforced_charges(events, "value", "limit")
+        rows, amounts = numbers(charges["row"]), [charges["value"], charges["limit"]]
+        names, name_of = distinct(charges, COUNTER)
+        numbered = np.array([number_of.get(name, -1) for name in names])[name_of]
+        is_consumer = np.array([name[0] in _CONSUMER for name in names])[name_of]
+        withheld = numbers(pc.struct_field(events["amounts"], "withheld"))[rows] > 0
+        kept = (numbered >= 0) & is_valid(amounts[0]) & is_valid(amounts[1]) & ~(is_consumer & withheld)
+        minutes = numbers(events["timestamp_ms"])[rows] // 60_000
+        values, limits = (plain(amount.filter(column_of(kept))) for amount in amounts)
+        parts.append(_by_minute((numbered * _MINUTES + minutes)[kept], values, limits))
+    found: dict[CounterNames, _Used] = {}
+    together = _by_minute(*map(np.concatenate, zip(*parts, strict=True)))
+    for code, value, limit in zip(*(column.tolist() for column in together), strict=True):
+        found.setdefault(counters[code // _MINUTES], []).append((code % _MINUTES, value, limit))
+    return found
+
+
+def _by_minute(codes: Integers, values: Floats, limits: Floats) -> tuple[Integers, Floats, Floats]:
+    """The sum of the values of each code, and the lowest limit, in the order of the codes."""
+    found, group = distinct_codes(codes)
+    lowest = np.full(len(found), np.inf)
+    np.minimum.at(lowest, group, limits)
+    return found, np.bincount(group, values, len(found)).astype(np.float64), lowest
 
 
 def full_minutes(used: Sequence[tuple[int, float, float]], end: int) -> set[int]:
@@ -62,33 +113,3 @@ def full_minutes(used: Sequence[tuple[int, float, float]], end: int) -> set[int]
             full.add(minute)
         excess += value - allowed
     return full
-
-
-_CONSUMER = ", ".join(f"'{kind.value}'" for kind in QuotaKind if kind.consumer)
-
-_GUARDS = f"'{DISK_GUARD}', '{StorageKey.STORED_BYTES.value}'"
-
-_WAITED = """
-SELECT DISTINCT coalesce(of_user, ''), coalesce(of_client_id, ''), timestamp_ms / 60000 AS first,
-  (timestamp_ms + least(wait_ms, {most_ms}) - 1) / 60000 AS last, quota, user, client_id, topic, partition, tenant
-FROM ({waits}) WHERE quota NOT IN ({guards})
-"""
-
-_USED = """
-SELECT c.minute, sum(c.value), min(c.quota_limit), c.quota, c.user, c.client_id, c.topic, c.partition, c.tenant
-FROM (
-  SELECT timestamp_ms / 60000 AS minute, c['quota'] AS quota, c['limit'] AS quota_limit,
-    CASE WHEN withheld AND c['quota'] IN ({consumer}) THEN 0.0 ELSE c['value'] END AS value,
-    coalesce(c['entity']['user'], '') AS user, coalesce(c['entity']['client_id'], '') AS client_id,
-    coalesce(c['entity']['topic'], '') AS topic,
-    coalesce(CAST(c['entity']['partition'] AS VARCHAR), '-1') AS partition,
-    coalesce(c['entity']['tenant'], '') AS tenant
-  FROM (SELECT timestamp_ms, coalesce(amounts['withheld'], false) AS withheld, unnest(charges) AS c
-        FROM decisions WHERE {condition})
-  WHERE c['mode'] IS NULL AND c['limit'] IS NOT NULL
-) c JOIN (SELECT DISTINCT quota, user, client_id, topic, partition, tenant FROM ({waits})) w
-ON c.quota = w.quota AND c.user = w.user AND c.client_id = w.client_id AND c.topic = w.topic
-  AND c.partition = w.partition AND c.tenant = w.tenant
-GROUP BY c.minute, c.quota, c.user, c.client_id, c.topic, c.partition, c.tenant
-ORDER BY c.minute
-"""

@@ -34,16 +34,16 @@ def numbers(column: pa.Array, default: int = 0) -> Integers:
     ([7, 1], [1, 0])
     """
     if not column.null_count:
-        return _plain(column.cast(pa.int64()))
+        return plain(column.cast(pa.int64()))
     found = np.full(len(column), default, np.int64)
     if column.null_count < len(column):
-        found[is_valid(column)] = _plain(column.drop_null().cast(pa.int64()))
+        found[is_valid(column)] = plain(column.drop_null().cast(pa.int64()))
     return found
 
 
 def is_valid(column: pa.Array) -> Flags:
     """True where a column isn't null: (n,)."""
-    return _plain(column.is_valid().cast(pa.int8())).astype(np.bool_)
+    return plain(column.is_valid().cast(pa.int8())).astype(np.bool_)
 
 
 def list_sums(lists: pa.Array, name: str) -> tuple[Integers, Integers]:
@@ -113,6 +113,6 @@ def texts_of(texts: Iterable[str]) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
 
 
-def _plain(column: pa.Array) -> NDArray[Any]:
+def plain(column: pa.Array) -> NDArray[Any]:
     """The numbers of a column without nulls; they can't be written to."""
     return np.from_dlpack(column)

@@ -33,6 +33,9 @@ from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API
 _TIME, _API, _ORDER = "timestamp_ms", "api", "decided_at_ms"
 _OF_NO_CLIENT = (HEARTBEAT_API, UNMUTE_API)
 
+EVENTS_AT_ONCE = 250_000
+"""Events that a report takes at once."""
+
 _MAX_ROWS = 200_000
 """Rows of a file from which its row groups are read one by one."""
 
@@ -191,7 +194,8 @@ class Events:
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of batches with the same columns, at least one of them, in one."""
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    found = pa.Table.from_batches(batches).combine_chunks().to_batches()  # none without rows
+    return batches[0] if len(batches) == 1 or not found else found[0]
 
 
 def _chosen(fields: Iterable[pa.Field], asked: Collection[str]) -> Iterator[pa.Field]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sluice.insight.reports.span import to_ms
 from sluice.insight.sql import Tables, literal
+from sluice.insight.waits import deciding
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
@@ -54,6 +55,8 @@ class Explained(NamedTuple):
     """A decision as its row in the table, and for each of its charges the limit; None where there is none."""
 
     decision: dict[str, Any]
+    decides: Sequence[bool]
+    """For each charge True if its wait is the decision's."""
     limits: Sequence[Limit | None]
     trouble: str | None
     """The reason if the quotas can't be read."""
@@ -130,22 +133,13 @@ def _newest(
 def explain(tables: Tables, decision: dict[str, Any]) -> Explained:
     """The decision with the limits of its charges, from the version of the quotas table that was in force."""
     charges = decision["charges"] or []
+    asked = [("" if charge.get("mode") else charge["quota"], charge["throttle_ms"] or 0) for charge in charges]
+    decides = deciding(decision["decided_by"], asked)
     try:
         limits = _limits(QuotasTable(tables.quotas, tables.storage_options), decision, charges)
     except QuotasTableError as error:
-        return Explained(decision, [None] * len(charges), str(error))
-    return Explained(decision, limits, None)
-
-
-def deciding(decision: dict[str, Any]) -> list[bool]:
-    """A flag for each charge, true if its wait is the decision's: the longest of the quota `decided_by`."""
-    charges = decision["charges"] or []
-    of_quota = [
-        charge["throttle_ms"] or 0 if charge["quota"] == decision["decided_by"] and charge.get("mode") is None else -1
-        for charge in charges
-    ]
-    longest = max(of_quota, default=-1)
-    return [wait == longest and wait >= 0 for wait in of_quota]
+        return Explained(decision, decides, [None] * len(charges), str(error))
+    return Explained(decision, decides, limits, None)
 
 
 def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict[str, Any]]) -> list[Limit | None]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from sluice.insight.reports.below_quota import below_quota
 from sluice.insight.reports.columns import numbers
-from sluice.insight.reports.events import Events
-from sluice.insight.reports.recorded_waits import WAIT_FIELDS, Names, RecordedWaits, wait_ends
+from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
+from sluice.insight.reports.recorded_waits import Names, RecordedWaits, wait_ends, wait_fields
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 from sluice.state.quotas.tenants import Tenants
@@ -18,8 +18,6 @@ KAFKAS_OWN = r"[0-9]+|raft-client-[0-9]+|broker-[0-9]+-fetcher-[0-9]+"
 """Client-ids of Kafka's brokers and controllers: the node's number, and those of KRaft and of replication."""
 
 WEEK_MS = 7 * 24 * 3_600_000
-
-_EVENTS_AT_ONCE = 250_000
 
 
 class ClientMinutes(NamedTuple):
@@ -79,16 +77,19 @@ def slo(
     def names_of(user: str, client_id: str) -> Names:
         return (user, client_id, "") if tenants is None else ("", "", tenants.of(user, client_id))
 
-    waits, times_ms = RecordedWaits(wait_ends(tables, span), names_of), list[int]()
-    for events in Events(tables.decisions, tables.storage_options, span, WAIT_FIELDS).batches(_EVENTS_AT_ONCE):
+    ends = wait_ends(tables, span)
+    waits, times_ms = RecordedWaits(ends, names_of), list[int]()
+    for events in Events(tables.decisions, tables.storage_options, span, wait_fields(ends)).batches(EVENTS_AT_ONCE):
         waits.take(events)
         of_batch_ms = numbers(events["timestamp_ms"])
         times_ms += [int(of_batch_ms.min()), int(of_batch_ms.max())]
-    end_ms = span.end_ms
-    below = dict[Names, set[int]]()
-    for client, minutes_below in below_quota(tables, span).items() if is_below_quota else ():
-        below.setdefault(names_of(*client), set()).update(minutes_below)
-    minutes_of = waits.minutes_below(end_ms, below) if is_below_quota else waits.minutes(end_ms)
+    waited = waits.minutes(span)
+    minutes_of = {name: len(minutes) for name, minutes in waited.items()}
+    if is_below_quota:
+        below = dict[Names, set[int]]()
+        for client, minutes_below in below_quota(tables, span, ends).items():
+            below.setdefault(names_of(*client), set()).update(minutes_below)
+        minutes_of = {name: len(below.get(name, set()).intersection(found.tolist())) for name, found in waited.items()}
     if tenants is not None:
         minutes_of.pop(("", "", ""), None)  # the clients in no tenant
     throttled = [

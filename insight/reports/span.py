@@ -42,14 +42,6 @@ class Span(NamedTuple):
         """The length in ms."""
         return self.end_ms - self.start_ms
 
-    def condition(self) -> str:
-        """SQL for the events of clients in this span. Files of other times are skipped by the statistics in the log.
-
-        There is no condition on `date`, which is the day of the decision: after an outage that may be any later day.
-        """
-        of_clients = "coalesce(api, '') NOT IN ('GatewayHeartbeat', 'Unmute')"
-        return f"timestamp_ms >= {self.start_ms} AND timestamp_ms < {self.end_ms} AND {of_clients}"
-
 
 def to_ms(at: datetime) -> int:
     """Milliseconds since 1970.

@@ -21,11 +21,12 @@ from sluice.insight.reports.columns import (
     numbers,
     texts_of,
 )
-from sluice.insight.reports.events import Events
-from sluice.insight.reports.recorded_waits import WAIT_FIELDS, Names, NamesOf, RecordedWaits, wait_ends
+from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
+from sluice.insight.reports.recorded_waits import Names, NamesOf, RecordedWaits, wait_ends, wait_fields
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.tenants import tenant_name
 from sluice.insight.sql import Tables
+from sluice.insight.waits import WaitEnds
 from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import Verdict
 from sluice.state.quotas.tenants import Tenants
@@ -57,7 +58,7 @@ _PLAIN = (
     "amounts.request_time_ns", "amounts.network_time_ns", "amounts.bytes", "amounts.mutations_charged",
 )  # fmt: skip
 _OF_CLIENTS = (
-    *WAIT_FIELDS, "verdict", "amounts.requests", *_FLAGS, *_PLAIN, "amounts.topic_partitions.bytes",
+    "verdict", "amounts.requests", *_FLAGS, *_PLAIN, "amounts.topic_partitions.bytes",
     "amounts.mutations.partitions",
 )  # fmt: skip
 _OF_TOPICS = (
@@ -66,7 +67,6 @@ _OF_TOPICS = (
 )  # fmt: skip
 """The fields of events that are added up, of clients and of topics."""
 
-_EVENTS_AT_ONCE = 500_000
 _MOST_SUMS = 1_000_000
 """Sums that are added up again: memory grows with the clients (or topics) times the periods, not with the events."""
 
@@ -78,8 +78,9 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     time and of waits, partitions created, added or deleted. A topic has bytes and mutations; the others are of a whole
     request.
     """
-    fields = _OF_TOPICS if by is By.TOPIC else _OF_CLIENTS
-    events = Events(tables.decisions, tables.storage_options, span, fields).batches(_EVENTS_AT_ONCE)
+    ends = WaitEnds() if by is By.TOPIC else wait_ends(tables, span)
+    fields = _OF_TOPICS if by is By.TOPIC else (*_OF_CLIENTS, *wait_fields(ends))
+    events = Events(tables.decisions, tables.storage_options, span, fields).batches(EVENTS_AT_ONCE)
     sums = _Sums(span, per, _TOPIC_AMOUNTS if by is By.TOPIC else _CLIENT_AMOUNTS)
     if by is By.TOPIC:
         return sums.table(NAMES[by], _add_topics(sums, events))
@@ -87,7 +88,7 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
         By.USER: lambda user, _: (user,),
         By.TENANT: lambda *who: (tenant_name(tenants, *who),),
     }
-    waits = RecordedWaits(wait_ends(tables, span), names_of.get(by, lambda *client: client))
+    waits = RecordedWaits(ends, names_of.get(by, lambda *client: client))
     for batch in events:
         _add_events(sums, batch, waits.take(batch))
     names, union = waits.union(span.end_ms)

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from sluice.insight.reports.columns import coded, column_of, distinct, is_valid, list_sums, numbers
 from sluice.insight.reports.events import Events, FilePart, joined
-from sluice.insight.reports.recorded_waits import LANE, WAIT_FIELDS, WaitEnds, longest_waits_ms
+from sluice.insight.reports.recorded_waits import LANE, client_waits_ms, wait_fields
 from sluice.insight.reports.span import Span
+from sluice.insight.waits import WaitEnds
 from sluice.insight.whatif.metering import Batch, Lane
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
@@ -24,7 +25,6 @@ from sluice.state.decisions.charge_plan import MUTATION_APIS, planned_api
 from sluice.state.quotas.entry import QuotaEntry
 
 ORDER = ("decided_at_ms", "source_partition", "source_offset", "timestamp_ms")
-_FIELDS = (*ORDER, *WAIT_FIELDS, "verdict", "amounts")
 
 _MAX_ROWS = 200_000
 """Rows that are charged at once."""
@@ -50,8 +50,9 @@ class Recording:
         """Open the table at `path`; of its rows only those that `chosen` flags. Raises QueryError."""
         self.rows = 0
         self.without_amounts = 0
-        self._events = Events(path, storage_options, span, _FIELDS)
         self._ends = ends or WaitEnds()
+        fields = (*ORDER, *wait_fields(self._ends), "verdict", "amounts")
+        self._events = Events(path, storage_options, span, fields)
         self._chosen = chosen
 
     def __iter__(self) -> Iterator[Recorded]:
@@ -130,8 +131,7 @@ def _requests(batch: pa.RecordBatch, ends: WaitEnds) -> Iterator[Recorded]:
     for name, made in (("topic_partitions", TopicPartition), ("mutations", Mutation)):
         if _has_any(said[name]):
             values[name] = _entries(said[name], made)
-    users, client_ids = ([name or "" for name in values[part]] for part in ("user", "client_id"))
-    waits_ms = ends.left_of_each_ms(users, client_ids, times_ms, longest_waits_ms(batch))
+    waits_ms = client_waits_ms(batch, ends)
     lanes = [f"{api}|{instance}" for api, instance in zip(values["api"], values["instance"], strict=True)]
     names = tuple(values)
     for time_ms, wait_ms, was_refused, lane, row in zip(
@@ -147,13 +147,9 @@ def _requests(batch: pa.RecordBatch, ends: WaitEnds) -> Iterator[Recorded]:
 
 def batch_of(rows: pa.RecordBatch, ends: WaitEnds) -> Batch:
     """The requests of rows, by column."""
-    said, times_ms, waits_ms = _amounts(rows), numbers(rows["timestamp_ms"]), longest_waits_ms(rows)
+    said, times_ms, waits_ms = _amounts(rows), numbers(rows["timestamp_ms"]), client_waits_ms(rows, ends)
     names, lanes_of = distinct(rows, LANE)
     lanes = [Lane(*lane) for lane in names]
-    for number, lane in enumerate(lanes):
-        if ends.any_of(lane.user, lane.client_id):
-            mine = np.flatnonzero(lanes_of == number)
-            waits_ms[mine] = ends.left_ms(lane.user, lane.client_id, times_ms[mine], waits_ms[mine])
     values = {name: numbers(said[name]) for name in _NUMBERS}
     has = {name: is_valid(said[name]) for name in _NUMBERS}
     sums = {name: list_sums(said[name], field) for name, field in _LISTS.items()}

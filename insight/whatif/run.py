@@ -13,9 +13,8 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from sluice.insight.reports.recorded_waits import WaitEnds
 from sluice.insight.reports.span import Span
-from sluice.insight.waits import Waited
+from sluice.insight.waits import Waited, WaitEnds
 from sluice.insight.whatif.advice import Advisor, Seen
 from sluice.insight.whatif.elastic import RecordedElastic
 from sluice.insight.whatif.metering import Batch, Meters, WaitSums

@@ -73,23 +73,25 @@ def test_minutes_of_a_week_are_those_touched_by_the_union_of_the_waits(tmp_path:
         row(today, 7, wait_ms=1_000, charge={"mode": "shadow"}),
         row(today, 8, throttled_by=[], wait_ms=600_000),  # its gateway charges in line and held nobody
     )
-    assert minutes(path, today) == {ALICE: 4}
+    assert minutes(path, today + timedelta(minutes=10)) == {ALICE: 4}
 
 
-def test_a_day_is_read_until_it_has_been_over_for_an_hour(tmp_path: Path) -> None:
-    """The audit query may write decisions of yesterday after midnight."""
+def test_a_day_is_read_until_decisions_are_those_of_an_hour_after_it(tmp_path: Path) -> None:
+    """A job that was down at midnight decides the requests of yesterday late, and in the order in which they came."""
     midnight = datetime(2026, 5, 20, tzinfo=UTC)
     yesterday = [midnight - timedelta(hours=hours) for hours in (5, 4, 3, 2)]
     path = write(tmp_path / "decisions", row(yesterday[0], 0, wait_ms=1_000))
     week = WeekMinutes(Tables(path, path, {}))
 
     seen = []
-    for offset, now in enumerate((midnight + timedelta(minutes=minutes) for minutes in (-1, 59, 61, 62)), 1):
-        week.renew(now)
+    for offset, newest in enumerate((59, 60, 61), 1):
+        week.renew(midnight + timedelta(hours=9))
         seen.append(dict(week.minutes))
-        write(tmp_path / "decisions", row(yesterday[offset % 4], offset, wait_ms=1_000))
+        write(tmp_path / "decisions", row(yesterday[offset], offset, wait_ms=1_000))
+        write(tmp_path / "decisions", row(midnight + timedelta(minutes=newest), 10 + offset))
+    week.renew(midnight + timedelta(hours=9))
 
-    assert seen == [{ALICE: 1}, {ALICE: 2}, {ALICE: 3}, {ALICE: 3}]
+    assert [*seen, dict(week.minutes)] == [{ALICE: 1}, {ALICE: 2}, {ALICE: 3}, {ALICE: 3}]
 
 
 def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> None:

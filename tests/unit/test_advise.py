@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sluice.cli.main import app
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
-from sluice.insight.reports.recorded_waits import WaitEnds
+from sluice.insight.waits import WaitEnds
 from sluice.insight.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, Seen, pooled, proposals
 from sluice.insight.whatif.recording import batch_of
 from sluice.insight.whatif.replay import Recorded, Side

@@ -5,15 +5,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
 from sluice.insight.errors import SpanError
-from sluice.insight.reports.recorded_waits import union_of_waits
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership
@@ -127,14 +124,3 @@ def test_a_span_without_clients_has_no_share() -> None:
 def test_a_span_that_would_begin_before_all_time_is_refused() -> None:
     with pytest.raises(SpanError, match=r"^--to 0001-01-01 has no time 7 days before it; give --from too$"):
         CliRunner().invoke(app, ["slo", "--to", "0001-01-01"], catch_exceptions=False, standalone_mode=False)
-
-
-@given(st.lists(WAIT).map(sorted))
-def test_touched_minutes_are_those_of_the_union(waits: list[tuple[int, int]]) -> None:
-    times_ms = np.array([begin_ms for begin_ms, _ in waits], np.int64)
-    lengths_ms = np.array([length_ms for _, length_ms in waits], np.int64)
-    lanes = np.arange(len(waits))
-    union = union_of_waits(np.zeros_like(lanes), lanes, times_ms, lengths_ms, end_ms=20)
-    touched = {ms // 3 for begin_ms, length_ms in waits for ms in range(begin_ms, min(begin_ms + length_ms, 20))}
-
-    assert union.touched(3).sum() == len(touched)
