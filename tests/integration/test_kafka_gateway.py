@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import struct
 import time
 import urllib.request
 from collections import Counter
@@ -81,6 +82,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_CONSUMER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(client_id="storm"), QuotaKind.CONNECTION_RATE, RATE),
+    QuotaEntry(QuotaEntity(client_id="one-number"), QuotaKind.CONSUMER_BYTE_RATE, 1e9),
     QuotaEntry(QuotaEntity(client_id="crowd"), QuotaKind.CONNECTION_COUNT, 3),
     QuotaEntry(QuotaEntity(client_id="commits"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
     QuotaEntry(QuotaEntity(client_id="joins"), QuotaKind.JOIN_GROUP_RATE, RATE),
@@ -241,6 +243,20 @@ def bytes_of(proxied: Proxied, client_id: str) -> int:
     for event in published(proxied.broker.bootstrap_servers):
         sums[event.get("client_id", "")] += event.get("bytes", 0)
     return sums[client_id]
+
+
+def test_each_fetch_is_charged_though_a_client_gives_all_its_requests_one_number(proxied: Proxied) -> None:
+    with KafkaProducer(bootstrap_servers=proxied.broker.bootstrap_servers, acks=1, batch_size=0) as producer:
+        producer.send("narrow", bytes(100_000), partition=0).get(30)
+        end = producer.send("narrow", bytes(100_000), partition=0).get(30).offset
+    topics = struct.pack(">ih6siiqi", 1, 6, b"narrow", 1, 0, end, 1_000_000)
+    request = request_bytes(1, 4, "one-number", struct.pack(">iiiib", -1, 0, 1, 1_000_000, 0) + topics)
+    with connect(proxied.servers) as connection:
+        connection.sendall(request * 20)
+        for _ in range(20):
+            read_answer(connection)
+
+    eventually(lambda: bytes_of(proxied, "one-number") >= 20 * 100_000, 20)
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 4)])
@@ -466,6 +482,27 @@ def questions(proxied: Proxied) -> float:
     name = "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Metadata,version=12"
     with Jvm() as jvm:
         return sum(beans(jvm, proxied.broker.jmx_port).read(name, "Count").values())
+
+
+HANDSHAKE = b"\0\5PLAIN"
+"""The body of a request that begins a login (SaslHandshake)."""
+
+
+@pytest.mark.parametrize(("version", "reason"), [(0, "SaslHandshake version 0"), (1, "before its login is answered")])
+def test_a_login_that_nobody_could_read_ends_with_a_line_in_the_log(
+    proxied: Proxied, tmp_path: Path, version: int, reason: str
+) -> None:
+    """It is outside of requests, or others come while it is under way: whose would they be?"""
+    settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
+    with KafkaGateway(tmp_path, settings) as gateway:
+        for _ in range(2):
+            with connect(gateway.bootstrap_servers) as connection, suppress(ConnectionError):
+                connection.sendall(request_bytes(17, version, "app", HANDSHAKE))
+                ask(connection, "app")
+                while answer := connection.recv(4_096):
+                    assert b"orders" not in answer
+    log = (tmp_path / "proxy.log").read_text()
+    assert log.count(reason) == log.count("is closed: ") == 1
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.ToDoubleFunction;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import sluice.kafka.Gateway;
 import sluice.kafka.Settings;
 
@@ -16,11 +18,14 @@ import sluice.kafka.Settings;
 final class Proxy implements AutoCloseable {
     private static final String PREFIX = "sluice_gateway_";
     private static final String TAG = "gateway";
+    private static final Logger LOG = LoggerFactory.getLogger(Proxy.class);
+    private static final long UNREADABLE_NS = 60_000_000_000L;
 
     private final Settings settings;
     private final Gateway gateway;
     private final ProxyMeters meters;
     private final TopicNames names = new TopicNames();
+    private final AtomicLong unreadableNs = new AtomicLong(System.nanoTime() - UNREADABLE_NS - 1);
     private final Connections connections;
     private final List<Meter> published = new ArrayList<>();
     private final Counter throttled;
@@ -89,6 +94,15 @@ final class Proxy implements AutoCloseable {
 
     void noteRefusedConnection() {
         refusedConnections.increment();
+    }
+
+    /** Says that a connection is closed because nobody could say whose it is; at most once a minute: some try for ever. */
+    void noteUnreadable(String connection, String fault) {
+        long nowNs = System.nanoTime();
+        long saidNs = unreadableNs.get();
+        if (nowNs - saidNs > UNREADABLE_NS && unreadableNs.compareAndSet(saidNs, nowNs)) {
+            LOG.warn("{} is closed: {}; others aren't logged for a minute", connection, fault);
+        }
     }
 
     void noteRefused(int topics) {

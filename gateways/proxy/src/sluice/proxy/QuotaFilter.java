@@ -6,8 +6,9 @@ import io.kroxylicious.proxy.filter.RequestFilter;
 import io.kroxylicious.proxy.filter.RequestFilterResult;
 import io.kroxylicious.proxy.filter.ResponseFilter;
 import io.kroxylicious.proxy.filter.ResponseFilterResult;
+import java.util.ArrayDeque;
+import java.util.Deque;
 import java.util.EnumSet;
-import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.Map;
@@ -22,9 +23,7 @@ import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
 import org.apache.kafka.common.message.RequestHeaderData;
 import org.apache.kafka.common.message.ResponseHeaderData;
-import org.apache.kafka.common.message.SaslAuthenticateRequestData;
 import org.apache.kafka.common.message.SaslAuthenticateResponseData;
-import org.apache.kafka.common.message.SaslHandshakeRequestData;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ApiMessage;
 import sluice.kafka.CounterKey;
@@ -65,7 +64,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private final Proxy proxy;
     private final FilterDispatchExecutor executor;
     private final Login login = new Login();
-    private final Map<Integer, Sent> sent = new HashMap<>();
+    private final Deque<Sent> sent = new ArrayDeque<>(); // as brokers answer them: in order
     private String certifiedUser;
     private long mutedUntilNs = System.nanoTime();
     private boolean isCharged; // anything was, on this connection
@@ -96,10 +95,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     @Override
     public CompletionStage<RequestFilterResult> onRequest(
             ApiKeys api, RequestHeaderData header, ApiMessage request, FilterContext context) {
-        if (request instanceof SaslHandshakeRequestData handshake) {
-            login.begin(handshake.mechanism());
-        } else if (request instanceof SaslAuthenticateRequestData authenticate) {
-            login.send(authenticate.authBytes());
+        String fault = login.take(request, header.requestApiVersion());
+        if (fault != null) {
+            proxy.noteUnreadable(context.channelDescriptor(), fault);
+            return context.requestFilterResultBuilder().withCloseConnection().completed();
         }
         if (FREE_APIS.contains(api)) {
             return context.forwardRequest(header, request);
@@ -126,10 +125,12 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         if (response instanceof SaslAuthenticateResponseData authenticated) {
             if (authenticated.errorCode() == 0) {
                 login.accept(authenticated.authBytes());
+            } else {
+                login.refuse();
             }
             return context.forwardResponse(header, response);
         }
-        Sent request = sent.remove(header.correlationId());
+        Sent request = takeSent(api, header.correlationId());
         if (request == null) {
             return answer(header, response, context);
         }
@@ -323,7 +324,23 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     private void note(Asked asked, Set<String> refused) {
         short version = asked.header.requestApiVersion();
-        sent.put(asked.header.correlationId(), new Sent(version, System.nanoTime(), asked.client, refused));
+        ApiKeys api = ApiKeys.forId(asked.message.apiKey());
+        sent.add(new Sent(api, asked.header.correlationId(), version, System.nanoTime(), asked.client, refused));
+    }
+
+    /** The request that a response answers; null if it isn't noted. A client may give all its requests the same id. */
+    private Sent takeSent(ApiKeys api, int correlationId) {
+        int passed = 0; // those before it have been answered, by responses that nobody looked at
+        for (Sent each : sent) {
+            passed++;
+            if (each.api == api && each.correlationId == correlationId) {
+                for (; passed > 0; passed--) {
+                    sent.removeFirst();
+                }
+                return each;
+            }
+        }
+        return null;
     }
 
     private void mute(long waitMs) {
@@ -374,5 +391,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     /** A request that has no response yet. */
-    private record Sent(short version, long sentNs, Client client, Set<String> refused) {}
+    private record Sent(
+            ApiKeys api, int correlationId, short version, long sentNs, Client client, Set<String> refused) {}
 }

@@ -1,0 +1,37 @@
+"""Names in logins: as the proxy reads them from what passes by, and as a broker's own servers accept them."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.jvm.compiler import compile_java
+from sluice.jvm.java import find_java
+from sluice.jvm.proxy import JAVA_RELEASE, PROXY_JARS, SOURCES
+
+JAVA_SOURCES = Path(__file__).parents[1] / "java_proxy" / "sluice"
+SEED = 20261125
+MESSAGES = 100_000
+
+
+def compiled(sources: Sequence[Path], jars: Sequence[Path], folder: Path) -> str:
+    """The class path of these sources, compiled into a new folder, and of the jars."""
+    folder.mkdir()
+    compile_java(sources, jars, folder, JAVA_RELEASE)
+    return os.pathsep.join(map(str, [*jars, folder]))
+
+
+def test_whom_a_broker_accepts_the_proxy_meters_under_that_name(tmp_path: Path) -> None:
+    """Whatever a client makes of its messages. The broker's Kafka isn't that of the proxy."""
+    broker = compiled([JAVA_SOURCES / "broker" / "BrokerLogin.java"], BROKER_JARS.paths(), tmp_path / "broker")
+    proxy_sources = [JAVA_SOURCES / "proxy" / "LoginFuzz.java", SOURCES / "sluice" / "proxy" / "Login.java"]
+    proxy = compiled(proxy_sources, PROXY_JARS.paths(), tmp_path / "proxy")
+    java, _ = find_java()
+    fuzz = [java, "-XX:+UseSerialGC", "-cp", proxy, "sluice.proxy.LoginFuzz", str(SEED), str(MESSAGES), broker]
+    ran = subprocess.run(fuzz, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, f"seed {SEED}: {ran.stdout}{ran.stderr}"
+    accepted = {mechanism: int(count) for mechanism, _, count in map(str.split, ran.stdout.splitlines())}
+    assert {*accepted} == {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "token"}
+    assert min(accepted.values()) > MESSAGES / 100, accepted
