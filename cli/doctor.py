@@ -37,6 +37,7 @@ from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.kafka_io.topics import topic_id_now
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
@@ -48,6 +49,7 @@ from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
+from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.workers.contract import are_batched
 
 _TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
@@ -130,6 +132,7 @@ def checks_of_kafka(settings: Settings) -> tuple[dict[str, Check], dict[str, Che
     audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
     return {"broker": partial(check_broker, settings)}, {
         "topics": partial(check_topics, settings),
+        "requests topic": partial(check_requests_topic, settings),
         "brokers as gateways": partial(check_broker_plugin, brokers),
         "threads of the plugin": partial(check_plugin_threads, beats, brokers),
         "clocks of gateways": partial(check_gateway_clocks, beats),
@@ -212,6 +215,20 @@ def check_topics(settings: Settings) -> str:
     if missing:
         raise CheckError(f"{', '.join(missing)} not there; sluice run creates them, or create them yourself")
     return f"{', '.join(wanted)} exist"
+
+
+def check_requests_topic(settings: Settings) -> str:
+    """The id of the requests topic. Raises CheckError if the checkpoint has charged requests of another one."""
+    try:
+        with connect(KafkaAdminClient, settings.kafka) as admin:
+            found = topic_id_now(admin, settings.topics.requests)
+    except KafkaError as error:
+        raise CheckError(f"can't be described ({error}); check that the user may describe topics") from error
+    if (text := another_topic(settings, found)) is not None:
+        if settings.enforce.fail_on_data_loss:
+            raise CheckError(text)
+        return text
+    return "no id" if found is None else f"id {found}"
 
 
 class BrokerConfigs:

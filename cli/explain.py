@@ -61,7 +61,7 @@ def explain(
         raise UsageError("--at goes with --user, --client-id and --tenant; a decision's id names one request")
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.insight.reports.explain import decision_by_id
+    from sluice.insight.reports.explain import decisions_by_id
     from sluice.insight.reports.explain import explain as explain_decision
     from sluice.insight.reports.span import read_time
     from sluice.insight.sql import Tables
@@ -70,12 +70,11 @@ def explain(
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
     before = now if at is None else read_time(at, now)
     if decision_id is not None:
-        ids = [decision_id]
+        decisions = decisions_by_id(tables, decision_id)
     elif tenant is not None:
-        ids = _throttled_of_tenant(tables, tenant, before, count)
+        decisions = _throttled_of_tenant(tables, tenant, before, count)
     else:
-        ids = _throttled(tables, user, client_id, before, count)
-    decisions = [decision for found in ids if (decision := decision_by_id(tables, found)) is not None]
+        decisions = _throttled(tables, user, client_id, before, count)
     if not decisions:
         say_no_rows(delta, delta.decisions)
         raise typer.Exit(1)
@@ -99,8 +98,10 @@ def other_kind_text(user: str | None, client_id: str | None) -> str:
     return f"no {kind} '{name}' was throttled; these are requests of {other} '{name}'"
 
 
-def _throttled(tables: "Tables", user: str | None, client_id: str | None, before: datetime, count: int) -> list[str]:
-    """The ids of a client's last throttled requests.
+def _throttled(
+    tables: "Tables", user: str | None, client_id: str | None, before: datetime, count: int
+) -> list[dict[str, Any]]:
+    """The decisions on a client's last throttled requests.
 
     Standard error says if they are of a client of the other kind, and if there are none, what else is known of it.
     """
@@ -131,8 +132,8 @@ def _throttled(tables: "Tables", user: str | None, client_id: str | None, before
     return []
 
 
-def _throttled_of_tenant(tables: "Tables", tenant: str, before: datetime, count: int) -> list[str]:
-    """The ids of the last requests that waited for a tenant's limits.
+def _throttled_of_tenant(tables: "Tables", tenant: str, before: datetime, count: int) -> list[dict[str, Any]]:
+    """The decisions on the last requests that waited for a tenant's limits.
 
     Standard error says if there are none, and if nobody is in the tenant.
     """
@@ -179,6 +180,8 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
     yield f"  request: {decision['api']} of {whose} at {_time(decision['timestamp_ms'])}{_through(decision)}"
     by = f", because of {decision['decided_by']}" if decision["decided_by"] else ""
     version = f"under version {decision['quota_version']} of the quotas"
+    if decision.get("source_topic_id"):
+        yield f"  topic: the one with the id {decision['source_topic_id']}"
     yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
     if decision.get("elastic"):
         yield f"  limits gave way: {_elastic_text(decision['elastic'])}"

@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from sluice.insight.errors import EarlierTableError, NoTableError, QueryError
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.decisions import decisions_table
-from sluice.sinks.tables.delta import lacking_columns
+from sluice.sinks.tables.delta import SOURCE_ID, lacking_columns
 
 _USAGE = """
 SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id, d.api, d.gateway, d.verdict,
@@ -26,7 +26,7 @@ SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id,
   ) AS request_points,
   coalesce(a.mutations, d.amounts['mutations_charged']) AS mutations
 FROM decisions d LEFT JOIN (
-  SELECT date, decision_id,
+  SELECT date, decision_id, source_topic_id,
     sum(value) FILTER (WHERE quota = 'producer.byte.rate') AS bytes_in,
     sum(value) FILTER (WHERE quota = 'consumer.byte.rate') AS bytes_out,
     sum(value) FILTER (WHERE quota IN ('request_percentage', 'exempt-request-time')) AS request_points,
@@ -34,18 +34,19 @@ FROM decisions d LEFT JOIN (
       sum(value) FILTER (WHERE quota = 'controller_mutation_rate'), sum(value) FILTER (WHERE quota = 'said')
     ) AS mutations
   FROM (
-    SELECT date, decision_id, charge['quota'] AS quota, max(charge['value']) AS value
-    FROM (SELECT date, decision_id, unnest(charges) AS charge FROM decisions)
-    GROUP BY date, decision_id, charge['quota'], charge['entity']['topic'], charge['entity']['partition']
+    SELECT date, decision_id, source_topic_id, charge['quota'] AS quota, max(charge['value']) AS value
+    FROM (SELECT date, decision_id, source_topic_id, unnest(charges) AS charge FROM decisions)
+    GROUP BY
+      date, decision_id, source_topic_id, charge['quota'], charge['entity']['topic'], charge['entity']['partition']
     UNION ALL
-    SELECT date, decision_id, 'said' AS quota, CAST(said['partitions'] AS DOUBLE) AS value
+    SELECT date, decision_id, source_topic_id, 'said' AS quota, CAST(said['partitions'] AS DOUBLE) AS value
     FROM (
-      SELECT date, decision_id, unnest(amounts['mutations']) AS said FROM decisions
+      SELECT date, decision_id, source_topic_id, unnest(amounts['mutations']) AS said FROM decisions
       WHERE amounts['mutations'] IS NOT NULL AND NOT coalesce(amounts['validate_only'], false)
     )
   )
-  GROUP BY date, decision_id
-) a ON a.date = d.date AND a.decision_id = d.decision_id
+  GROUP BY date, decision_id, source_topic_id
+) a ON a.date = d.date AND a.decision_id = d.decision_id AND a.source_topic_id IS NOT DISTINCT FROM d.source_topic_id
 WHERE d.api IS DISTINCT FROM 'GatewayHeartbeat'
 """
 """The view `usage`: a row for each event of clients, with the amounts charged to it, each amount once.
@@ -138,13 +139,22 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
 
     try:
         if "usage" in query.lower() and "decisions" not in missing:
-            engine.execute(f"CREATE VIEW usage AS {_USAGE}").read_all()
+            engine.execute(f"CREATE VIEW usage AS {_usage(engine)}").read_all()
         if not query.lower().startswith("describe "):
             # Only a query can be part of one: whatever would change a table, or write a file, is refused here.
             engine.execute(f"SELECT 1 FROM (\n{query}\n) LIMIT 0")  # noqa: S608 - the query is the user's own
         return Rows(pa.RecordBatchReader.from_stream(engine.execute(query)), failed)
     except Exception as error:  # deltalake and arro3 raise no narrower class
         raise failed(error) from error
+
+
+def _usage(engine: QueryBuilder) -> str:
+    """The view over a table of any release: earlier ones had no ids of topics."""
+    found = pa.RecordBatchReader.from_stream(engine.execute("SELECT * FROM decisions LIMIT 0")).schema.names
+    if SOURCE_ID in found:
+        return _USAGE
+    with_null = f"FROM (SELECT *, CAST(NULL AS VARCHAR) AS {SOURCE_ID} FROM decisions)"  # noqa: S608 - a name
+    return _USAGE.replace("FROM decisions", with_null)
 
 
 def tables_of(query: str, paths: Mapping[str, str]) -> set[str]:
@@ -190,7 +200,7 @@ def _engine(
 
 def _lacking(path: str, storage_options: Mapping[str, str], query: str) -> str | None:
     """A column that a decision has today, this table lacks, and the query or its view names; None if none is."""
-    said = query + (_USAGE if "usage" in query.lower() else "")
+    said = query + (_USAGE.replace(SOURCE_ID, "") if "usage" in query.lower() else "")
     table = decisions_table(path)
     found = DeltaTable(path, storage_options=dict(storage_options)).schema().to_arrow()
     lacking = lacking_columns(table, pa.schema(found))

@@ -9,9 +9,11 @@ tests/unit/test_kafka_python.py names the release that they were tried with.
 3. The admin client describes client quotas, and the log directories of all topics.
 """
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from kafka import KafkaAdminClient, KafkaConsumer
@@ -55,9 +57,18 @@ def pass_over_unreadable_batches(consumer: KafkaConsumer, on_unreadable: OnUnrea
     consumer._fetcher.PartitionRecords = partial(_PartitionRecords, on_unreadable)  # noqa: SLF001
 
 
-def topic_id(consumer: KafkaConsumer, topic: str) -> object:
+def topic_id(consumer: KafkaConsumer, topic: str) -> str | None:
     """The id that the broker gave the topic when it was made; None if the broker's metadata has none."""
-    return consumer._cluster.topic_id(topic)  # noqa: SLF001
+    return topic_id_text(consumer._cluster.topic_id(topic))  # noqa: SLF001
+
+
+def topic_id_text(found: UUID | None) -> str | None:
+    """The id of a topic as Kafka's tools show it; None if the broker gave none.
+
+    >>> topic_id_text(UUID("b7a5f9ee-7e6e-4d2b-9dc6-2f0f3f4f5a01")), topic_id_text(UUID(int=0)), topic_id_text(None)
+    ('t6X57n5uTSudxi8PP09aAQ', None, None)
+    """
+    return urlsafe_b64encode(found.bytes).decode().rstrip("=") if found and found.int else None
 
 
 class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints

@@ -89,7 +89,7 @@ class TopicReader:
         self._positions: dict[int, int] = {}  # partition -> next offset to read
         self._first_ends: dict[int, int] = {}  # partition -> end of the topic when its reading began
         self._caught_up = False
-        self._topic_id: object = None
+        self._topic_id: str | None = None
         self._look_again_s = 0.0  # on the monotonic clock
         self._said: set[type[BaseException]] = set()
 
@@ -114,6 +114,11 @@ class TopicReader:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+    def topic_id(self) -> str | None:
+        """Kafka's id of the topic, which is another one when it is made again; None if there is no topic or no id."""
+        consumer = self._connected()
+        return topic_id(consumer, self._topic) if consumer.partitions_for_topic(self._topic) else None
 
     def partitions(self) -> set[int]:
         """The partitions of the topic; none if there is no topic."""

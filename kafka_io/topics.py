@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from uuid import UUID
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -9,6 +10,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from sluice.kafka_io.client import TopicSettings, connect, error_line
 from sluice.kafka_io.errors import TopicCreationError
+from sluice.kafka_io.kafka_python import topic_id_text
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
 
 log = logging.getLogger("sluice.topics")
@@ -60,6 +62,16 @@ def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     kafka_python_config does.
     """
     return _ensure(_topic_specs(topics), topics, kafka)
+
+
+def topic_id_now(admin: KafkaAdminClient, topic: str) -> str | None:
+    """Kafka's id of a topic, which is another one when it is made again; None if there is no topic or no id.
+
+    Raises KafkaError.
+    """
+    (found,) = admin.describe_topics([topic])
+    topic_id = found.get("topic_id")
+    return topic_id_text(UUID(topic_id)) if topic_id and not found["error_code"] else None
 
 
 def ensure_lease_topic(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:

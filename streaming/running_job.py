@@ -26,6 +26,7 @@ from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.storage import StorageWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
@@ -65,6 +66,7 @@ class RunningJob:
         self._tracked = tracked_entities(spark.sparkContext)
         self._entities = EntitiesReport(settings.state.max_entities, health.report_known)
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
+        self._topic = RequestsTopicWatch(settings)
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
         self._elastic = ElasticWatch(watch, ElasticTable(settings.delta.elastic, settings.delta.storage_options))
         top, floor = settings.metrics.top_clients, settings.elastic.disk_floor
@@ -100,6 +102,7 @@ class RunningJob:
             ),
             ended_waits_remover(topics.waits, kafka),
             self._storage.service(kafka),
+            self._topic.service(),
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
@@ -133,10 +136,18 @@ class RunningJob:
             _create_topics_again(settings)
             if next(starts):  # the job has looked before the first
                 check_enforce_checkpoint(settings)
+            self._topic.begin()
             if (pending := pending_batch(Checkpoint(settings.enforce.checkpoint))) is not None:
                 self._watch.keep_snapshot_of(pending)
             return EnforceQuery(
-                spark, settings, self._watch, self._tracked, may_decide, self._epoch, lambda: self._elastic.state
+                spark,
+                settings,
+                self._watch,
+                self._tracked,
+                may_decide,
+                self._epoch,
+                lambda: self._elastic.state,
+                self._topic,
             )
 
         def make_audit() -> AuditQuery:

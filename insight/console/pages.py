@@ -15,7 +15,7 @@ from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.format import NOTHING, short
 from sluice.insight.live import CounterId, CounterState, LiveModel
-from sluice.insight.reports.explain import decision_by_id
+from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
@@ -208,7 +208,10 @@ def request(facts: Facts, given: Given, _now_ms: int) -> Context:
     if decision_id:
         value = facts.model.recent(decision_id)
         try:
-            record = msgspec.json.decode(value) if value else decision_by_id(facts.tables, decision_id)
+            if value:
+                record = msgspec.json.decode(value)
+            else:  # of several topics with this name the newest
+                record = next(iter(decisions_by_id(facts.tables, decision_id)), None)
             decision = None if record is None else msgspec.convert(_without_nulls(record), Decision)
         except (QueryError, msgspec.ValidationError) as error:
             trouble = str(error)

@@ -23,14 +23,17 @@ _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 
 _COLUMNS = ", ".join(f'"{name}"' for name in decisions_table("").columns.names)
 
+_NAMES = "decision_id, source_topic_id"
+"""Columns that name one decision."""
+
 _TENANT_WAITS = """(
-  SELECT decision_id, timestamp_ms, source_offset FROM (
-    SELECT decision_id, timestamp_ms, source_offset, unnest(throttled_by) AS w FROM decisions
+  SELECT decision_id, source_topic_id, timestamp_ms, source_offset FROM (
+    SELECT decision_id, source_topic_id, timestamp_ms, source_offset, unnest(throttled_by) AS w FROM decisions
     WHERE {span} AND array_length(throttled_by) > 0
   ) WHERE w['entity']['tenant'] = {tenant}
   UNION
-  SELECT decision_id, timestamp_ms, source_offset FROM (
-    SELECT decision_id, timestamp_ms, source_offset, unnest(charges) AS c FROM decisions
+  SELECT decision_id, source_topic_id, timestamp_ms, source_offset FROM (
+    SELECT decision_id, source_topic_id, timestamp_ms, source_offset, unnest(charges) AS c FROM decisions
     WHERE {span} AND throttle_time_ms > 0 AND throttled_by IS NULL
   ) WHERE c['entity']['tenant'] = {tenant} AND c['throttle_ms'] > 0 AND c['mode'] IS NULL
 )"""
@@ -62,48 +65,58 @@ class Explained(NamedTuple):
     """The reason if the quotas can't be read."""
 
 
-def decision_by_id(tables: Tables, decision_id: str) -> dict[str, Any] | None:
-    """The row of a decision; None if the table has none. Raises QueryError.
+def decisions_by_id(tables: Tables, decision_id: str) -> list[dict[str, Any]]:
+    """The rows of the decision with an id, the newest first: one for each topic that there was with the name.
 
-    The id names the record of the request, by which the files of the table can be skipped.
+    The id names the record of the request, by which the files of the table can be skipped. Raises QueryError.
     """
     match = _DECISION_ID.fullmatch(decision_id)
     if match is None:
-        return None
+        return []
     topic, partition, offset = match.groups()
     source = (
         f"source_topic = {literal(topic)} AND source_partition = {int(partition)} AND source_offset = {int(offset)}"
     )
     # The source of another spelling, such as one with leading zeros, is the same and the id is not.
-    found = tables.mappings(
+    return tables.mappings(
         f"SELECT {_COLUMNS} FROM decisions WHERE {source} AND decision_id = {literal(decision_id)}"  # noqa: S608 - names of columns, numbers and a quoted text
+        " ORDER BY decided_at_ms DESC"
     )
-    return found[0] if found else None
 
 
-def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: datetime, count: int) -> list[str]:
-    """The ids of a client's last decisions before `at` that throttled it, newest first. Raises QueryError.
+def last_throttled(
+    tables: Tables, user: str | None, client_id: str | None, at: datetime, count: int
+) -> list[dict[str, Any]]:
+    """The rows of a client's last decisions before `at` that throttled it, newest first. Raises QueryError.
 
     A decision throttles if it asks for a wait or refuses, or if its gateway applied a wait inline. None for the user
     or the client-id means any.
     """
     waited = "(verdict <> 'ALLOW' OR throttle_time_ms > 0 OR cardinality(throttled_by) > 0)"
-    return [str(found) for found in _newest(tables, "decision_id", [*_whose(user, client_id), waited], at, count)]
+    return _rows(tables, _newest(tables, _NAMES, [*_whose(user, client_id), waited], at, count))
 
 
-def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: int) -> list[str]:
-    """The ids of the last decisions before `at` whose clients waited for a limit of a tenant, newest first.
+def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: int) -> list[dict[str, Any]]:
+    """The rows of the last decisions before `at` whose clients waited for a limit of a tenant, newest first.
 
     Raises QueryError.
     """
     waits = _TENANT_WAITS.replace("{tenant}", literal(tenant))
-    return [str(found) for found in _newest(tables, "decision_id", [], at, count, waits)]
+    return _rows(tables, _newest(tables, _NAMES, [], at, count, waits))
+
+
+def _rows(tables: Tables, found: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """The row of each decision with one of these names."""
+    return [
+        next(row for row in decisions_by_id(tables, decision_id) if row["source_topic_id"] == topic_id)
+        for decision_id, topic_id in found
+    ]
 
 
 def last_seen_ms(tables: Tables, user: str | None, client_id: str | None, at: datetime) -> int | None:
     """The time of a client's last request before `at`; None if there is no decision on any. Raises QueryError."""
     found = _newest(tables, "timestamp_ms", _whose(user, client_id), at, 1)
-    return found[0] if found else None
+    return found[0][0] if found else None
 
 
 def _whose(user: str | None, client_id: str | None) -> list[str]:
@@ -112,19 +125,19 @@ def _whose(user: str | None, client_id: str | None) -> list[str]:
 
 
 def _newest(
-    tables: Tables, column: str, conditions: Sequence[str], at: datetime, count: int, source: str = "decisions"
-) -> list[Any]:
-    """This column of the last decisions before `at` that meet all conditions, newest first."""
-    found: list[Any] = []
+    tables: Tables, columns: str, conditions: Sequence[str], at: datetime, count: int, source: str = "decisions"
+) -> list[tuple[Any, ...]]:
+    """These columns of the last decisions before `at` that meet all conditions, newest first."""
+    found: list[tuple[Any, ...]] = []
     at_ms = to_ms(at)
     for newer_ms, older_ms in pairwise(_LOOK_BACK_MS):
         span = f"timestamp_ms > {at_ms - older_ms} AND timestamp_ms <= {at_ms - newer_ms}"
         rows = tables.rows(
-            f"SELECT {column} FROM {source.replace('{span}', span)}"  # noqa: S608 - numbers and quoted texts
+            f"SELECT {columns} FROM {source.replace('{span}', span)}"  # noqa: S608 - numbers and quoted texts
             f" WHERE {' AND '.join([*conditions, span])}"
             f" ORDER BY timestamp_ms DESC, source_offset DESC LIMIT {count - len(found)}"
         )
-        found.extend(value for (value,) in rows)
+        found.extend(rows)
         if len(found) >= count:
             break
     return found

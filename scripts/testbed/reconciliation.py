@@ -17,7 +17,7 @@ from sluice.state.errors import FarEpochError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 
-_BY_RUN = {"decided_at_ms": 0, "job_id": None}
+_BY_RUN = {"decided_at_ms": 0, "job_id": None, "source_topic_id": None}
 """Fields that a decision and its simulation don't have in common: compared as if they were these."""
 
 _Record = tuple[str, int, int]

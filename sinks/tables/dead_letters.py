@@ -9,16 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, columns
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, SOURCE_ID, AuditTable, columns
 from sluice.sinks.tables.faults import Faults, RequestsTopic, TimeBounds, holds
 from sluice.sinks.tables.json_records import JsonRecords, row_struct
 from sluice.state.contract.records import DeadLetter
 
 _COLUMNS = columns("""
     source_topic STRING, source_partition INT, source_offset BIGINT, field STRING, problem STRING, expected
-    STRING, value BINARY, value_bytes BIGINT, recorded_at TIMESTAMP, date DATE
+    STRING, value BINARY, value_bytes BIGINT, recorded_at TIMESTAMP, source_topic_id STRING, date DATE
 """)
 """The source record, what was wrong, the event's own bytes, and when the dead letter was written."""
+
+_SOURCE = ("topic", "partition", "offset", "topic_id")
 
 _CONTENT = ("field", "problem", "expected", "value", "value_bytes")
 
@@ -28,7 +30,7 @@ _LETTERS = JsonRecords(row_struct(DeadLetter), "a dead letter")
 
 def dead_letters_table(path: str) -> AuditTable:
     """The table at `path`, for rows of `letter_rows`."""
-    return AuditTable(path, _COLUMNS, (*SOURCE_COLUMNS, "field"))
+    return AuditTable(path, _COLUMNS, (*SOURCE_COLUMNS, SOURCE_ID, "field"))
 
 
 def letter_rows(
@@ -39,7 +41,7 @@ def letter_rows(
     The records have a `value` and a `timestamp`, and answer events of `requests`.
     """
     letters, _ = _LETTERS.read(records["value"].to_pylist(), faults)
-    topic, partition, offset = (pc.struct_field(letters["source"], part) for part in ("topic", "partition", "offset"))
+    topic, partition, offset, topic_id = (pc.struct_field(letters["source"], part) for part in _SOURCE)
     named = pc.and_(pc.not_equal(topic, ""), pc.and_(pc.greater_equal(partition, 0), pc.greater_equal(offset, 0)))
     faults.add(~holds(named), "source", "is not topic, partition and offset of a request event")
     problem = pc.struct_field(letters["error"], "problem")
@@ -50,7 +52,11 @@ def letter_rows(
     faults.add(np.array(no_base64, np.bool_), "value", "is no base64")
     # The day of the record's time becomes a folder.
     faults.add(bounds.broken_by(records["timestamp_ms"], read_at_ms), "timestamp", "is too far from the present")
-    faults.add(requests.lacks(topic, partition, offset), "source", f"names no event of topic {requests.name}")
+    faults.add(
+        requests.lacks(topic, requests.ids(topic_id), partition, offset),
+        "source",
+        f"names no event of topic {requests.name}",
+    )
     rows = pa.table(
         {
             "source_topic": topic,
@@ -60,6 +66,7 @@ def letter_rows(
             "value": pa.array(events, pa.binary()),
             "value_bytes": letters["value_bytes"],
             "recorded_at": records["timestamp"],
+            "source_topic_id": topic_id,
             "date": records["timestamp"].cast(pa.date32()),
         },
         _COLUMNS,

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, columns, columns_of
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, SOURCE_ID, AuditTable, columns, columns_of
 from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds
 from sluice.sinks.tables.json_records import JsonRecords, row_struct
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
@@ -28,7 +28,7 @@ _DECISION_ID = r"^(?P<source_topic>.+)-(?P<source_partition>0|[1-9][0-9]{0,18})-
 """`topic-partition-offset`, where the topic may have dashes and digits of its own, and no zeros lead a number: two ids
 would name the same event."""
 
-_LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, "timestamp_ms", "decided_at_ms", "user", "client_id")
+_LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, SOURCE_ID, "timestamp_ms", "decided_at_ms", "user", "client_id")
 """The source is what a micro-batch looks up, the others are what queries of the table ask for."""
 
 _DAY_MS = 86_400_000
@@ -69,8 +69,9 @@ def decision_rows(
     if (pc.max(pc.binary_length(records["value"])).as_py() or 0) > MAX_NAME_LENGTH:  # no name is longer than its record
         _judge_names(decisions["charges"], faults)
     topic, *numbers = (pc.struct_field(source, name) for name in SOURCE_COLUMNS)
+    ids = requests.ids(decisions["source_topic_id"])
     partition, offset = (pc.fill_null(number, "0").cast(pa.uint64()) for number in numbers)
-    faults.add(requests.lacks(topic, partition, offset), "decision_id", f"names no event of topic {requests.name}")
+    faults.add(requests.lacks(topic, ids, partition, offset), "decision_id", f"names no event of topic {requests.name}")
     days = pc.fill_null(decisions["decided_at_ms"], 0).to_numpy() // _DAY_MS
     row = {
         "source_topic": topic,

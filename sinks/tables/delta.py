@@ -16,6 +16,9 @@ from sluice.state.contract.records import MAX_INT32
 SOURCE_COLUMNS = ("source_topic", "source_partition", "source_offset")
 """The request event that a row answers; an event has one decision or one dead letter."""
 
+SOURCE_ID = "source_topic_id"
+"""Kafka's id of its topic; null in rows of earlier releases, and where brokers give no ids."""
+
 Offsets = Mapping[int, npt.NDArray[np.int64]]
 """Offsets of records by partition."""
 
@@ -121,14 +124,17 @@ def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
         created.alter.set_table_properties(unset)
 
 
-def answered(table: DeltaTable, topic: str, sources: Offsets, wanted: pa.Schema) -> Iterator[pa.Table]:
-    """These columns of the rows that answer one of these records of a topic, in parts.
+def answered(
+    table: DeltaTable, topic: str, ids: Sequence[str | None], sources: Offsets, wanted: pa.Schema
+) -> Iterator[pa.Table]:
+    """These columns of the rows that answer one of these records of a topic, in parts; it has one of the `ids`.
 
     The table's files are written in the order of time, so nearly all of them are skipped by their ranges of offsets:
     the cost doesn't grow with the table. Of an old event, again or forged, the range may be the whole table, but only
     a part of it is in memory at once.
     """
-    for part in rows_where(table, wanted, f"{equals('source_topic', topic)} AND ({_near(sources)})"):
+    whose = " OR ".join(f"{SOURCE_ID} IS NULL" if each is None else equals(SOURCE_ID, each) for each in ids)
+    for part in rows_where(table, wanted, f"{equals('source_topic', topic)} AND ({whose}) AND ({_near(sources)})"):
         yield part.filter(pa.array(are_among(sources, part["source_partition"], part["source_offset"])))
 
 
@@ -142,6 +148,12 @@ def rows_where(table: DeltaTable, wanted: pa.Schema, condition: str) -> Iterator
     for part in QueryBuilder().register("rows", table).execute(sql):
         # DataFusion gives views of texts, which few functions of PyArrow take.
         yield pa.Table.from_batches([pa.record_batch(part)]).cast(wanted)
+
+
+def topic_ids(table: DeltaTable) -> set[str]:
+    """The ids of the topics whose events rows answer; empty for rows that have none."""
+    found = QueryBuilder().register("rows", table).execute(f"SELECT DISTINCT {SOURCE_ID} AS id FROM rows")  # noqa: S608 - a name
+    return {value or "" for part in found for value in pa.record_batch(part)["id"].to_pylist()}
 
 
 def equals(column: str, text: str) -> str:

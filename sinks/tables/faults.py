@@ -1,6 +1,7 @@
 """Faults of the records of the answer topics, looked for in many records at once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,10 @@ class Faults:
         return pa.array(fields, pa.string()).take(numbers), pa.array(reasons, pa.string()).take(numbers)
 
 
+_NO_END = 2**63 - 1
+"""Above every offset."""
+
+
 class TimeBounds(NamedTuple):
     """Largest distance of a time in a record, before and after the time of reading, in milliseconds.
 
@@ -66,18 +71,33 @@ class TimeBounds(NamedTuple):
 
 
 class RequestsTopic(NamedTuple):
-    """The requests topic, and by partition the offset after the newest event that an answer may be of."""
+    """The requests topic, and by partition the offset after the newest event that an answer may be of.
+
+    `topic_id` is Kafka's, or empty. `former` are the ends of topics of this name before it, by their ids; None where
+    they aren't known. An answer without an id is of the one that is `unnamed`.
+    """
 
     name: str
     ends: Sequence[int]
+    topic_id: str = ""
+    former: Mapping[str, Sequence[int] | None] = MappingProxyType({})
+    unnamed: str = ""
 
-    def lacks(self, topics: pa.ChunkedArray, partitions: pa.ChunkedArray, offsets: pa.ChunkedArray) -> Mask:
-        """True for each source record that is no event of the topic."""
-        # As unsigned numbers, of which those below 0 are the greatest. A partition that isn't there ends at 0.
-        ends = np.asarray([*self.ends, 0], np.uint64)
+    def ids(self, said: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The ids of the topics whose events answers are of, which say these."""
+        return pc.fill_null(said, self.unnamed)
+
+    def lacks(
+        self, topics: pa.ChunkedArray, ids: pa.ChunkedArray, partitions: pa.ChunkedArray, offsets: pa.ChunkedArray
+    ) -> Mask:
+        """True for each source record that is no event of the topic, or of one before it."""
         numbers, positions = (pc.fill_null(column, 0).to_numpy().astype(np.uint64) for column in (partitions, offsets))
-        lacks: Mask = positions >= ends[np.minimum(numbers, len(self.ends))]
-        return lacks | ~holds(pc.equal(topics, self.name))
+        is_there = np.zeros(len(numbers), np.bool_)
+        for topic_id, known_ends in {**self.former, self.topic_id: self.ends}.items():
+            # As unsigned numbers, of which those below 0 are the greatest. A partition that isn't there ends at 0.
+            ends = np.asarray([_NO_END] if known_ends is None else [*known_ends, 0], np.uint64)
+            is_there |= holds(pc.equal(ids, topic_id)) & (positions < ends[np.minimum(numbers, len(ends) - 1)])
+        return ~is_there | ~holds(pc.equal(topics, self.name))
 
 
 def holds(condition: pa.ChunkedArray) -> Mask:

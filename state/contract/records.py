@@ -436,6 +436,13 @@ class Decision(msgspec.Struct, gc=False):
     quota_version: Annotated[int, _says("Version of the quotas table that was in force.")] = 0
     decided_at_ms: Annotated[int, _says("When the micro-batch of the request began.", minimum=0)] = 0
     job_id: Annotated[str | None, _says("The job that decided: made with its checkpoint. Null in simulations.")] = None
+    source_topic_id: Annotated[
+        str | None,
+        _says(
+            "Kafka's id of the requests topic, which is another one when the topic is made again, and in another"
+            " cluster: with it `decision_id` is unique. Null in simulations, and where brokers give none."
+        ),
+    ] = None
     instance: Annotated[str | None, _says("As in the event.")] = None
     throttled_by: Annotated[
         Annotated[list[AppliedWait], Meta(max_length=MAX_APPLIED_WAITS)] | UnsetType,
@@ -449,11 +456,12 @@ class Decision(msgspec.Struct, gc=False):
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """Kafka record of an event."""
+    """Kafka record of an event. `topic_id` is Kafka's, another one when the topic is made again; null if not known."""
 
     topic: str
     partition: Int32
     offset: int
+    topic_id: str | None = None
 
 
 class FieldError(msgspec.Struct, frozen=True):

@@ -85,14 +85,17 @@ def without_charges(text: bytes) -> bytes:
     return text.replace(_CHARGES + b",", b"").replace(_CHARGES, b"")
 
 
-def batch_text(quota_version: int, decided_at_ms: int, job_id: str | None) -> msgspec.Raw:
+def batch_text(
+    quota_version: int, decided_at_ms: int, job_id: str | None, source_topic_id: str | None = None
+) -> msgspec.Raw:
     r"""JSON of what all decisions of a micro-batch share, from `decided_by` on. It begins in epoch milliseconds.
 
-    >>> bytes(batch_text(3, 9, None))
+    >>> bytes(batch_text(3, 9, None)).partition(b',"source')[0]
     b'null,"charges":[\n],"quota_version":3,"decided_at_ms":9,"job_id":null'
     """
-    facts = quota_version, decided_at_ms, _ENCODER.encode(job_id)
-    return msgspec.Raw(b'null,"charges":[%b],"quota_version":%d,"decided_at_ms":%d,"job_id":%b' % (_CHARGES, *facts))
+    facts = quota_version, decided_at_ms, _ENCODER.encode(job_id), _ENCODER.encode(source_topic_id)
+    text = b'null,"charges":[%b],"quota_version":%d,"decided_at_ms":%d,"job_id":%b,"source_topic_id":%b'
+    return msgspec.Raw(text % (_CHARGES, *facts))
 
 
 def elastic_texts(batch: msgspec.Raw, state: ElasticState) -> tuple[msgspec.Raw, dict[str, msgspec.Raw]]:
@@ -196,7 +199,7 @@ def said(request: Request, decision_id: str, unmetered: Sequence[bytes], batch: 
 
     >>> text = said(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], batch_text(3, 9, None))
     >>> without_charges(text).partition(b',"charges":')[2]
-    b'[],"quota_version":3,"decided_at_ms":9,"job_id":null,"instance":null}'
+    b'[],"quota_version":3,"decided_at_ms":9,"job_id":null,"source_topic_id":null,"instance":null}'
     """
     amounts = Amounts(  # by position, here and below: keywords take half a microsecond more
         request.bytes,

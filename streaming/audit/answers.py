@@ -4,17 +4,20 @@ They are of a driver that was replaced, repeat an answer, give an event another 
 unreadable before. Only the driver sees that: it has the reports of all tasks, and the tables.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import zip_longest
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
+from msgspec import structs
 
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_reader import TopicReader
-from sluice.sinks.tables.delta import Offsets, answered, by_partition, columns
+from sluice.sinks.tables.delta import SOURCE_ID, Offsets, answered, by_partition, columns
+from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import EpochSpan, read_epoch
 from sluice.streaming.audit.worker_pass import ANSWERS, Feed, TaskReport, content_digest, widen
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -41,16 +44,21 @@ def epoch_spans(reports: Iterable[TaskReport]) -> list[EpochSpan]:
     ]
 
 
-def further_answers(answers: pa.Table, feed: Feed, table: DeltaTable, topic: str) -> tuple[Offsets, Offsets]:
-    """Records that answer an event of `topic` again: those that repeat its answer, and those that contradict it.
+def further_answers(
+    answers: pa.Table, feed: Feed, table: DeltaTable, requests: RequestsTopic
+) -> tuple[Offsets, Offsets]:
+    """Records that answer an event of `requests` again: those that repeat its answer, and those that contradict it.
 
     The answer of an event is the row that the table has, or else its first record by partition and offset.
     """
-    rows = _rows(answers, feed, table, topic)
-    together = pa.concat_tables([*rows, answers])
-    values = {name: together[name].to_numpy() for name in together.column_names}
-    order = np.lexsort([values[name] for name in ("offset", "partition", *_KEY)])
-    partition, offset, digest, *key = (values[name][order] for name in ("partition", "offset", "digest", *_KEY))
+    rows = _rows(answers, feed, table, requests)
+    together = pa.concat_tables([*rows, answers]).combine_chunks()
+    values = {name: together[name].to_numpy() for name in together.drop_columns(SOURCE_ID).column_names}
+    values[SOURCE_ID] = together[SOURCE_ID].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort([values[name] for name in ("offset", "partition", *_KEY, SOURCE_ID)])
+    partition, offset, digest, *key = (
+        values[name][order] for name in ("partition", "offset", "digest", *_KEY, SOURCE_ID)
+    )
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = np.any([part[1:] != part[:-1] for part in key], axis=0)
     first_digest = digest[is_first][np.cumsum(is_first) - 1]
@@ -62,15 +70,19 @@ def further_answers(answers: pa.Table, feed: Feed, table: DeltaTable, topic: str
     return repeating, contradicting
 
 
-def _rows(answers: pa.Table, feed: Feed, table: DeltaTable, topic: str) -> list[pa.Table]:
+def _rows(answers: pa.Table, feed: Feed, table: DeltaTable, requests: RequestsTopic) -> list[pa.Table]:
     """The table's rows that answer the same events, in the form of answers of partition -1."""
-    found = _sources(answered(table, topic, _sources([answers]), _SOURCES))
+    ids: list[str | None] = pc.unique(answers[SOURCE_ID]).to_pylist()
+    if requests.unnamed in ids:
+        ids.append(None)
+    found = _sources(answered(table, requests.name, ids, _sources([answers]), _SOURCES))
     rows = []
-    for part in answered(table, topic, found, feed.table.columns) if found else ():
+    for part in answered(table, requests.name, ids, found, feed.table.columns) if found else ():
         digests = content_digest([feed.content(row) for row in part.to_pylist()])
         before = {name: np.full(len(part), -1) for name in ("partition", "offset", "timestamp_ms")}
         keys = {name: part[name] for name in _KEY}
-        rows.append(pa.table(before | keys | {"digest": digests}).select(ANSWERS.names).cast(ANSWERS))
+        named = {"digest": digests, SOURCE_ID: requests.ids(part[SOURCE_ID])}
+        rows.append(pa.table(before | keys | named).select(ANSWERS.names).cast(ANSWERS))
     return rows
 
 
@@ -87,18 +99,33 @@ _FILE = "request_ends.json"
 
 
 class _Ends(msgspec.Struct):
-    """`covered` is false in the file of a release whose commits had the micro-batch's number, not its coverage."""
+    """`covered` is false in the file of a release whose commits had the micro-batch's number, not its coverage.
+
+    `topic_id`, `former` and `unnamed` are those of RequestsTopic.
+    """
 
     batch_id: int
     ends: list[int]
     covered: bool = False
+    topic_id: str = ""
+    former: dict[str, list[int] | None] = {}
+    unnamed: str = ""
 
 
 class RequestEnds:
-    """The ends of the requests topic for the last micro-batch, kept so that a repeated one is judged as before."""
+    """The ends of the requests topic for the last micro-batch, kept so that a repeated one is judged as before.
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Raises CheckpointError if its file is damaged."""
+    A topic that is made again begins with offset 0. Its id tells its events from those of the one before, of which
+    there may be decisions that are still unread.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, topic: str, known_ids: Callable[[], Set[str]] = frozenset) -> None:
+        """`known_ids` are those that the tables have, asked for with a new checkpoint.
+
+        Raises CheckpointError if its file is damaged.
+        """
+        self._topic = topic
+        self._known_ids = known_ids
         self._files = checkpoint.sluice
         content = self._files.read(_FILE)
         try:
@@ -110,23 +137,43 @@ class RequestEnds:
         """True if this micro-batch is repeated, and an earlier release began it, whose commits have its number."""
         return batch_id == self._last.batch_id and not self._last.covered
 
-    def of_batch(self, batch_id: int, now: Sequence[int]) -> list[int]:
-        """The ends by partition for this micro-batch: those of its first attempt, else the ends `now`.
+    def of_batch(self, batch_id: int, now: Sequence[int], topic_id: str = "") -> RequestsTopic:
+        """The topic for this micro-batch: as at its first attempt, else with the ends `now`, which never fall.
 
-        They never fall: of a topic that was deleted and made again there may be decisions that are still unread.
+        `topic_id` is empty if it isn't known.
         """
         if batch_id != self._last.batch_id:
-            ends = [max(pair) for pair in zip_longest(self._last.ends, now, fillvalue=0)]
-            self._last = _Ends(batch_id, ends, covered=True)
+            self._last = self._with(list(now), topic_id)
+            self._last.batch_id, self._last.covered = batch_id, True
             self._files.write(_FILE, msgspec.json.encode(self._last))
-        return self._last.ends
+        last = self._last
+        return RequestsTopic(self._topic, last.ends, last.topic_id, last.former, last.unnamed)
+
+    def _with(self, now: list[int], topic_id: str) -> _Ends:
+        last = self._last
+        if topic_id in ("", last.topic_id):
+            return structs.replace(last, ends=_greatest(last.ends, now))
+        if last.batch_id < 0:
+            before: dict[str, list[int] | None] = dict.fromkeys(self._known_ids() - {topic_id})
+            unnamed = "" if "" in before else topic_id
+            return structs.replace(last, ends=now, topic_id=topic_id, former=before, unnamed=unnamed)
+        if not last.topic_id and _greatest(last.ends, now) == now:
+            # An earlier release asked for no id. Had the topic been made again since, it would hardly be as long.
+            return structs.replace(last, ends=now, topic_id=topic_id, unnamed=topic_id)
+        former = last.former | {last.topic_id: last.ends}
+        ends = _greatest(former.pop(topic_id, None) or [], now)
+        return structs.replace(last, ends=ends, topic_id=topic_id, former=former)
 
 
-def current_ends(settings: Settings) -> list[int]:
-    """The offset after the newest record of each partition of the requests topic; none if there is no topic.
+def _greatest(known: Sequence[int], now: Sequence[int]) -> list[int]:
+    return [max(pair) for pair in zip_longest(known, now, fillvalue=0)]
+
+
+def current_ends(settings: Settings) -> tuple[list[int], str]:
+    """The offset after the newest record of each partition of the requests topic, none if there is no topic; its id.
 
     Raises KafkaUnavailableError, or KafkaError.
     """
     with TopicReader(settings.kafka, settings.topics.requests) as reader:
-        offsets = reader.offsets()
-    return [offsets[partition].end for partition in sorted(offsets)]
+        offsets, topic_id = reader.offsets(), reader.topic_id() or ""
+    return [offsets[partition].end for partition in sorted(offsets)], topic_id

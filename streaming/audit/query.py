@@ -17,7 +17,7 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.client import error_line
 from sluice.sinks.tables.dead_letters import dead_letters_table, letter_content, letter_rows
 from sluice.sinks.tables.decisions import decision_content, decision_rows, decisions_table
-from sluice.sinks.tables.delta import AuditTable, Commit, create_table
+from sluice.sinks.tables.delta import AuditTable, Commit, create_table, topic_ids
 from sluice.sinks.tables.delta_files import add_files, remove_files
 from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
 from sluice.sinks.tables.measures import add_up, metrics_rows
@@ -104,7 +104,7 @@ class AuditWriter:
         exclusions = Exclusions()
         while True:
             reports = self._run(records, requests, exclusions)
-            found = self._excluded(reports, exclusions, requests.name, batch_id, open_table)
+            found = self._excluded(reports, exclusions, requests, batch_id, open_table)
             if found is None:
                 break
             # Rare: the tasks know now what counts for no answer, and write the others.
@@ -130,7 +130,12 @@ class AuditWriter:
         return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
 
     def _excluded(
-        self, reports: Sequence[TaskReport], known: Exclusions, topic: str, batch_id: int, open_table: _Open
+        self,
+        reports: Sequence[TaskReport],
+        known: Exclusions,
+        requests: RequestsTopic,
+        batch_id: int,
+        open_table: _Open,
     ) -> Exclusions | None:
         """All that is known to count for no answer after these reports; None if they show nothing new."""
         fenced = self._epochs.fenced(batch_id, epoch_spans(reports))
@@ -142,7 +147,7 @@ class AuditWriter:
             is_good = pc.is_valid(answers["digest"])
             good, unreadable = answers.filter(is_good), answers.filter(pc.invert(is_good))
             if len(good):
-                repeating, others = further_answers(good, feed, open_table(feed.table.path), topic)
+                repeating, others = further_answers(good, feed, open_table(feed.table.path), requests)
                 if (repeating or others) and not known.compared:
                     return known._replace(compared=True)
                 left_out += [(feed.topic, repeating)] if repeating else []
@@ -239,7 +244,7 @@ class AuditQuery(GatedQuery):
         self._spark = spark
         self._settings = settings
         checkpoint = self._files = Checkpoint(settings.audit.checkpoint)
-        self._request_ends = RequestEnds(checkpoint)
+        self._request_ends = RequestEnds(checkpoint, settings.topics.requests, self._known_topics)
         self._writer = AuditWriter(settings, EpochsSeen(checkpoint))
 
     def _rows(self) -> DataFrame:
@@ -261,7 +266,13 @@ class AuditQuery(GatedQuery):
             commit = Commit(f"sluice-audit-{query_id}", batch_id)
         self._writer.write(records, self._requests(batch_id), batch_id, commit)
 
+    def _known_topics(self) -> set[str]:
+        """The ids of requests topics whose events the tables have."""
+        delta = self._settings.delta
+        options = dict(delta.storage_options)
+        paths = delta.decisions, delta.dead_letters
+        return {each for path in paths for each in topic_ids(DeltaTable(path, storage_options=options))}
+
     def _requests(self, batch_id: int) -> RequestsTopic:
         """The requests topic as it is now, after all answers of the micro-batch were written."""
-        ends = self._request_ends.of_batch(batch_id, current_ends(self._settings))
-        return RequestsTopic(self._settings.topics.requests, ends)
+        return self._request_ends.of_batch(batch_id, *current_ends(self._settings))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.sinks.tables.delta import AuditTable, Offsets, are_among, columns
+from sluice.sinks.tables.delta import SOURCE_ID, AuditTable, Offsets, are_among, columns
 from sluice.sinks.tables.delta_files import DataFile, DayFiles
 from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds, where
 from sluice.sinks.tables.measures import add_up, measure
@@ -30,7 +30,8 @@ _CHUNK_BYTES = 64 * 1024 * 1024
 takes records."""
 
 ANSWERS = columns("""
-    partition INT, offset BIGINT, timestamp_ms BIGINT, source_partition INT, source_offset BIGINT, digest BIGINT
+    partition INT, offset BIGINT, timestamp_ms BIGINT, source_partition INT, source_offset BIGINT, digest BIGINT,
+    source_topic_id STRING
 """)
 """A record, the event that it answers, and the digest of its content or 0; these are null if it is unreadable."""
 
@@ -185,7 +186,8 @@ class _Part:
         rows, contents = feed.rows(records, faults, plan.requests, plan.bounds, read_at_ms)
         good = faults.good
         digests = content_digest(contents) if plan.exclusions.compared else np.zeros(len(records), np.int64)
-        self._answers[feed.topic].append(_answers(records, rows, digests, good))
+        rows_ids = plan.requests.ids(rows[SOURCE_ID])
+        self._answers[feed.topic].append(_answers(records, rows, rows_ids, digests, good))
         rows = where(good, rows)
         if not good.all():
             self._write_unreadable(feed.topic, unreadable_rows(records, faults))
@@ -217,10 +219,13 @@ def widen(spans: dict[tuple[int, bytes], tuple[int, int]], key: tuple[int, bytes
     spans[key] = min(first, known_first), max(last, known_last)
 
 
-def _answers(records: pa.Table, rows: pa.Table, digests: npt.NDArray[np.int64], good: Mask) -> pa.Table:
+def _answers(
+    records: pa.Table, rows: pa.Table, ids: pa.ChunkedArray, digests: npt.NDArray[np.int64], good: Mask
+) -> pa.Table:
     about = {name: records[name] for name in ANSWERS.names[:3]}
     about |= {name: pc.if_else(pa.array(good), rows[name], None) for name in ANSWERS.names[3:5]}
-    return pa.table(about | {"digest": pa.array(digests, mask=~good)}, ANSWERS)
+    about |= {"digest": pa.array(digests, mask=~good), SOURCE_ID: pc.if_else(pa.array(good), ids, None)}
+    return pa.table(about, ANSWERS)
 
 
 def _are_among(excluded: Sequence[tuple[str, Offsets]], topic: str, records: pa.Table) -> Mask:

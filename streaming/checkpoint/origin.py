@@ -167,6 +167,32 @@ def keep_job_identity(source: Checkpoint, target: Checkpoint) -> None:
         _write(target, identity)
 
 
+_TOPIC_FILE = "requests_topic.json"
+
+
+def charged_topic_id(checkpoint: Checkpoint) -> str | None:
+    """Kafka's id of the topic that balances were charged from; None if it isn't known. Raises CheckpointError."""
+    content = checkpoint.sluice.read(_TOPIC_FILE)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise checkpoint.sluice.damaged_file(_TOPIC_FILE, str(error)) from error
+
+
+def write_topic_id(checkpoint: Checkpoint, topic_id: str) -> None:
+    """Note the id of the topic that balances are charged from. Raises CheckpointError."""
+    checkpoint.sluice.write(_TOPIC_FILE, msgspec.json.encode(topic_id))
+
+
+def keep_topic_id(source: Checkpoint, target: Checkpoint) -> None:
+    """Give `target`, which takes the place of `source`, the same topic id. Raises CheckpointError."""
+    topic_id = charged_topic_id(source)
+    if topic_id is not None:
+        write_topic_id(target, topic_id)
+
+
 def _read(checkpoint: Checkpoint) -> JobIdentity | None:
     content = checkpoint.sluice.read(_FILE)
     if content is None:

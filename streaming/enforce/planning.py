@@ -66,7 +66,10 @@ Planned = list[OutputRecord] | list[PlacedRow]
 
 
 class PipelineSettings(NamedTuple):
-    """The job's settings that plan, decide and combine need. `job_id` marks its decisions, None without a job."""
+    """The job's settings that plan, decide and combine need. `job_id` marks its decisions, None without a job.
+
+    `topic_id` is Kafka's id of the requests topic; None if it isn't known.
+    """
 
     requests_topic: str
     decisions_topic: str
@@ -79,6 +82,7 @@ class PipelineSettings(NamedTuple):
     idle_expiry_ms: int
     max_entities: int
     job_id: str | None = None
+    topic_id: str | None = None
     broker_limits: BrokerLimits = NO_LIMITS
 
     @classmethod
@@ -109,7 +113,7 @@ def read_event(value: bytes | None, source: Source, settings: PipelineSettings) 
     try:
         return parse_event(value, source, settings.limits)
     except InvalidRequestError as error:
-        return dead_letter_record(settings.dead_letters_topic, value, source, error)
+        return dead_letter_record(settings.dead_letters_topic, value, source, error, settings.topic_id)
 
 
 class _Counter(msgspec.Struct, gc=False):
@@ -185,7 +189,7 @@ class Planner:
 
     def batch(self, decided_at_ms: int, elastic: ElasticState | None = None) -> BatchText:
         """The text that decisions of a micro-batch share, which begins at `decided_at_ms`."""
-        text = batch_text(self.quotas.version, decided_at_ms, self._settings.job_id)
+        text = batch_text(self.quotas.version, decided_at_ms, self._settings.job_id, self._settings.topic_id)
         return BatchText(text, {}) if elastic is None else BatchText(*elastic_texts(text, elastic))
 
     def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: BatchText) -> Planned:

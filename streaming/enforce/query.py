@@ -25,6 +25,7 @@ from sluice.streaming.checkpoint.page_keys import can_split
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.stages import (
     COMBINED_SCHEMA,
     DECIDED_SCHEMA,
@@ -34,7 +35,7 @@ from sluice.streaming.enforce.stages import (
     combiner,
     planner,
 )
-from sluice.streaming.errors import CheckpointError
+from sluice.streaming.errors import CheckpointError, JobError
 from sluice.streaming.leadership.leader_epochs import file_creator
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
@@ -73,11 +74,12 @@ class EnforceQuery(GatedQuery):
         may_begin: Callable[[], bool] = lambda: True,
         epoch: LeaderEpoch | None = None,
         elastic: Elastic = lambda: None,
+        topic: RequestsTopicWatch | None = None,
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted.
 
         A micro-batch waits for `may_begin`. Records carry the `epoch`, whose markers are written; None for a checkpoint
-        that is a path.
+        that is a path. They carry the id of the requests topic that `topic` knows; the query ends if that changes.
         """
         super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, may_begin)
         self._spark = spark
@@ -89,7 +91,10 @@ class EnforceQuery(GatedQuery):
         checkpoint = Checkpoint(settings.enforce.checkpoint)
         self._epoch = epoch
         self._log = BatchLog(checkpoint, file_creator(spark, checkpoint))
-        self._pipeline = PipelineSettings.of(settings)._replace(job_id=job_identity(checkpoint).job_id)
+        self._topic = topic
+        self._pipeline = PipelineSettings.of(settings)._replace(
+            job_id=job_identity(checkpoint).job_id, topic_id=topic.id if topic is not None else None
+        )
 
     def _rows(self) -> DataFrame:
         """Rows (partial, topic, key, value): finished records, and groups of parts, which have no topic."""
@@ -117,6 +122,8 @@ class EnforceQuery(GatedQuery):
         4. Leave out what a repeated batch has written before.
         5. Write.
         """
+        if self._topic is not None and self._topic.id != self._pipeline.topic_id:
+            raise JobError(f"topic {self._settings.topics.requests} has another id than before; the query starts anew")
         in_force, first_pages = self._watch.now, self._pipeline.pages
         pages = self._grown(self._log.pages or first_pages, rows)
         batch, repeated = self._log.begin(batch_id, in_force.version, now_ms(), pages, self._elastic(), in_force.digest)
@@ -180,6 +187,9 @@ class EnforceQuery(GatedQuery):
         written = kafka_since(self._spark, self._settings, [topics.decisions, topics.dead_letters], since_ms)
         if self._epoch is not None:
             written = self._counting(written, self._epoch)
+        # A driver of an earlier release gave no id of the topic.
+        topic_id = F.lit(self._pipeline.topic_id)
+        written = written.where(F.coalesce(_source_topic_id(), topic_id).eqNullSafe(topic_id))
         return (
             records.withColumn("event", _answered_event())
             .join(F.broadcast(written.select(_answered_event().alias("event"))), "event", "left_anti")
@@ -211,12 +221,16 @@ def _lookup(values: Mapping[int, int], key: Column) -> Column:
 
 
 def _answered_event() -> Column:
-    """The event that a record answers: a decision has its id, a dead letter its source.
-
-    Only compared with itself, so the text of a JSON object will do: both sides were written by `wire`.
-    """
+    """The event that a record answers: a decision has its id, a dead letter its source."""
     value = F.col("value").cast("string")
-    return F.coalesce(F.get_json_object(value, "$.decision_id"), F.get_json_object(value, "$.source"))
+    source = [F.get_json_object(value, f"$.source.{name}") for name in ("topic", "partition", "offset")]
+    return F.coalesce(F.get_json_object(value, "$.decision_id"), F.concat_ws(" ", *source))
+
+
+def _source_topic_id() -> Column:
+    """The id of the topic that the event is of; null if the record doesn't say."""
+    value = F.col("value").cast("string")
+    return F.coalesce(*(F.get_json_object(value, field) for field in ("$.source_topic_id", "$.source.topic_id")))
 
 
 _EARLIEST = -2  # in Spark's JSON of offsets

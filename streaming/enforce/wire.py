@@ -212,11 +212,13 @@ def answer_record(topic: str, asked_by: bytes, decision: bytes) -> OutputRecord 
     return OutputRecord(topic, asked_by, b'{"answer":%b}' % decision)
 
 
-def dead_letter_record(topic: str, value: bytes | None, source: Source, error: InvalidRequestError) -> OutputRecord:
+def dead_letter_record(
+    topic: str, value: bytes | None, source: Source, error: InvalidRequestError, source_topic_id: str | None = None
+) -> OutputRecord:
     """The record of an event that can't be decided, with the reason; of a giant event only the beginning is kept."""
     kept = value[:MAX_DEAD_LETTER_VALUE_BYTES] if value is not None else None
     letter = DeadLetter(
-        SourceRecord(source.topic, source.partition, source.offset),
+        SourceRecord(source.topic, source.partition, source.offset, source_topic_id),
         FieldError(error.field, error.problem, error.expected),
         kept,
         None if value is None else len(value),

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -110,7 +111,7 @@ def test_simulate_decides_as_the_job_does(job: JobProcess) -> None:
     job.answered(len(job.topic(job.settings.topics.requests)))
 
     def comparable(decision: Json) -> Json:
-        return decision | {"decision_id": None, "decided_at_ms": None, "job_id": None}
+        return decision | dict.fromkeys(("decision_id", "decided_at_ms", "job_id", "source_topic_id"))
 
     simulated = [comparable(json.loads(record.value)) for record in Simulation(quotas, job.settings).decide(events)]
     made = {decision["request_id"]: comparable(decision) for decision in job.decisions()}
@@ -129,7 +130,10 @@ def test_each_answer_is_one_row_in_delta(job: JobProcess) -> None:
 
     table = rows(job.settings.delta.decisions)
     assert sorted(row["decision_id"] for row in table) == sorted(decided)
-    assert len(rows(job.settings.delta.dead_letters)) == letters
+    found_letters = rows(job.settings.delta.dead_letters)
+    assert len(found_letters) == letters
+    with TopicReader(job.settings.kafka, job.settings.topics.requests) as reader:
+        assert {row["source_topic_id"] for row in (*table, *found_letters)} == {reader.topic_id()} != {None}
     (burst,) = [row for row in table if row["request_id"] == "burst"]
     assert burst["charges"][0]["tokens"] == -60.0
     charges = sum(len(row["charges"] or []) for row in table)

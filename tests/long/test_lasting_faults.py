@@ -11,6 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from sluice.cli.demo.counts import answered, audited
 from sluice.cli.demo.job import Json, write_settings
 from sluice.kafka_io.topics import ensure_topics
+from tests.audit_tables import rows
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
@@ -46,6 +47,15 @@ def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
         wait_until(lambda: not faulty.job.alive, 180)
         line = faulty.job.last_line()
         assert "fail_on_data_loss" in line, line
+
+        code, line = faulty.run_to_the_end(restart={"max_failures": 1})
+        assert (code, f"topic {topics.requests} is another one" in line) == (1, True), line
+        change(faulty.job, enforce={"checkpoint": str(tmp_path / "new enforce")})
+        faulty.job.start()
+        wait_until(lambda: audited(faulty.settings) >= 500, 180)
+        assert audited(faulty.settings) == 500
+        assert len({row["source_topic_id"] for row in rows(faulty.settings.delta.decisions)}) == 2
+        assert rows(faulty.settings.delta.unreadable) == []
     finally:
         faulty.job.stop()
         faulty.broker.stop()

@@ -68,6 +68,59 @@ def close(row: Json) -> Json:
     return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in row.items()}
 
 
+def of_topic(answers: list[Json], topic_id: str) -> list[Json]:
+    """Decisions on events of a topic with this id."""
+    return [answer | {"source_topic_id": topic_id} for answer in answers]
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_decisions_on_a_topic_that_was_made_again_are_rows_beside_those_on_the_one_before(
+    tables: Settings, tasks: int
+) -> None:
+    """Its offsets begin at 0 again. A second answer to an event of either is one, also much later."""
+    first = of_topic([decision(number) for number in range(3)], "first")
+    second = of_topic([decision(number, T0 + 40_000) for number in range(3)], "second")
+    event = {"topic": "my-requests", "partition": 0, "offset": 2}
+    old, new = ((LETTERS, text(letter(5, source=event | {"topic_id": each}))) for each in ("first", "second"))
+    before = RequestsTopic("my-requests", [3] * 4, "first")
+    requests = RequestsTopic("my-requests", [9] * 4, "second", {"first": before.ends})
+    write(tables, records([*as_records(first[:2]), old]), 0, requests=before)
+    write(tables, records([*as_records([first[2], *second]), new], first=3), 1, requests=requests, tasks=tasks)
+    other = [each | {"user": "mallory"} for each in (first[1], second[1])]
+    write(tables, records(as_records([first[0], *other, second[2]]), first=8), 2, requests=requests, tasks=tasks)
+
+    found = sorted((row["source_topic_id"], row["source_offset"], row["user"]) for row in rows(tables.delta.decisions))
+    assert found == [(topic_id, number, "a|b") for topic_id in ("first", "second") for number in range(3)]
+    assert {row["source_topic_id"] for row in rows(tables.delta.dead_letters)} == {"first", "second"}
+    assert len(rows(tables.delta.dead_letters)) == 2
+    assert faults(tables) == [(9, "value"), (10, "value")]
+    assert counted(tables) == 6
+
+
+def test_a_topic_id_that_nobody_knows_makes_no_second_row_of_an_event(tables: Settings) -> None:
+    """Whoever may write to the decisions topic could count a request as often as there are ids."""
+    requests = RequestsTopic("my-requests", [9] * 4, "second", {"first": [3] * 4})
+    forged = [*of_topic([decision(1)], "forged"), *of_topic([decision(3)], "first"), decision(1)]
+    write(tables, records(as_records([*of_topic([decision(1)], "second"), *forged])), 0, requests=requests)
+
+    assert [row["source_topic_id"] for row in rows(tables.delta.decisions)] == ["second"]
+    assert faults(tables) == [(number, "decision_id") for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("unnamed", ["first", ""])
+def test_rows_of_a_release_without_ids_of_topics_are_of_the_topic_that_it_knew(tables: Settings, unnamed: str) -> None:
+    """Unless it was made again meanwhile."""
+    write(tables, records(as_records([decision(0), decision(1)])), 0)
+    requests = RequestsTopic("my-requests", [9] * 4, "first", {} if unnamed else {"": [2] * 4}, unnamed)
+
+    again = [*of_topic([decision(1) | {"user": "bob"}, decision(2)], "first"), decision(1)]
+    write(tables, records(as_records(again), first=2), 1, requests=requests)
+
+    assert offsets(tables.delta.decisions) == ([0, 1, 2] if unnamed else [0, 1, 1, 2])
+    assert faults(tables) == ([(2, "value")] if unnamed else [])
+    assert counted(tables) == len(rows(tables.delta.decisions))
+
+
 def test_many_tasks_and_batches_leave_the_tables_of_one(tables: Settings, tmp_path: Path) -> None:
     """Rows, partitions and metrics."""
     made = some_decisions(300, seed=9)

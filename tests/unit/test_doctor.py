@@ -33,7 +33,7 @@ from sluice.state.shares.load import BrokerLimits
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
-from sluice.streaming.checkpoint.origin import check_origin
+from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.health import JobHealth, health_server
 from tests.commands import Sluice
@@ -199,6 +199,25 @@ def test_before_the_first_start_the_quotas_of_the_cluster_are_counted(
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
     with pytest.raises(QuotasTableError, match="no quotas table at"):
         doctor.check_quotas_source(mirroring)
+
+
+def test_a_requests_topic_that_the_checkpoint_has_not_charged_fails(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the settings say that lost input is no failure; the line is there all the same."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    described = {"error_code": 0, "topic_id": "b7a5f9ee-7e6e-4d2b-9dc6-2f0f3f4f5a01"}
+    admin = Mock(describe_topics=lambda names: [described | {"name": name} for name in names])
+    monkeypatch.setattr(doctor, "connect", lambda *_: nullcontext(admin))
+    write_topic_id(checkpoint, "another")
+    assert doctor.check_requests_topic(settings) == "id t6X57n5uTSudxi8PP09aAQ"
+
+    checkpoint.spark.write("metadata", b"{}")
+    checkpoint.spark.write("offsets/0", b"v1\n{}\n{}\n")
+    with pytest.raises(CheckError, match="is another one"):
+        doctor.check_requests_topic(settings)
+    goes_on = dataclasses.replace(settings, enforce=dataclasses.replace(settings.enforce, fail_on_data_loss=False))
+    assert "is another one" in doctor.check_requests_topic(goes_on)
 
 
 def test_before_the_first_start_missing_topics_will_be_created(

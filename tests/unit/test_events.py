@@ -196,7 +196,7 @@ def test_a_bad_event_is_kept_whole_in_its_dead_letter(name: str) -> None:
     assert 0 <= page < settings.pages
     letter = json.loads(record.value)
     assert record.topic == "quota-dead-letters"
-    assert letter["source"] == {"topic": "quota-requests", "partition": 2, "offset": 17}
+    assert letter["source"] == {"topic": "quota-requests", "partition": 2, "offset": 17, "topic_id": None}
     assert letter["error"].keys() == {"field", "problem", "expected"}
     assert letter["value_bytes"] == (None if value is None else len(value))
     assert letter["value"] is None if value is None else base64.b64decode(letter["value"]) == value

@@ -44,6 +44,11 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
     return found
 
 
+def throttled(tables: Tables, user: str, client_id: str | None, at: datetime, count: int) -> list[str]:
+    """The ids of the last throttled requests."""
+    return [row["decision_id"] for row in last_throttled(tables, user, client_id, at, count)]
+
+
 def explain(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["explain", *arguments], catch_exceptions=False)
     assert result.exit_code == code
@@ -86,6 +91,25 @@ def test_a_default_quota_is_named_by_its_level_and_a_first_quota_has_none_before
     assert "set by bob at 2026-11-01T10:00:00+00:00 with version 1: no quota -> 50" in answer
 
 
+def test_decisions_of_one_id_on_topics_that_were_made_again_are_told_apart(tables: Tables) -> None:
+    """The newest comes first; a client's list has each of them once."""
+    for days, topic_id in ((1, "second"), (2, "third")):
+        events = [creates(T + timedelta(days=days))] * 2
+        again = [each | {"source_topic_id": topic_id} for each in decided(events, Quotas([quota(5)]))]
+        write_decisions(tables.decisions, again)
+
+    ids = [line.strip() for line in explain("quota-requests-0-1").splitlines() if "topic: the one" in line]
+    found = last_throttled(tables, "alice", "app", T + timedelta(days=3), 9)
+
+    assert ids == ["topic: the one with the id third", "topic: the one with the id second"]
+    assert explain("quota-requests-0-1").count("quota-requests-0-1: REJECT") == 3
+    assert [row["source_topic_id"] for row in found if row["decision_id"] == "quota-requests-0-1"] == [
+        "third",
+        "second",
+        None,
+    ]
+
+
 @pytest.mark.usefixtures("tables")
 def test_a_request_that_no_quota_counts_says_so() -> None:
     assert "no quota counts" in explain("quota-requests-0-2")
@@ -103,12 +127,12 @@ def test_a_client_has_its_last_throttled_requests_before_a_time(tables: Tables) 
     late = T + timedelta(days=3)
     write_decisions(tables.decisions, decided([creates(T - timedelta(days=3), partitions=900)] * 2, Quotas([quota(5)])))
 
-    newest = last_throttled(tables, "alice", "app", late, 5)
+    newest = throttled(tables, "alice", "app", late, 5)
 
     assert newest == ["quota-requests-0-1", "quota-requests-0-1"]  # the second is of the other simulation
-    assert last_throttled(tables, "alice", None, T, 5) == ["quota-requests-0-1"]
-    assert last_throttled(tables, "alice", "other", late, 5) == []
-    assert last_throttled(tables, "alice", "app", datetime.min.replace(tzinfo=UTC), 5) == []
+    assert throttled(tables, "alice", None, T, 5) == ["quota-requests-0-1"]
+    assert throttled(tables, "alice", "other", late, 5) == []
+    assert throttled(tables, "alice", "app", datetime.min.replace(tzinfo=UTC), 5) == []
 
 
 @pytest.mark.usefixtures("tables")
@@ -167,7 +191,7 @@ def test_a_wait_that_a_gateway_applied_in_line_counts_as_throttled(tmp_path: Pat
     held = [{"quota": "request_percentage", "entity": {"user": "zoe"}, "ms": 800}]
     tables = write_tables(tmp_path, [quota(5)], [event_at(T, "zoe", "Metadata", throttled_by=held)], T)
 
-    assert last_throttled(tables, "zoe", "app", T, 1) == ["quota-requests-0-0"]
+    assert throttled(tables, "zoe", "app", T, 1) == ["quota-requests-0-0"]
 
 
 def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_throttled(

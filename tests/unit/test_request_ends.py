@@ -1,5 +1,6 @@
 """The ends of the requests topic when a micro-batch of the audit query began."""
 
+from collections.abc import Callable, Set
 from pathlib import Path
 
 import pytest
@@ -9,17 +10,17 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 
 
-def ends_in(folder: Path) -> RequestEnds:
+def ends_in(folder: Path, known_ids: Callable[[], Set[str]] = frozenset) -> RequestEnds:
     """As a start of the query finds them."""
-    return RequestEnds(Checkpoint(str(folder)))
+    return RequestEnds(Checkpoint(str(folder)), "requests", known_ids)
 
 
 def test_a_repeated_micro_batch_has_the_ends_of_its_first_attempt(tmp_path: Path) -> None:
     """Else a record that the first attempt has called unreadable would be a row of another table too."""
-    assert ends_in(tmp_path).of_batch(5, [10, 20]) == [10, 20]
+    assert ends_in(tmp_path).of_batch(5, [10, 20]).ends == [10, 20]
 
-    assert ends_in(tmp_path).of_batch(5, [11, 21]) == [10, 20]
-    assert ends_in(tmp_path).of_batch(6, [11, 21]) == [11, 21]
+    assert ends_in(tmp_path).of_batch(5, [11, 21]).ends == [10, 20]
+    assert ends_in(tmp_path).of_batch(6, [11, 21]).ends == [11, 21]
 
 
 def test_a_topic_that_is_made_again_or_missing_takes_no_event_away(tmp_path: Path) -> None:
@@ -27,15 +28,51 @@ def test_a_topic_that_is_made_again_or_missing_takes_no_event_away(tmp_path: Pat
     ends = ends_in(tmp_path)
     ends.of_batch(0, [10, 20])
 
-    assert ends.of_batch(1, []) == [10, 20]
-    assert ends.of_batch(2, [15]) == [15, 20]
+    assert ends.of_batch(1, []).ends == [10, 20]
+    assert ends.of_batch(2, [15]).ends == [15, 20]
+
+
+def test_a_topic_with_another_id_begins_anew_and_events_of_the_one_before_stay_known(tmp_path: Path) -> None:
+    """Also when it is used again, such as that of another cluster."""
+    ends_in(tmp_path).of_batch(0, [10, 20], "first")
+
+    second = ends_in(tmp_path).of_batch(1, [1, 0], "second")
+    away = ends_in(tmp_path).of_batch(2, [], "")
+    first = ends_in(tmp_path).of_batch(3, [11, 20], "first")
+
+    assert (second.ends, second.topic_id, second.former) == ([1, 0], "second", {"first": [10, 20]})
+    assert away == second
+    assert (first.ends, first.topic_id, first.former) == ([11, 20], "first", {"second": [1, 0]})
+
+
+def test_answers_without_an_id_are_of_the_topic_that_an_earlier_release_knew(tmp_path: Path) -> None:
+    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b'{"batch_id":5,"ends":[10]}')
+
+    assert ends_in(tmp_path).of_batch(6, [12], "first").unnamed == "first"
+    assert ends_in(tmp_path).of_batch(7, [1], "second").unnamed == "first"
+
+
+def test_answers_without_an_id_are_of_a_former_topic_if_it_was_made_again_with_the_upgrade(tmp_path: Path) -> None:
+    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b'{"batch_id":5,"ends":[10]}')
+
+    found = ends_in(tmp_path).of_batch(6, [3], "second")
+
+    assert (found.ends, found.former, found.unnamed) == ([3], {"": [10]}, "")
+
+
+def test_a_new_checkpoint_knows_the_topics_whose_events_the_tables_have(tmp_path: Path) -> None:
+    found = ends_in(tmp_path / "new", lambda: {"first", "second", ""}).of_batch(0, [3], "second")
+    fresh = ends_in(tmp_path / "fresh").of_batch(0, [3], "second")
+
+    assert (found.former, found.unnamed) == ({"first": None, "": None}, "")
+    assert (fresh.former, fresh.unnamed) == ({}, "second")
 
 
 def test_a_topic_may_gain_partitions(tmp_path: Path) -> None:
     ends = ends_in(tmp_path)
     ends.of_batch(0, [10])
 
-    assert ends.of_batch(1, [10, 3]) == [10, 3]
+    assert ends.of_batch(1, [10, 3]).ends == [10, 3]
 
 
 def test_a_micro_batch_that_an_earlier_release_began_is_known(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 from kafka import TopicPartition
@@ -29,7 +30,7 @@ class ScriptedConsumer:
         self._script, self._topic_id, self._seeks = script, topic_id, seeks
         self._assigned: set[TopicPartition] = set()
         self._fetcher = SimpleNamespace()
-        self._cluster = SimpleNamespace(topic_id=lambda _: self._topic_id[0])
+        self._cluster = SimpleNamespace(topic_id=lambda _: uuid5(NAMESPACE_OID, self._topic_id[0]))
 
     def close(self) -> None:
         pass
