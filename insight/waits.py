@@ -11,6 +11,7 @@ Reports on tables and the live model get all of this from here; `reports/recorde
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from msgspec import UNSET
 
 from sluice.insight.reports.span import to_ms
 from sluice.state.contract.records import MAX_APPLIED_MS, Decision
-from sluice.state.quotas.entity import DEFAULT, EntityName, Tags, bounded_name
+from sluice.state.quotas.entity import DEFAULT, Tags, bounded_name
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.quotas import QuotaChange  # takes half a second to import
@@ -126,22 +127,15 @@ class WaitEnd(NamedTuple):
     at_ms: int
     counter: tuple[str | None, ...]
 
-    def ends(self, counter: CounterNames) -> bool:
-        """True if it ends the waits of this counter."""
-        return all(name in (None, own) for name, own in zip(self.counter, counter, strict=True))
-
 
 def raised_limits(changes: Iterable["QuotaChange"]) -> Iterator[WaitEnd]:
     """The ends of waits by those changes that raise a limit or remove it."""
     for change in changes:
         old, new, entity = change.old, change.new, change.entity
         if old is not None and not old.shadow and (new is None or new.value > old.value):
-            user, client_id, topic, tenant = map(_tag, (entity.user, entity.client_id, entity.topic, entity.tenant))
+            parts = (entity.user, entity.client_id, entity.topic, entity.tenant)
+            user, client_id, topic, tenant = (None if part is DEFAULT else bounded_name(part or "") for part in parts)
             yield WaitEnd(to_ms(change.changed_at), (change.kind.value, user, client_id, topic, None, tenant))
-
-
-def _tag(name: EntityName) -> str | None:
-    return None if name is DEFAULT else bounded_name(name or "")
 
 
 class WaitEnds:
@@ -158,7 +152,9 @@ class WaitEnds:
     def of(self, counter: CounterNames) -> list[int]:
         """The times at which waits of a counter were ended, and NEVER_MS."""
         if counter not in self._known:
-            self._known[counter] = [*(end.at_ms for end in self._ends if end.ends(counter)), NEVER_MS]
+            names_of = (zip(end.counter, counter, strict=True) for end in self._ends)
+            is_of = [all(name in (None, own) for name, own in names) for names in names_of]
+            self._known[counter] = [*(end.at_ms for end in compress(self._ends, is_of)), NEVER_MS]
         return self._known[counter]
 
     def left_ms(self, counter: CounterNames, at_ms: int, wait_ms: int) -> int:
