@@ -24,7 +24,6 @@ from sluice.insight.reports.recorded_waits import (
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 from sluice.insight.waits import COUNTER, CounterNames, WaitEnds
-from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from sluice.state.shares.disk_guard import DISK_GUARD
 
@@ -65,7 +64,7 @@ def _used(tables: Tables, span: Span, waiting: set[CounterNames]) -> Mapping[Cou
     """
     counters = sorted(waiting)
     number_of = {counter: number for number, counter in enumerate(counters)}
-    parts = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))]
+    used: dict[int, tuple[float, float]] = {}
     for events in Events(tables.decisions, tables.storage_options, span, _USED_FIELDS).batches(EVENTS_AT_ONCE):
         charges = enforced_charges(events, "value", "limit")
         rows, amounts = numbers(charges["row"]), [charges["value"], charges["limit"]]
@@ -76,20 +75,17 @@ def _used(tables: Tables, span: Span, waiting: set[CounterNames]) -> Mapping[Cou
         kept = (numbered >= 0) & is_valid(amounts[0]) & is_valid(amounts[1]) & ~(is_consumer & withheld)
         minutes = numbers(events["timestamp_ms"])[rows] // 60_000
         values, limits = (plain(amount.filter(column_of(kept))) for amount in amounts)
-        parts.append(_by_minute((numbered * _MINUTES + minutes)[kept], values, limits))
+        codes, group = distinct_codes((numbered * _MINUTES + minutes)[kept])
+        lowest = np.full(len(codes), np.inf)
+        np.minimum.at(lowest, group, limits)
+        sums = np.bincount(group, values, len(codes))
+        for code, value, limit in zip(codes.tolist(), sums.tolist(), lowest.tolist(), strict=True):
+            known, known_limit = used.get(code, (0.0, limit))
+            used[code] = known + value, min(known_limit, limit)
     found: dict[CounterNames, _Used] = {}
-    together = _by_minute(*map(np.concatenate, zip(*parts, strict=True)))
-    for code, value, limit in zip(*(column.tolist() for column in together), strict=True):
-        found.setdefault(counters[code // _MINUTES], []).append((code % _MINUTES, value, limit))
+    for code, summed in sorted(used.items()):
+        found.setdefault(counters[code // _MINUTES], []).append((code % _MINUTES, *summed))
     return found
-
-
-def _by_minute(codes: Integers, values: Floats, limits: Floats) -> tuple[Integers, Floats, Floats]:
-    """The sum of the values of each code, and the lowest limit, in the order of the codes."""
-    found, group = distinct_codes(codes)
-    lowest = np.full(len(found), np.inf)
-    np.minimum.at(lowest, group, limits)
-    return found, np.bincount(group, values, len(found)).astype(np.float64), lowest
 
 
 def full_minutes(used: Sequence[tuple[int, float, float]], end: int) -> set[int]:
