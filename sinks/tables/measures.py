@@ -31,7 +31,8 @@ def measure(decisions: pa.Table, window_s: int) -> pa.Table:
     requests = pc.fill_null(pc.struct_field(amounts, "requests").cast(pa.int64()), 1)
     withheld = pc.fill_null(pc.struct_field(amounts, "withheld"), False)
     decided = decided.append_column("requests", requests).append_column("withheld", withheld)
-    decided = decided.take(pc.list_parent_indices(decisions["charges"]))
+    parents = pc.list_parent_indices(decisions["charges"])
+    decided = decided.take(parents)
 
     def of(field: str) -> pa.ChunkedArray:
         return pc.struct_field(charges, field)
@@ -41,9 +42,12 @@ def measure(decisions: pa.Table, window_s: int) -> pa.Table:
     offsets = _order_offsets(window_ms)
     # The counters took withheld bytes back: nobody got them.
     taken_back = pc.and_(decided["withheld"], pc.is_in(of("quota"), pa.array(_CONSUMER_QUOTAS)))
-    # As in Kafka, a wait counts for the quota that decided it.
-    waits = pc.and_(pc.equal(of("quota"), decided["decided_by"]), pc.greater(of("throttle_ms"), 0))
-    waits = pc.and_(pc.fill_null(waits, False), pc.is_null(of("mode")))
+    # As in Kafka, a wait counts for the quota that decided it; of its counters for those that ask for the longest one.
+    may_decide = pc.and_(pc.equal(of("quota"), decided["decided_by"]), pc.is_null(of("mode")))
+    asked_ms = pc.fill_null(pc.if_else(may_decide, of("throttle_ms"), None), 0).to_numpy()
+    longest_ms, of_decision = np.zeros(len(decisions), np.int64), parents.to_numpy()
+    np.maximum.at(longest_ms, of_decision, asked_ms)
+    waits = pa.array((asked_ms > 0) & (asked_ms == longest_ms[of_decision]))
     wait_ms = pc.if_else(waits, decided["throttle_time_ms"], None)
     requests = decided["requests"]
     flat = pa.table(

@@ -57,6 +57,7 @@ def expected(decisions: Sequence[Json]) -> dict[tuple[object, ...], Json]:
     for number, one in enumerate(decisions):
         amounts = one["amounts"] or {}
         requests, order = amounts.get("requests") or 1, (one["timestamp_ms"], number)
+        asked = {id(charge): charge["throttle_ms"] for charge in one["charges"] if may_decide(charge, one)}
         for charge in one["charges"]:
             entity = charge["entity"]
             key = (
@@ -70,7 +71,7 @@ def expected(decisions: Sequence[Json]) -> dict[tuple[object, ...], Json]:
                 key,
                 {"count": 0, "value": 0.0, "violated_count": 0, "throttled_count": 0, "waited_ms": 0.0, "max": None},
             )
-            waits = charge["quota"] == one["decided_by"] and charge["throttle_ms"] > 0 and not charge.get("mode")
+            waits = asked.get(id(charge), 0) == max(asked.values(), default=0) > 0
             row["count"] += requests
             row["value"] += 0.0 if amounts.get("withheld") and charge["quota"] in _CONSUMER else charge["value"]
             row["violated_count"] += requests * charge["violated"]
@@ -82,6 +83,10 @@ def expected(decisions: Sequence[Json]) -> dict[tuple[object, ...], Json]:
                 newest[key] = order
                 row |= {name: charge[name] for name in ("rate", "tokens", "limit")} | {"last": one["timestamp_ms"]}
     return found
+
+
+def may_decide(charge: Json, of: Json) -> bool:
+    return charge["quota"] == of["decided_by"] and not charge.get("mode")
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -169,6 +174,17 @@ def test_withheld_bytes_count_as_nothing_served(path: str) -> None:
 
     rows = {row["quota"]: (row["count"], row["value"], row["throttled_count"]) for row in merged(path)}
     assert rows == {"consumer_byte_rate": (1, 0.0, 1), "request_percentage": (1, 100.0, 0)}
+
+
+def test_a_wait_for_a_tenant_counts_for_the_counter_of_the_tenant_alone(path: str) -> None:
+    """Both limits are exceeded; the client waits for the longer one."""
+    of_tenant = decision(1, throttle_ms=900)
+    own = decision(1, throttle_ms=300)["charges"][0]
+    of_tenant["charges"][0] |= {"entity": dict.fromkeys(own["entity"]) | {"tenant": "shop"}}
+    merge(path, [of_tenant | {"charges": [own, *of_tenant["charges"]]}], batch_id=0)
+
+    waits = {row["user"]: (row["throttled_count"], row["throttle_time_max_ms"]) for row in merged(path)}
+    assert waits == {own["entity"]["user"]: (0, None), None: (1, 900)}
 
 
 def test_every_request_of_a_sum_counts(path: str) -> None:
