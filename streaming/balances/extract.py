@@ -10,7 +10,7 @@ from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import ImportedBalances, ImportedStart, read_imported_start
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.origin import Origin, read_origin
+from sluice.streaming.checkpoint.origin import Origin, charged_topic_id, read_origin
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key
 from sluice.streaming.checkpoint.spark_files import (
     check_enforce_checkpoint,
@@ -47,7 +47,7 @@ def stored_balances(settings: Settings) -> Balances:
     origin, pages = _all_pages(settings, origin, start, committed)
     if committed >= 0 and last_committed(settings, checkpoint) != committed:  # a URI can't be locked
         raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
-    return Balances(origin, offsets, pages)
+    return Balances(origin, offsets, pages, charged_topic_id(checkpoint))
 
 
 def last_committed(settings: Settings, checkpoint: Checkpoint) -> int:

@@ -28,11 +28,13 @@ class Balances(msgspec.Struct, frozen=True):
 
     `offsets`: partition of the requests topic to the offset of the first request not charged.
     `pages`: number to the stored form (state/store/codec.py) of each page that has counters.
+    `topic_id`: Kafka's id of the requests topic; None if the checkpoint is of a release without it.
     """
 
     origin: Origin
     offsets: dict[int, Offset]
     pages: dict[int, bytes]
+    topic_id: str | None = None
 
     def entities(self) -> int:
         """Number of entities with counters. Raises StateError if a page can't be read."""
@@ -41,7 +43,7 @@ class Balances(msgspec.Struct, frozen=True):
     def resharded(self, pages: int) -> "Balances":
         """The same counters in `pages` pages. Raises StateError if a page can't be read."""
         payloads = reshard(self.pages.values(), self.origin.pages, pages)
-        return Balances(replace(self.origin, pages=pages), self.offsets, payloads)
+        return replace(self, origin=replace(self.origin, pages=pages), pages=payloads)
 
 
 class _Content(NamedTuple):

@@ -13,7 +13,7 @@ import msgspec
 from sluice.configs.settings import Settings
 from sluice.streaming.balances.file import Balances, Offset
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.origin import write_origin
+from sluice.streaming.checkpoint.origin import write_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 
 _FOLDER = "seeds"
@@ -36,6 +36,8 @@ def store_imported(checkpoint: Checkpoint, balances: Balances) -> None:
     for file, pages in contents.items():
         checkpoint.sluice.write(_file(file), msgspec.msgpack.encode(pages))
     checkpoint.sluice.write("start.json", msgspec.json.encode(ImportedStart(balances.offsets, list(contents))))
+    if balances.topic_id is not None:
+        write_topic_id(checkpoint, balances.topic_id)
     write_origin(checkpoint, balances.origin)
 
 

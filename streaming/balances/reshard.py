@@ -9,7 +9,7 @@ from sluice.streaming.balances.extract import last_committed, required_origin, s
 from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import read_imported_start, store_imported
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
-from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, keep_job_identity, keep_topic_id, new_pages, read_origin
+from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, keep_job_identity, new_pages, read_origin
 from sluice.streaming.checkpoint.spark_files import stored_partitions
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import keep_epoch
@@ -46,7 +46,6 @@ def reshard_checkpoint(settings: Settings) -> Resharded | None:
         prepared.clear()
         store_imported(prepared, balances)
         keep_job_identity(checkpoint, prepared)
-        keep_topic_id(checkpoint, prepared)
         keep_epoch(checkpoint, prepared)
         checkpoint.move(kept)
         prepared.move(checkpoint)

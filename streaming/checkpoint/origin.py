@@ -186,13 +186,6 @@ def write_topic_id(checkpoint: Checkpoint, topic_id: str) -> None:
     checkpoint.sluice.write(_TOPIC_FILE, msgspec.json.encode(topic_id))
 
 
-def keep_topic_id(source: Checkpoint, target: Checkpoint) -> None:
-    """Give `target`, which takes the place of `source`, the same topic id. Raises CheckpointError."""
-    topic_id = charged_topic_id(source)
-    if topic_id is not None:
-        write_topic_id(target, topic_id)
-
-
 def _read(checkpoint: Checkpoint) -> JobIdentity | None:
     content = checkpoint.sluice.read(_FILE)
     if content is None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from sluice.configs.settings import Settings, load_settings
 from sluice.state.quotas.entity import Tags
@@ -11,7 +12,8 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.origin import Origin, check_origin
+from sluice.streaming.checkpoint.origin import Origin, charged_topic_id, check_origin
+from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.errors import CheckpointError
 from tests.unit.test_resharding import stored
 
@@ -47,6 +49,18 @@ def test_each_page_starts_with_its_imported_balances_every_time(settings: Settin
     for number in range(PAGES):
         assert imported.pages([number]) == {at: page for at, page in balances.pages.items() if at == number}
     assert imported.all_pages() == balances.pages
+
+
+@pytest.mark.parametrize("topic_id", ["first", None])
+def test_imported_balances_are_of_the_topic_that_they_were_charged_from(
+    settings: Settings, balances: Balances, topic_id: str | None
+) -> None:
+    """In other pages too: their offsets name other requests in a topic that was made again."""
+    store_imported(Checkpoint(settings.enforce.checkpoint), structs.replace(balances, topic_id=topic_id).resharded(7))
+
+    assert charged_topic_id(Checkpoint(settings.enforce.checkpoint)) == topic_id
+    assert (another_topic(settings, "second") is None) == (topic_id is None)
+    assert another_topic(settings, topic_id) is None
 
 
 def test_a_checkpoint_of_its_own_has_no_imported_balances(settings: Settings) -> None:
