@@ -246,6 +246,12 @@ def kafka_gateway(
         Path | None,
         typer.Option("--client-authority", metavar="PEM", help="Clients need a certificate of it: their user."),
     ] = None,
+    principal_rules: Annotated[
+        str,
+        typer.Option(
+            "--principal-mapping-rules", metavar="RULES", help="ssl.principal.mapping.rules as the brokers have them."
+        ),
+    ] = "DEFAULT",
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
@@ -262,6 +268,7 @@ def kafka_gateway(
         "sluice.gateway.name": name or f"proxy-{os.getpid()}",
         "sluice.request.time": request_time.value,
         "sluice.expected.gateways": expected_gateways,
+        "sluice.ssl.principal.mapping.rules": principal_rules,
     }
     tls = tls_of(tls_certificate, tls_key, client_authority)
     addresses = parse_listener(listen), parse_address("--metrics", metrics)

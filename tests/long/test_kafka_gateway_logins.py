@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 SENT = 300_000
 CERTIFIED = "CN=dave,O=café"
-USERS = ("alice", "bob", "carol", CERTIFIED)
+USERS = ("alice", "bob", "carol", CERTIFIED, "DAVE", "ANONYMOUS")
 LIMITS = [QuotaEntry(QuotaEntity(user=user), QuotaKind.PRODUCER_BYTE_RATE, 1_000_000.0) for user in USERS]
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 ADMIN: Mapping[str, Any] = {
@@ -161,8 +161,12 @@ def test_a_proxy_connects_to_brokers_by_the_tls_and_the_login_of_its_settings(tm
         broker.stop()
 
 
-def test_without_a_login_the_user_is_in_the_clients_certificate(tmp_path: Path) -> None:
-    """Kafka's name of it, as brokers have it without mapping rules."""
+@pytest.mark.parametrize(
+    ("rules", "user"),
+    [("DEFAULT", CERTIFIED), ("RULE:^CN=(.*?),.*$/$1/U", "DAVE"), ("RULE:^OU=(.*)$/$1/", "ANONYMOUS")],
+)
+def test_without_a_login_the_user_is_in_the_clients_certificate(tmp_path: Path, rules: str, user: str) -> None:
+    """Kafka's name of it, under the brokers' mapping rules."""
     server, client = certificate(tmp_path, "proxy", "proxy"), certificate(tmp_path, "dave", "dave", "café")
     with Broker(tmp_path / "broker") as broker:
         file = tmp_path / "settings.yaml"
@@ -173,18 +177,19 @@ def test_without_a_login_the_user_is_in_the_clients_certificate(tmp_path: Path) 
             create_topic(admin, "orders", [1])
         publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
         tls = Tls(server[0], server[1], client[0])
-        with KafkaGateway(tmp_path / "proxy", settings, tls=tls) as gateway:
+        properties = {"sluice.ssl.principal.mapping.rules": rules}
+        with KafkaGateway(tmp_path / "proxy", settings, tls=tls, properties=properties) as gateway:
             own = {"ssl.certificate.location": str(client[0]), "ssl.key.location": str(client[1])}
             send(
                 gateway.bootstrap_servers,
                 {"security.protocol": "SSL", "ssl.ca.location": str(server[0]), **own},
             )
 
-            def bytes_of_dave() -> int:
+            def bytes_of_user() -> int:
                 events = published(broker.bootstrap_servers)
-                return sum(event.get("bytes", 0) for event in events if event.get("user") == CERTIFIED)
+                return sum(event.get("bytes", 0) for event in events if event.get("user") == user)
 
-            eventually(lambda: bytes_of_dave() >= SENT)
+            eventually(lambda: bytes_of_user() >= SENT)
 
 
 def certificate(folder: Path, file: str, name: str, organization: str | None = None) -> tuple[Path, Path]:

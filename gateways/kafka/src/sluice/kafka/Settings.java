@@ -44,10 +44,11 @@ public final class Settings {
     private static final String REQUEST_TIME = "sluice.request.time";
     private static final String DECIDE_TIMEOUT_MS = "sluice.decide.timeout.ms";
     private static final String EXPECTED_GATEWAYS = "sluice.expected.gateways";
+    private static final String PRINCIPAL_RULES = "sluice.ssl.principal.mapping.rules";
     private static final String WINDOWS = "quota.window.num";
     private static final String WINDOW_SECONDS = "quota.window.size.seconds";
     private static final List<String> PROXY_KEYS =
-            Arrays.asList(REQUEST_TIME, DECIDE_TIMEOUT_MS, EXPECTED_GATEWAYS, WINDOWS, WINDOW_SECONDS);
+            Arrays.asList(REQUEST_TIME, DECIDE_TIMEOUT_MS, EXPECTED_GATEWAYS, PRINCIPAL_RULES, WINDOWS, WINDOW_SECONDS);
     private static final int MAX_NAME_LENGTH = 200;
 
     /** Whether this is a proxy, which meters and throttles by itself; else Kafka's broker does. */
@@ -81,6 +82,9 @@ public final class Settings {
 
     /** How many proxies share until the first own heartbeat is decided. */
     final int expectedGateways;
+
+    /** How brokers name the user of a certificate, as their `ssl.principal.mapping.rules`. */
+    public final String principalRules;
 
     /** Whether it serves clients. A dedicated controller doesn't: it meters mutations, and their limit is whole. */
     final boolean servesClients;
@@ -122,6 +126,7 @@ public final class Settings {
         this.chargesUpstreamTime = isProxy && choice(configs, REQUEST_TIME, "off", "upstream");
         this.decideTimeoutMs = whole(configs, DECIDE_TIMEOUT_MS, 5_000, 1, 5_000); // a proxy holds a request for 20 s
         this.expectedGateways = (int) whole(configs, EXPECTED_GATEWAYS, 1, 1, AliveGateways.MAX_GATEWAYS);
+        this.principalRules = text(configs, PRINCIPAL_RULES, "DEFAULT");
         List<String> roles = list(configs, "process.roles", "broker");
         this.servesClients = roles.contains("broker");
         this.isCombined = roles.contains("broker") && roles.contains("controller");

@@ -3,14 +3,16 @@ package sluice.proxy;
 import io.kroxylicious.proxy.filter.FilterContext;
 import io.netty.channel.Channel;
 import io.netty.handler.ssl.SslHandler;
+import java.io.IOException;
 import java.lang.reflect.Field;
 import java.security.cert.X509Certificate;
 import java.util.Optional;
 import javax.net.ssl.SSLPeerUnverifiedException;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
+import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
 
 /**
- * The user in the certificate of a client, named as brokers name it without mapping rules: its distinguished name.
+ * The user in the certificate of a client, named as brokers name it: its distinguished name under the mapping rules.
  *
  * <p>Kroxylicious tells filters of the certificate from 0.14 on (`clientTlsContext`). Before that it is found in the
  * client's connection, which the context's class has in a private field; where neither is there, nothing is known.
@@ -18,14 +20,17 @@ import org.apache.kafka.common.security.auth.KafkaPrincipal;
 final class Certificate {
     private Certificate() {}
 
-    /** The user; for a client without a certificate, or if nothing can be known, whom brokers call ANONYMOUS. */
-    static String userOf(FilterContext context) {
-        String nobody = KafkaPrincipal.ANONYMOUS.getName();
+    /** The user; whom brokers call ANONYMOUS without a certificate, without a rule for it, or if nothing can be known. */
+    static String userOf(FilterContext context, SslPrincipalMapper rules) {
         try {
-            return find(context).map(found -> found.getSubjectX500Principal().getName()).orElse(nobody);
-        } catch (ReflectiveOperationException | RuntimeException | SSLPeerUnverifiedException error) {
-            return nobody;
+            Optional<X509Certificate> found = find(context);
+            if (found.isPresent()) {
+                return rules.getName(found.get().getSubjectX500Principal().getName());
+            }
+        } catch (ReflectiveOperationException | RuntimeException | IOException error) {
+            // as without a certificate
         }
+        return KafkaPrincipal.ANONYMOUS.getName();
     }
 
     private static Optional<X509Certificate> find(FilterContext context)

@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.ToDoubleFunction;
+import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import sluice.kafka.Gateway;
@@ -24,6 +25,7 @@ final class Proxy implements AutoCloseable {
     private final Settings settings;
     private final Gateway gateway;
     private final ProxyMeters meters;
+    private final SslPrincipalMapper principalRules;
     private final TopicNames names = new TopicNames();
     private final AtomicLong unreadableNs = new AtomicLong(System.nanoTime() - UNREADABLE_NS - 1);
     private final Connections connections;
@@ -36,6 +38,7 @@ final class Proxy implements AutoCloseable {
 
     Proxy(Settings settings) {
         this.settings = settings;
+        this.principalRules = SslPrincipalMapper.fromRules(settings.principalRules);
         this.gateway = new Gateway(settings);
         this.meters = new ProxyMeters(gateway, settings);
         this.connections = new Connections(meters);
@@ -65,6 +68,10 @@ final class Proxy implements AutoCloseable {
 
     Settings settings() {
         return settings;
+    }
+
+    SslPrincipalMapper principalRules() {
+        return principalRules;
     }
 
     Gateway gateway() {

@@ -366,7 +366,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     private Client client(RequestHeaderData header, FilterContext context) {
         if (certifiedUser == null) {
-            certifiedUser = Certificate.userOf(context);
+            certifiedUser = Certificate.userOf(context, proxy.principalRules());
         }
         String user = login.user().isEmpty() ? certifiedUser : login.user();
         return new Client(user, header.clientId() == null ? "" : header.clientId());
