@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def brokers(tmp_path: Path) -> Iterator[tuple[str, str]]:
         "sluice.gateway.name": "plugin",
     }
     with Broker(tmp_path / "broker", properties, plugins=[plugin_jar()]):
-        ensure_topics(load_settings().topics, {"bootstrap.servers": servers})
+        ensure_topics(replace(load_settings().topics, partitions=1), {"bootstrap.servers": servers})
         each = QuotaEntity(user=DEFAULT, client_id=DEFAULT)
         publish_limits(servers, [QuotaEntry(each, QuotaKind.PRODUCER_BYTE_RATE, 1e9)], 1, {})
         with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
@@ -86,6 +87,19 @@ def brokers(tmp_path: Path) -> Iterator[tuple[str, str]]:
 def produce(servers: str, client_id: str, login: Mapping[str, Any]) -> None:
     with closing(KafkaProducer(bootstrap_servers=servers, client_id=client_id, **login)) as producer:
         producer.send("orders", bytes(50_000)).get(20)
+
+
+def produce_when_limits_are_known(
+    events_at: str, gateway: str, servers: str, client_id: str, login: Mapping[str, Any]
+) -> None:
+    """Produce through a gateway; before it knows the limits all client-ids of a user have one counter."""
+
+    def is_known() -> bool:
+        produce(servers, f"{client_id}-first", login)
+        return bool(users_of(events_at, gateway, f"{client_id}-first"))
+
+    eventually(is_known)
+    produce(servers, client_id, login)
 
 
 def users_of(servers: str, gateway: str, client_id: str) -> set[str | None]:
@@ -134,18 +148,18 @@ def test_a_client_is_the_user_that_the_page_says_on_every_way_in(brokers: tuple[
     mirrored = client_quotas(read_cluster_quotas({"bootstrap.servers": servers}))[0]
     assert {entry.entity.user for entry in mirrored} == {nobody[QUOTAS], named[QUOTAS]}
 
-    produce(servers, "nobody-direct", {})
-    produce(secured, "named-direct", LOGIN)
+    produce_when_limits_are_known(servers, "plugin", servers, "nobody-direct", {})
+    produce_when_limits_are_known(servers, "plugin", secured, "named-direct", LOGIN)
     eventually(lambda: users_of(servers, "plugin", "nobody-direct") == {nobody[PLUGIN]})
     eventually(lambda: users_of(servers, "plugin", "named-direct") == {named[PLUGIN]})
 
     with proxy_in_front_of(tmp_path / "plain", servers) as proxy:
-        produce(proxy.bootstrap_servers, "nobody-proxied", {})
+        produce_when_limits_are_known(servers, "proxy", proxy.bootstrap_servers, "nobody-proxied", {})
         eventually(lambda: users_of(servers, "proxy", "nobody-proxied") == {nobody[PROXY]})
     jaas = f'{PLAIN} username="{NAME}" password="secret";'
     login = f", security.protocol: sasl_plaintext, sasl.mechanism: PLAIN, sasl.jaas.config: '{jaas}'"
     with proxy_in_front_of(tmp_path / "secured", secured, login) as proxy:
-        produce(proxy.bootstrap_servers, "named-proxied", LOGIN)
+        produce_when_limits_are_known(servers, "proxy", proxy.bootstrap_servers, "named-proxied", LOGIN)
         eventually(lambda: users_of(servers, "proxy", "named-proxied") == {named[PROXY]})
 
     with Gateway({"bootstrap.servers": servers}, GatewayOptions("python", when_full=WhenFull.DROP)) as gateway:
