@@ -1,13 +1,14 @@
 """Faults of the records of the answer topics, looked for in many records at once."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from sluice.state.contract.records import MAX_INT32
 
 Mask = npt.NDArray[np.bool_]
 """True or false for each of some records."""
@@ -73,14 +74,14 @@ class TimeBounds(NamedTuple):
 class RequestsTopic(NamedTuple):
     """The requests topic, and by partition the offset after the newest event that an answer may be of.
 
-    `topic_id` is Kafka's, or empty. `former` are the ends of topics of this name before it, by their ids; None where
-    they aren't known. An answer without an id is of the one that is `unnamed`.
+    `topic_id` is Kafka's, or empty. `former` are the ids of topics of this name before it; their ends aren't known, as
+    events may have come after the last look. An answer without an id is of the one that is `unnamed`.
     """
 
     name: str
     ends: Sequence[int]
     topic_id: str = ""
-    former: Mapping[str, Sequence[int] | None] = MappingProxyType({})
+    former: Sequence[str] = ()
     unnamed: str = ""
 
     def ids(self, said: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -92,12 +93,12 @@ class RequestsTopic(NamedTuple):
     ) -> Mask:
         """True for each source record that is no event of the topic, or of one before it."""
         numbers, positions = (pc.fill_null(column, 0).to_numpy().astype(np.uint64) for column in (partitions, offsets))
-        is_there = np.zeros(len(numbers), np.bool_)
-        for topic_id, known_ends in {**self.former, self.topic_id: self.ends}.items():
-            # As unsigned numbers, of which those below 0 are the greatest. A partition that isn't there ends at 0.
-            ends = np.asarray([_NO_END] if known_ends is None else [*known_ends, 0], np.uint64)
-            is_there |= holds(pc.equal(ids, topic_id)) & (positions < ends[np.minimum(numbers, len(ends) - 1)])
-        return ~is_there | ~holds(pc.equal(topics, self.name))
+        # As unsigned numbers, of which those below 0 are the greatest. A partition that isn't there ends at 0.
+        ends = np.asarray([*self.ends, 0], np.uint64)
+        is_there = holds(pc.equal(ids, self.topic_id)) & (positions < ends[np.minimum(numbers, len(self.ends))])
+        was_there = holds(pc.is_in(ids, pa.array(self.former, pa.string())))
+        lacks: Mask = ~(is_there | was_there & (numbers <= MAX_INT32) & (positions < _NO_END))
+        return lacks | ~holds(pc.equal(topics, self.name))
 
 
 def holds(condition: pa.ChunkedArray) -> Mask:

@@ -108,7 +108,7 @@ class _Ends(msgspec.Struct):
     ends: list[int]
     covered: bool = False
     topic_id: str = ""
-    former: dict[str, list[int] | None] = {}
+    former: list[str] = []
     unnamed: str = ""
 
 
@@ -154,15 +154,14 @@ class RequestEnds:
         if topic_id in ("", last.topic_id):
             return structs.replace(last, ends=_greatest(last.ends, now))
         if last.batch_id < 0:
-            before: dict[str, list[int] | None] = dict.fromkeys(self._known_ids() - {topic_id})
+            before = self._known_ids() - {topic_id}
             unnamed = "" if "" in before else topic_id
-            return structs.replace(last, ends=now, topic_id=topic_id, former=before, unnamed=unnamed)
+            return structs.replace(last, ends=now, topic_id=topic_id, former=sorted(before), unnamed=unnamed)
         if not last.topic_id and _greatest(last.ends, now) == now:
             # An earlier release asked for no id. Had the topic been made again since, it would hardly be as long.
             return structs.replace(last, ends=now, topic_id=topic_id, unnamed=topic_id)
-        former = last.former | {last.topic_id: last.ends}
-        ends = _greatest(former.pop(topic_id, None) or [], now)
-        return structs.replace(last, ends=ends, topic_id=topic_id, former=former)
+        former = sorted({*last.former, last.topic_id} - {topic_id})
+        return structs.replace(last, ends=now, topic_id=topic_id, former=former)
 
 
 def _greatest(known: Sequence[int], now: Sequence[int]) -> list[int]:
