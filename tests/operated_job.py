@@ -8,7 +8,7 @@ record that it publishes and before any commit to a table.
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -48,6 +48,7 @@ from sluice.streaming.enforce import batch_properties, planning
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
 from sluice.streaming.leadership.leader_epochs import new_epoch
 from sluice.streaming.queries.gated_query import GatedQuery
@@ -210,9 +211,16 @@ class Requests(list[tuple[int, Record]]):
 class Enforce(EnforceQuery):
     """The enforce query, whose stages run in this process."""
 
-    def __init__(self, cluster: "Cluster", settings: Settings, watch: QuotaWatch, epoch: LeaderEpoch | None) -> None:
+    def __init__(
+        self,
+        cluster: "Cluster",
+        settings: Settings,
+        watch: QuotaWatch,
+        epoch: LeaderEpoch | None,
+        topic: RequestsTopicWatch,
+    ) -> None:
         self._cluster = cluster
-        super().__init__(cluster.spark, settings, watch, epoch=epoch)
+        super().__init__(cluster.spark, settings, watch, epoch=epoch, topic=topic)
         self._files = Checkpoint(settings.enforce.checkpoint).spark
         self._stages = planner(settings, self._pipeline), combiner(self._pipeline)
         self._decider = PageDecider(settings, self._pipeline)
@@ -242,7 +250,7 @@ class Enforce(EnforceQuery):
             self._cluster.burn()
             self._cluster.kafka.publish(topic, value, key, epoch)
 
-    def _written(self, since_ms: int) -> Iterator[tuple[str, bytes]]:
+    def _written(self, since_ms: int) -> Iterator[tuple[tuple[object, ...], bytes]]:
         topics = self._settings.topics
         for name in (topics.decisions, topics.dead_letters):
             for _, record in self._cluster.kafka[name].counting(since_ms):
@@ -281,13 +289,14 @@ class Enforce(EnforceQuery):
         ]
 
 
-def answered_event(value: bytes | None) -> str:
+def answered_event(value: bytes | None) -> tuple[object, ...]:
     """The event that a decision or dead letter answers, as the query reads it; nothing for a foreign record."""
     try:
         answer = json.loads(value or b"{}")
     except ValueError:
-        return ""
-    return str(answer.get("decision_id") or answer.get("source"))
+        return ()
+    source = answer.get("source", {})
+    return answer.get("source_topic_id"), answer.get("decision_id"), *source.values()
 
 
 class Driver:
@@ -305,7 +314,9 @@ class Driver:
         if (pending := pending_batch(checkpoint)) is not None:
             self.watch.keep_snapshot_of(pending)
         epoch = None if checkpoint.is_local else self._new_epoch(kafka, settings.topics.decisions, checkpoint)
-        enforce, audit = Enforce(cluster, settings, self.watch, epoch), AuditQuery(cluster.spark, settings)
+        topic = RequestsTopicWatch(settings)
+        topic.begin()
+        enforce, audit = Enforce(cluster, settings, self.watch, epoch, topic), AuditQuery(cluster.spark, settings)
         for table in audit._writer.tables:
             if not Path(table.path).exists():  # to look into each takes long
                 create_table(table, {})
@@ -360,6 +371,7 @@ class Backup(NamedTuple):
     folder: Path
     pages: int | None
     topics: dict[str, str]
+    requests_topics: int
 
 
 class Cluster:
@@ -380,12 +392,18 @@ class Cluster:
         for target, value in (
             ("sluice.streaming.enforce.query.now_ms", lambda: self.kafka.now_ms),
             ("sluice.streaming.enforce.batch_properties.TaskContext", SimpleNamespace(get=lambda: self.context)),
-            ("sluice.streaming.audit.query.current_ends", lambda _: [self.kafka[topics.requests].end]),
+            ("sluice.streaming.audit.query.current_ends", lambda _: self._requests_end()),
+            ("sluice.streaming.enforce.requests_topic.connect", lambda *_: nullcontext()),
+            ("sluice.streaming.enforce.requests_topic.topic_id_now", lambda _, name: self.kafka[name].id),
             ("sluice.streaming.audit.query.add_files", self._burning(delta_files.add_files)),
             ("sluice.streaming.audit.query.merge_metrics", self._burning(quota_metrics.merge_metrics)),
             ("sluice.streaming.balances.stored_state.stored_pages", stored_pages),
         ):
             self._patches.enter_context(patch(target, value))
+
+    def _requests_end(self) -> tuple[list[int], str]:
+        topic = self.kafka[self.settings.topics.requests]
+        return [topic.end], topic.id
 
     def close(self) -> None:
         """Give the job its own parts back."""
@@ -438,17 +456,21 @@ class Cluster:
         for number, source in enumerate(self._copied()):
             if source.exists():
                 shutil.copytree(source, folder / str(number))
-        return Backup(folder, self.settings.state.pages, {name: topic.id for name, topic in self.kafka.items()})
+        ids = {name: topic.id for name, topic in self.kafka.items()}
+        return Backup(folder, self.settings.state.pages, ids, len(list(self.topics(self.settings.topics.requests))))
 
     def restore(self, backup: Backup, parts: set[int]) -> None:
         """Put these parts of a backup in the place of what is there, but for those of a topic that was made again.
+
+        Nothing knows the id of a requests topic that came after the backup and went before its restore.
 
         Tables without the audit checkpoint of their time get a new one, which reads all that the topics have.
         """
         self.driver = None
         made_again = {name for name, topic in self.kafka.items() if topic.id != backup.topics[name]}
         parts = parts - (ENFORCE if self.settings.topics.requests in made_again else set())
-        parts -= AUDIT | TABLES if self.settings.topics.decisions in made_again else set()
+        since = len(list(self.topics(self.settings.topics.requests))) - backup.requests_topics
+        parts -= AUDIT | TABLES if self.settings.topics.decisions in made_again or since > 1 else set()
         if TABLES & parts and not AUDIT & parts:
             self.set("audit", checkpoint=self._new_name(self.settings.audit.checkpoint))
         if ENFORCE & parts:

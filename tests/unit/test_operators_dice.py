@@ -26,7 +26,7 @@ from tests.operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Clu
 
 KINDS = ("produce", "mutation", "tenant", "hostile", "forged decision", "forged letter")
 REQUESTS, DECISIONS, LETTERS = (getattr(DEFAULTS.topics, name) for name in ("requests", "decisions", "dead_letters"))
-MADE_AGAIN = ((DECISIONS, LETTERS),)
+MADE_AGAIN = ((REQUESTS,), (REQUESTS,), (DECISIONS, LETTERS), (REQUESTS, DECISIONS, LETTERS))
 
 RESTORED = (ENFORCE, AUDIT, ENFORCE | AUDIT, TABLES, AUDIT | TABLES, ENFORCE | AUDIT | TABLES)
 
@@ -159,7 +159,7 @@ class OperatedJob(RuleBasedStateMachine):
 
     @rule(names=st.sampled_from(MADE_AGAIN))
     def make_topics_again(self, names: tuple[str, ...]) -> None:
-        """The topics of answers are deleted and created, once the tables have all."""
+        """The requests topic alone, that of its answers, or all, as on another Kafka cluster."""
         if DECISIONS in names:
             self.cluster.stop()
         elif self.cluster.driver is None:
