@@ -1,5 +1,6 @@
 """Proxies whose clients log in: the user is what the broker has accepted, or the name in the client's certificate."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -72,6 +73,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[Broker, Settings]]:
         f"{listener}plain.sasl.jaas.config": (
             f'{PLAIN} username="admin" password="admin" user_admin="admin" user_alice="alice";'
         ),
+        f"{listener}plain.connections.max.reauth.ms": "3000",
         f"{listener}scram-sha-256.sasl.jaas.config": (
             "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         ),
@@ -125,6 +127,23 @@ def test_the_user_is_whom_the_broker_has_let_in(secure: tuple[Broker, Settings],
             client.list_topics(timeout=3)
 
     assert all(charged(broker)[user] < SENT + 5_000 for user in LOGINS)
+
+
+def test_a_client_that_logs_in_again_stays_who_it_is(secure: tuple[Broker, Settings], tmp_path: Path) -> None:
+    """On the same connection, which the broker would close after 3 s (KIP-368)."""
+    broker, settings = secure
+    failed: list[Any] = []
+    with KafkaGateway(tmp_path / "proxy", settings) as gateway:
+        login = {"security.protocol": "SASL_PLAINTEXT", **LOGINS["alice"], "error_cb": failed.append}
+        producer = confluent_kafka.Producer({"bootstrap.servers": gateway.bootstrap_servers, **login})
+        for _ in range(20):
+            producer.produce("orders", bytes(50_000))
+            assert producer.flush(20) == 0
+            time.sleep(0.5)
+        eventually(lambda: charged(broker).get("alice", 0) >= 1_000_000)
+
+    assert not failed
+    assert "is closed: " not in (tmp_path / "proxy" / "proxy.log").read_text()
 
 
 def test_a_proxy_connects_to_brokers_by_the_tls_and_the_login_of_its_settings(tmp_path: Path) -> None:
