@@ -43,11 +43,9 @@ OF_ALICE = CounterId(PRODUCE, False, "alice", "", None, -1)
 OF_SHOP = CounterId(PRODUCE, False, "", "", None, -1, "shop")
 
 
-def live_model(decisions: Iterable[Json], ends: Iterable[WaitEnd] = ()) -> LiveModel:
-    """The model after it read these decisions, and the ends of waits by raised limits."""
+def live_model(decisions: Iterable[Json]) -> LiveModel:
     model = LiveModel()
     read(model, decisions)
-    model.end_waits(ends)
     return model
 
 
@@ -121,7 +119,8 @@ def test_a_raised_limit_ends_the_waits_for_it_and_no_others(
     quotas = QuotasTable(tables.quotas)
     quotas.alter(lambda _: raised, "me", START + timedelta(seconds=70))
 
-    model = live_model(decisions, raised_limits(quotas.history()))
+    model = live_model(decisions)
+    next(WeekMinutes(tables, lambda changes: model.end_waits(raised_limits(changes))).renewals())
 
     assert reported(tables)[0] == [waited_ms]
     assert console_minutes(tables) == live_minutes(model) == minutes
