@@ -14,6 +14,7 @@ import typer
 
 from scripts.benchmarks.report import table
 from scripts.command import run_command
+from scripts.scenarios.months import run_months
 from scripts.testbed.processes import descendants, resident_mib
 from scripts.testbed.reconciliation import reconcile_counts
 from scripts.testbed.rig import Rig, run_scenario
@@ -68,6 +69,10 @@ class SoakOptions:
       ./scripts/soak                                     30 minutes over a million entities
       ./scripts/soak --hot --seconds 600                 one entity with a million requests and more
       ./scripts/soak --seconds 60 --entities 20000       a short try
+
+    With --months there is no load. Tables, their logs and the compacted topics are filled as so many months would, on
+    a real broker, in some minutes: one commit stands for 1 440, and files become a day older with each maintenance.
+    What is there then, what a commit takes, and the start of gateways and job are printed; .work/soak has the tables.
     """
 
     seconds: Annotated[float, typer.Option(min=30, help="Length of the measurement in seconds.")] = 1800.0
@@ -75,6 +80,9 @@ class SoakOptions:
     rate: Annotated[float, typer.Option(min=1, max=1e9, help="Requests/s.")] = 2000.0
     hot: Annotated[bool, typer.Option("--hot", help="One single user sends everything; --entities is ignored.")] = False
     seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 1
+    months: Annotated[
+        int, typer.Option(min=0, help="Months that tables and topics are to be old; the others are ignored then.")
+    ] = 0
 
 
 Sample = Mapping[str, float]
@@ -114,6 +122,8 @@ def trends(samples: Sequence[Sample], rate_per_s: float) -> list[Trend]:
 
 def run_soak(options: SoakOptions) -> int:
     """Run it; 0 if everything is flat and balances, 1 if not."""
+    if options.months:
+        return run_scenario("soak", _SECTIONS, lambda rig, _: run_months(rig, options.months))
     return run_scenario("soak", _SECTIONS, lambda rig, _: _is_flat_and_balanced(rig, options))
 
 
