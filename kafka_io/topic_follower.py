@@ -1,6 +1,7 @@
 """Follows a topic in the background: its past first, then every new record, across outages."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event
@@ -18,8 +19,17 @@ CLOSE_S = 0.5
 """Longest wait for the end of the threads: kafka-python searches long for a broker that is gone."""
 
 
+READ_AGAIN_S = 60.0
+"""Shortest time between two times that a topic is read again because its reader asks for it."""
+
+
 def _nothing() -> None:
     """Do nothing, as a follower does by default."""
+
+
+def _no() -> bool:
+    """Ask for nothing, as a follower does by default."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,8 @@ class Reading:
     `since_ms`, `fenced` and `on_restart` are those of TopicReader. `on_record` is called with key and value of every
     record; if it raises, the record is counted and skipped. `on_caught_up` is called once, when all records that
     existed at the start have been read; the follower ends there if `ends_there`. While a broker answers, `on_idle` is
-    called at least every POLL_MS.
+    called at least every POLL_MS. `has_gaps` is asked then: if records are missing that the topic keeps no more, it is
+    read from its beginning again, at most every READ_AGAIN_S.
     """
 
     topic: str
@@ -40,6 +51,7 @@ class Reading:
     on_restart: Callable[[], None] = _nothing
     on_caught_up: Callable[[], None] = _nothing
     on_idle: Callable[[], None] = _nothing
+    has_gaps: Callable[[], bool] = _no
 
 
 class TopicFollower(BackgroundService):
@@ -56,6 +68,7 @@ class TopicFollower(BackgroundService):
             kafka, reading.topic, reading.since_ms, fenced=reading.fenced, on_restart=reading.on_restart
         )
         self._reading = reading
+        self._read_again_s = 0.0  # on the monotonic clock
         super().__init__(
             f"reader-{reading.topic}",
             self._follow,
@@ -96,3 +109,6 @@ class TopicFollower(BackgroundService):
             if self._reading.ends_there:
                 self.stopped.set()
         self._reading.on_idle()
+        if self._reading.has_gaps() and time.monotonic() >= self._read_again_s:
+            self._read_again_s = time.monotonic() + READ_AGAIN_S
+            self.reader.read_again("has removed records that weren't read")

@@ -163,6 +163,10 @@ class TopicReader:
             if not polled:
                 ends = {partition: min(end, ends.get(partition, end)) for partition, end in self._ends().items()}
 
+    def read_again(self, reason: str) -> None:
+        """Go on from the beginning of the topic, not within what `read` gives. Raises TopicLostError."""
+        self._begin_again(f"{reason}; it is read from its beginning")
+
     def is_caught_up(self) -> bool:
         """True if all records that existed when reading began have been read."""
         if not self._caught_up and self._positions:

@@ -105,7 +105,7 @@ def _publish_difference(
 
 def _is_complete(view: LimitsView, version: int) -> bool:
     """True if readers of the topic know that `version` is in force."""
-    return view.in_force is not None and view.in_force.version == version
+    return view.in_force is not None and view.in_force.version == version and not view.missed_removals
 
 
 def _is_news(state: State, known: State | None) -> bool:

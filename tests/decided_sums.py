@@ -53,6 +53,7 @@ def sums_of(
     job_id: str | None = "test",
     quota_version: int = 1,
     span_ms: int = SPAN_MS,
+    decided_at_ms: int = 0,
 ) -> list[bytes]:
     """The records of the sums topic of one micro-batch that made these decisions, a new one by default."""
     sums, records = DecidedSums(span_ms), []
@@ -62,4 +63,5 @@ def sums_of(
             records.append(json.dumps({"heartbeat": heartbeat}).encode())
         else:
             add_decision(sums, decision)
-    return [*records, *sums.records(job_id, next(_BATCHES) if batch is None else batch, quota_version)]
+    number = next(_BATCHES) if batch is None else batch
+    return [*records, *sums.records(job_id, number, quota_version, decided_at_ms)]

@@ -81,7 +81,12 @@ class Gateway:
             on_restart=self._in_force.forget_kept_orders,
             on_caught_up=lambda: self._on_read(self._sums_reader),
         )
-        limits = Reading(self.options.limits_topic, self._on_limit, on_restart=self._in_force.restart_limits)
+        limits = Reading(
+            self.options.limits_topic,
+            self._on_limit,
+            on_restart=self._in_force.restart_limits,
+            has_gaps=self._in_force.missed_removals,
+        )
         self._sums_reader = TopicFollower(kafka, sums)
         self._waits_reader = TopicFollower(kafka, waits)
         self._limits_reader = TopicFollower(kafka, limits)

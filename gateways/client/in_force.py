@@ -161,6 +161,10 @@ class InForce:
         """Begin with no limits when the topic begins again; those in force stay until a version is complete."""
         self._limits_view = LimitsView()
 
+    def missed_removals(self) -> bool:
+        """True if limits are known that the topic has removed: it has to be read from its beginning."""
+        return self._limits_view.missed_removals
+
     def relax(self) -> None:
         """Shorten or end the waits whose limit was raised or removed."""
         limits = self.limits

@@ -110,7 +110,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
         TopicFollower(sources.kafka, each)
         for each in (
             Reading(topics.decisions, on_decision, decisions_since_ms, fenced=True, on_restart=model.forget),
-            Reading(topics.limits, on_limit, on_restart=limits.begin_again),
+            Reading(topics.limits, on_limit, on_restart=limits.begin_again, has_gaps=lambda: limits.missed_removals),
             Reading(topics.dead_letters, on_dead_letter, dead_letters_since_ms),
         )
     ]

@@ -586,9 +586,11 @@ class Sums(msgspec.Struct, omit_defaults=True, gc=False):
     """Record of the sums topic: what gateways need to know of a micro-batch's decisions.
 
     A record has sums, a heartbeat or an answer. A counter has one sum in a micro-batch, so a reader that has taken one
-    of the same job and of this micro-batch or one of the next 99 leaves it out: a micro-batch that is repeated
-    publishes the same sums again. Record key: the number of the task, so that the sums of a counter are in one
-    partition. Readers must ignore unknown fields. An array without its last elements has their defaults.
+    of the same job and of this micro-batch or one of the next 99 leaves it out, unless this one has a later
+    `decided_at_ms`: a micro-batch that is repeated publishes the same sums again, with the same time, and a job that
+    goes on from a backup of its checkpoint gives its numbers to other micro-batches. Record key: the number of the
+    task, so that the sums of a counter are in one partition. Readers must ignore unknown fields. An array without its
+    last elements has their defaults.
     """
 
     job_id: Annotated[str | None, _says("The job that decided: made with its checkpoint.")] = None
@@ -604,6 +606,9 @@ class Sums(msgspec.Struct, omit_defaults=True, gc=False):
     answer: Annotated[
         Decision | None, _says("A decision on mutations, for the gateway that waits for it to execute them.")
     ] = None
+    decided_at_ms: Annotated[
+        EventMs, Meta(description="The time of the micro-batch, that of its first attempt. Only with sums.")
+    ] = 0
 
 
 class LimitKey(msgspec.Struct, frozen=True):

@@ -115,7 +115,9 @@ class LimitsView:
 
     `in_force` is None until a version is complete, and then stays at the last complete version. `elastic` and `storage`
     are the last states, None if nobody has said one. `garbage` counts records that Sluice would not have written; they
-    are ignored.
+    are ignored. `missed_removals` is True while the last version to end had fewer quotas than are known: this reader
+    was away for longer than the topic keeps removals (`delete.retention.ms`), so no version will be complete until it
+    reads the topic from its beginning.
     """
 
     def __init__(self) -> None:
@@ -123,6 +125,7 @@ class LimitsView:
         self.elastic: ElasticState | None = None
         self.storage: StorageState | None = None
         self.garbage = 0
+        self.missed_removals = False
         self._entries: dict[bytes, QuotaEntry] = {}
         self._ignored: set[bytes] = set()
 
@@ -138,7 +141,7 @@ class LimitsView:
 
     def begin_again(self) -> None:
         """Forget the records: the topic was made again. The limits in force stay until a version is complete."""
-        self._entries, self._ignored = {}, set()
+        self._entries, self._ignored, self.missed_removals = {}, set(), False
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take over one record. Raises InvalidQuotaError for garbage, which is counted and changes nothing."""
@@ -170,7 +173,9 @@ class LimitsView:
             end = _VERSION_END.decode(value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
-        if end.count != len(self._entries) + len(self._ignored):
+        known = len(self._entries) + len(self._ignored)
+        self.missed_removals = end.count < known
+        if end.count != known:
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow

@@ -52,7 +52,7 @@ TARGET_MS = 100
 
 REPEATED_BATCHES = 100
 """Most micro-batches from the newest one back to a repeated one. A lower number is that of a job that goes on from a
-backup of its checkpoint."""
+backup of its checkpoint, whatever its time: clocks may be wrong."""
 
 _SIZE_WEIGHT = 0.02
 """Weight of the newest fetch in the mean size of the counter's fetches."""
@@ -189,24 +189,32 @@ class CounterShare(msgspec.Struct, gc=False):
     _target_until_ms: int = 0
     _job_id: str | None = None  # of the newest sum that was applied
     _batch: int = -1
+    _batch_ms: int = 0
 
-    def is_new(self, job_id: str | None, batch: int) -> bool:
+    def is_new(self, job_id: str | None, batch: int, decided_at_ms: int = 0) -> bool:
         """Note a sum of this job's micro-batch. Returns False if it was applied before: the micro-batch was repeated.
+
+        A repeated one is decided at the time at which it was begun first. One with a lower number and a later time is
+        of a job that goes on from a backup of its checkpoint, and is another one.
 
         >>> counter = CounterShare()
         >>> counter.is_new("3f", 7), counter.is_new("3f", 7), counter.is_new("3f", 8), counter.is_new("4a", 0)
         (True, False, True, True)
         >>> counter.is_new("4a", 5_000), counter.is_new("4a", 4_901), counter.is_new("4a", 4_900)
         (True, False, True)
+        >>> [counter.is_new("5b", *each) for each in ((30, 9_000), (30, 9_000), (12, 9_700), (12, 9_700), (13, 9_800))]
+        [True, False, True, False, True]
         """
         if self._batch - REPEATED_BATCHES < batch <= self._batch and job_id == self._job_id:
-            return False
-        self._job_id, self._batch = job_id, batch
+            is_later = 0 < self._batch_ms < decided_at_ms  # 0 before an earlier release said it
+            if not is_later:
+                return False
+        self._job_id, self._batch, self._batch_ms = job_id, batch, decided_at_ms
         return True
 
     def reset(self) -> None:
         """Forget all charges; the sums that were applied stay known."""
-        fresh = CounterShare(_job_id=self._job_id, _batch=self._batch)
+        fresh = CounterShare(_job_id=self._job_id, _batch=self._batch, _batch_ms=self._batch_ms)
         for field in self.__struct_fields__:
             setattr(self, field, getattr(fresh, field))
 

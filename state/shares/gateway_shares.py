@@ -231,7 +231,7 @@ class GatewayShares:
 
     def _apply(self, share: CounterShare, decided: CounterSum, of: ReadSums, now_ms: int) -> bool:
         """Apply a sum, unless it was applied before: a micro-batch may be repeated. Returns False then."""
-        if not share.is_new(of.job_id, of.batch or 0):
+        if not share.is_new(of.job_id, of.batch or 0, of.decided_at_ms):
             return False
         if decided.is_reset:
             share.reset()

@@ -47,6 +47,7 @@ class ReadSums(msgspec.Struct, gc=False):
     sums: list[ReadEntity] = []
     heartbeat: DecidedHeartbeat | None = None
     answer: Decision | None = None
+    decided_at_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS)] = 0
 
     def decided_until_ms(self, instance: str) -> int | None:
         """The time of this gateway's newest request in the record; None if it has none."""

@@ -434,9 +434,11 @@ class DecidedSums:
             known.until_ms = timestamp_ms
         return known
 
-    def records(self, job_id: str | None, batch: int, quota_version: int) -> Iterator[bytes]:
+    def records(self, job_id: str | None, batch: int, quota_version: int, decided_at_ms: int = 0) -> Iterator[bytes]:
         """The records of the sums topic, each of about MAX_RECORD_BYTES at most, and of the gateways that it names."""
-        head = _JSON.encode(Sums(job_id, batch, quota_version, self._base_ms, _QUOTAS))[:-1]
+        head = _JSON.encode(Sums(job_id, batch, quota_version, self._base_ms, _QUOTAS, decided_at_ms=decided_at_ms))[
+            :-1
+        ]
         named = [b"[%b,%d]" % (text, max(0, each.until_ms - self._base_ms)) for text, each in self._gateways.items()]
         head += b',"gateways":[' + b",".join(named) + b'],"sums":['
         entities = [*self._entities, *self._summed()]

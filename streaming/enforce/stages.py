@@ -150,7 +150,8 @@ class PageDecider:
             entities = {page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)}
             self._tracked.add(Tracked(entities, counters.evicted))
         key = b"%d" % properties.task  # the same for a counter in all micro-batches
-        for value in sums.records(settings.job_id, properties.batch_id, properties.quota_version):
+        of_batch = properties.batch_id, properties.quota_version, properties.decided_at_ms
+        for value in sums.records(settings.job_id, *of_batch):
             outputs[settings.sums_topic].add(key, value)
         return packed(outputs, parts), written
 

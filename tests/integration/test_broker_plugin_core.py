@@ -8,7 +8,7 @@ from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -256,6 +256,7 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
     storage = view.storage or StorageState(0)
     held = [each.tenant for each in storage.tenants if each.is_held]
     answer: dict[str, Any] = {"garbage": view.garbage, "held": held, "low_disk": storage.low_disk, "version": None}
+    answer["missed"] = view.missed_removals
     if view.in_force is not None:
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
@@ -352,10 +353,12 @@ def random_decision(draw: random.Random, quota: str, instance: str | None, limit
 def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
     """Decided heartbeats and charges of four gateways, and looks at one's own share."""
     now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6, *EXTREME_LIMITS]), []
-    gateways, batches = ["me", "a", "b", "c"], count()
+    gateways, batch, says_time = ["me", "a", "b", "c"], 0, draw.random() < 0.7
     for _ in range(draw.randint(1, 40)):
         now_ms += draw.choice([0, 1, 50, 100, 300, 1_000, 4_000, 12_000])
         kind = draw.random()
+        batch = max(0, batch + draw.choice([1] * 20 + [-1, -7, -120]))  # from a backup of the checkpoint now and then
+        at_ms = now_ms if says_time else 0
         if kind < 0.35:
             for instance in draw.sample(gateways, draw.randint(1, 4)):
                 steps.append(heartbeat_step(instance, now_ms, "h", now_ms - draw.choice([0, 300, 900])))
@@ -365,10 +368,10 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
                 random_decision(draw, quota, draw.choice([*gateways[1:], "d", None]), limit, now_ms)
                 for _ in range(draw.choice([1, 1, 3, 20]))
             ]
-            steps += draw.choice([1, 1, 2]) * sums_steps(made, now_ms, next(batches))
+            steps += draw.choice([1, 1, 2]) * sums_steps(made, now_ms, batch, at_ms)
         elif kind < 0.75:
             decision = random_decision(draw, quota, "me", limit, now_ms) | {"throttled_by": []}
-            steps += sums_steps([decision], now_ms, next(batches))
+            steps += sums_steps([decision], now_ms, batch, at_ms)
         elif kind < 0.76:
             now_ms -= draw.choice([1_000, 3_600_000])
             steps.append({"step_back": True, "now_ms": now_ms})
@@ -376,7 +379,7 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
             entity = {"user": "alice", "client_id": "app"}
             reset = [{"quota": quota, "entity": entity, "limit": limit}]
             decision = {"request_id": "u", "timestamp_ms": now_ms, "api": "Unmute", "charges": reset}
-            steps += sums_steps([decision], now_ms, next(batches))
+            steps += sums_steps([decision], now_ms, batch, at_ms)
         else:
             held_until_ms = draw.choice([0, 0, 0, now_ms + 500])
             charged = draw.random() < 0.7
@@ -386,9 +389,11 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
     return steps
 
 
-def sums_steps(decisions: list[dict[str, Any]], now_ms: int, batch: int) -> list[dict[str, Any]]:
+def sums_steps(
+    decisions: list[dict[str, Any]], now_ms: int, batch: int, decided_at_ms: int = 0
+) -> list[dict[str, Any]]:
     """Reading what a micro-batch with these decisions publishes."""
-    records = sums_of(decisions, batch=batch)
+    records = sums_of(decisions, batch=batch, decided_at_ms=decided_at_ms)
     return [{"record": record.decode(), "now_ms": now_ms} for record in records]
 
 
@@ -511,6 +516,17 @@ def test_a_repeated_micro_batch_resets_a_meter_once(java: JavaCases) -> None:
     assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0, 1, 1, 0]
 
 
+def test_a_micro_batch_of_a_restored_checkpoint_resets_a_meter_though_its_number_is_known(java: JavaCases) -> None:
+    """Its time is later; that of a repeated one is the same."""
+    entity = {"user": "alice", "client_id": "app"}
+    reset = [{"quota": "producer_byte_rate", "entity": entity, "limit": 1_000.0}]
+    unmute = {"request_id": "u", "timestamp_ms": START_MS, "api": "Unmute", "charges": reset}
+    batches = ((30, 5_000), (30, 5_000), (12, 6_000), (12, 6_000), (13, 6_500), (30, 5_000))
+    steps = [step | {"resets": True} for batch in batches for step in sums_steps([unmute], START_MS, *batch)]
+
+    assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0, 1, 1]
+
+
 @pytest.mark.parametrize(("later_ms", "is_forgotten"), [(15_000, 0), (25_000, 1)])
 def test_counters_that_no_own_client_uses_are_forgotten_20_s_after_their_last_sum(
     java: JavaCases, later_ms: int, is_forgotten: int
@@ -571,7 +587,7 @@ def random_record(draw: random.Random) -> bytes:
     gateway: list[Any] = ["me", True, 43]
     counted: list[Any] = [entity, [summed], True]
     heartbeat: dict[str, Any] = {"instance": "a", "request_id": "r", "timestamp_ms": START_MS}
-    record: dict[str, Any] = {"job_id": "3f", "batch": 7, "quota_version": 3, "base_ms": START_MS}
+    record: dict[str, Any] = {"job_id": "3f", "batch": 7, "quota_version": 3, "base_ms": START_MS, "decided_at_ms": 5}
     record |= {"quotas": ["consumer_byte_rate"], "gateways": [gateway], "sums": [counted], "heartbeat": heartbeat}
     wrong: list[Any] = [None, "", "x", "\ud800", "🦊", 0, -1, 0.5, 1.0, 1e31, 2**53, 2**62, 2**63, 10**400, 1e300]
     wrong += [[], {}, True, "x" * 251, json.loads("[" * 200 + "]" * 200)]
@@ -1002,6 +1018,19 @@ def test_a_reader_whose_memory_was_short_reads_every_record_afterwards(java: Jav
     read = java.answer("reader", {"servers": kafka_broker, "topic": topic, "records": 2})
 
     assert read == {"through": True, "unreadable": 1, "errors": 2, "down": False, "read": ["first", "second"]}
+
+
+def test_a_reader_that_misses_records_reads_the_topic_again_but_not_all_the_time(
+    java: JavaCases, kafka_broker: str
+) -> None:
+    topic = new_topic(kafka_broker)
+    with KafkaProducer(bootstrap_servers=kafka_broker) as producer:
+        for value in (b"first", b"second", b"gap"):
+            producer.send(topic, value).get(10)
+
+    read = java.answer("gaps", {"servers": kafka_broker, "topic": topic, "records": 6})
+
+    assert read == {"through": True, "restarts": 1, "down": False, "read": 2 * ["first", "second", "gap"]}
 
 
 def test_events_are_published_after_the_thread_of_kafkas_producer_ended(java: JavaCases, kafka_broker: str) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,6 +11,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from sluice import Gateway
+from sluice.cli.demo.gateways import gateway_options
+from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
@@ -21,9 +25,10 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, limit_key, limit_value
+from sluice.state.quotas.limits import STORAGE_KEY, VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from tests.deciding_side import own_topics
 from tests.integration.job_process import JobProcess
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -191,6 +196,28 @@ def test_a_topic_of_an_earlier_release_is_kept_short_from_now_on(topics: TopicSe
         topics.waits: {"cleanup.policy": "compact", "segment.ms": "60000", "delete.retention.ms": "60000"} | ratio,
         topics.decisions: {},
     }
+
+
+def test_a_gateway_that_was_away_while_removals_went_from_the_topic_reads_it_again(kafka_broker: str) -> None:
+    """As after `delete.retention.ms`: of a quota that was removed meanwhile nothing is there, not even its removal."""
+    settings = replace(with_bootstrap_servers(load_settings(), kafka_broker), topics=own_topics(partitions=1))
+    topic, partition = settings.topics.limits, TopicPartition(settings.topics.limits, 0)
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_broker)) as admin:
+        # a topic that isn't compacted lets its first records be removed, as if it was compacted since
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        ensure_topics(settings.topics, settings.kafka)
+
+        def send(*records: tuple[bytes, bytes]) -> None:
+            with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
+                for key, value in records:
+                    producer.send(topic, value, key).get(30)
+
+        send((limit_key(ALICE), limit_value(ALICE, 0)), (VERSION_KEY, version_end(0, 1)))
+        with Gateway(settings.kafka, gateway_options(settings)) as gateway:
+            eventually(lambda: gateway.stats().limits_version == 0)
+            admin.delete_records({partition: 2})
+            send((limit_key(BOB), limit_value(BOB, 1)), (VERSION_KEY, version_end(1, 1)))
+            eventually(lambda: gateway.stats().limits_version == 1)
 
 
 @pytest.mark.spark

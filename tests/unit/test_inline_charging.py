@@ -749,6 +749,20 @@ def test_a_job_that_goes_on_from_a_backup_counts_at_once(
     assert counter(gateway, PRODUCE, user="alice").others_decided == counted
 
 
+def test_a_job_that_goes_on_from_a_backup_of_some_micro_batches_ago_counts_at_once(gateway: Gateway) -> None:
+    """Its numbers are known, but its times are later; a repeated micro-batch has the time of its first attempt."""
+    charge = {"quota": PRODUCE, "entity": {"user": "alice"}, "limit": BYTES_PER_S, "value": 1.0}
+    decision = {"timestamp_ms": NOW_MS, "instance": "another", "charges": [charge]}
+    gateway.admit(produce(1))
+    for batch, decided_at_ms in ((30, 5_000), (31, 5_500), (31, 5_500), (30, 5_000)):
+        tell(gateway, decision, batch=batch, decided_at_ms=decided_at_ms)
+    assert counter(gateway, PRODUCE, user="alice").others_decided == 2.0
+
+    for batch, decided_at_ms in ((31, 5_500), (12, 9_000), (12, 9_000), (13, 9_500), (14, 10_000), (14, 10_000)):
+        tell(gateway, decision, batch=batch, decided_at_ms=decided_at_ms)
+    assert counter(gateway, PRODUCE, user="alice").others_decided == 5.0
+
+
 def test_a_record_that_nests_too_deep_ends_no_request(gateway: Gateway) -> None:
     """The reader can pass over it, but not a request whose thread has called deeper."""
     nested = "[" * 900 + "]" * 900

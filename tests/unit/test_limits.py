@@ -109,6 +109,28 @@ def test_a_reader_that_comes_after_compaction_knows_the_same(versions: list[list
         assert view.in_force.version == len(versions) - 1
 
 
+@given(VERSIONS, VERSIONS)
+def test_a_reader_that_was_away_while_removals_went_notices_and_knows_all_once_it_reads_anew(
+    before: list[list[QuotaEntry]], missed: list[list[QuotaEntry]]
+) -> None:
+    """Without its whole past no count would fit again."""
+    records = published([*before, *missed])
+    position = len(published(before))
+    last = {key: place for place, (key, _) in enumerate(records)}
+    kept: Records = [
+        (key, value) for place, (key, value) in enumerate(records) if last[key] == place and value is not None
+    ]
+    away = read(records[:position])
+    for key, value in records[position:]:
+        if (key, value) in kept:
+            away.take(key, value)
+
+    fits = away.in_force is not None and away.in_force.version == len(before) + len(missed) - 1
+    assert away.missed_removals is not fits
+    assert away.entries == read(records).entries or away.missed_removals
+    assert not read(kept).missed_removals
+
+
 @given(VERSIONS, st.data())
 def test_a_version_with_a_lost_record_is_never_in_force(versions: list[list[QuotaEntry]], data: st.DataObject) -> None:
     first = published(versions[:1])

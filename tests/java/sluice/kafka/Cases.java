@@ -89,6 +89,8 @@ public final class Cases {
                 return Failing.thread();
             case "reader":
                 return Failing.reader(asked);
+            case "gaps":
+                return Failing.gaps(asked);
             case "sender":
                 return Failing.sender(asked);
             default:
@@ -125,7 +127,7 @@ public final class Cases {
         ObjectNode answer = JSON.createObjectNode().put("garbage", view.garbage());
         ArrayNode held = answer.putArray("held");
         view.storage().held.forEach(held::add);
-        answer.put("low_disk", view.storage().lowDisk);
+        answer.put("low_disk", view.storage().lowDisk).put("missed", view.missedRemovals());
         Quotas quotas = view.inForce();
         if (quotas == null) {
             return answer.putNull("version");

@@ -81,6 +81,41 @@ final class Failing {
         return answer;
     }
 
+    /** What a reader reads whose handler misses records from each "gap" on until the topic is read again. */
+    static JsonNode gaps(JsonNode asked) throws InterruptedException {
+        ArrayNode read = JSON.createArrayNode();
+        CountDownLatch wanted = new CountDownLatch(asked.get("records").intValue());
+        AtomicInteger restarts = new AtomicInteger();
+        TopicReader reader = new TopicReader(asked.get("topic").textValue(), null, client(asked), new TopicReader.Handler() {
+            private boolean hasGap;
+
+            @Override
+            public void take(byte[] key, byte[] value) {
+                String text = new String(value, StandardCharsets.UTF_8);
+                hasGap |= text.equals("gap");
+                read.add(text);
+                wanted.countDown();
+            }
+
+            @Override
+            public void restart() {
+                hasGap = false;
+                restarts.incrementAndGet();
+            }
+
+            @Override
+            public boolean hasGaps() {
+                return hasGap;
+            }
+        });
+        reader.start();
+        boolean isThrough = wanted.await(PATIENCE_S, TimeUnit.SECONDS);
+        ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("restarts", restarts.get());
+        answer.put("down", reader.thread().isDown()).set("read", read);
+        reader.close();
+        return answer;
+    }
+
     /** How many of two events reach the topic if the thread of Kafka's producer ends at the first one's answer. */
     static JsonNode sender(JsonNode asked) throws InterruptedException {
         Map<String, Object> client = client(asked);

@@ -22,7 +22,7 @@ final class CounterShare {
     private static final double RAMP_S = 5.0;
     private static final double SILENT_S = 2.5;
     private static final long TARGET_MS = 100;
-    private static final long REPEATED_BATCHES = 100; // a lower number is of a job that goes on from a backup
+    private static final long REPEATED_BATCHES = 100; // a lower number is of a job that goes on from a backup, whatever its clock
     private static final double SIZE_WEIGHT = 0.02;
 
     /** Stands for all gateways that give no `instance`: they don't charge in line. */
@@ -46,6 +46,7 @@ final class CounterShare {
     private long targetUntilMs;
     private String jobId;
     private long batch = -1; // of the newest sum
+    private long batchMs; // 0 if it doesn't say
 
     /** This gateway's share of the limit now, in units of the quota per second. */
     double share(double limit, AliveGateways gateways, Window window, long nowMs) {
@@ -73,13 +74,18 @@ final class CounterShare {
         return heldUntilMs;
     }
 
-    /** Whether this is the first sum of a job's micro-batch, which may be repeated; it is known from now on. */
-    boolean isNew(String job, long number) {
-        if (number <= batch && number > batch - REPEATED_BATCHES && Objects.equals(job, jobId)) {
+    /**
+     * Whether this is the first sum of a job's micro-batch, which may be repeated; it is known from now on. A lower number
+     * with a later time is of a job that goes on from a backup.
+     */
+    boolean isNew(String job, long number, long decidedAtMs) {
+        boolean isKnown = number <= batch && number > batch - REPEATED_BATCHES && Objects.equals(job, jobId);
+        if (isKnown && (batchMs == 0 || decidedAtMs <= batchMs)) {
             return false;
         }
         jobId = job;
         batch = number;
+        batchMs = decidedAtMs;
         return true;
     }
 
@@ -88,6 +94,7 @@ final class CounterShare {
         CounterShare fresh = new CounterShare();
         fresh.jobId = jobId;
         fresh.batch = batch;
+        fresh.batchMs = batchMs;
         return fresh;
     }
 

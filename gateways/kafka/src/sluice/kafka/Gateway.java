@@ -758,6 +758,11 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         }
 
         @Override
+        public boolean hasGaps() {
+            return limitsView.missedRemovals();
+        }
+
+        @Override
         public void brokers(int count) {
             shares.expect(settings.isProxy ? settings.expectedGateways : count);
         }

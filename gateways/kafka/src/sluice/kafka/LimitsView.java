@@ -35,6 +35,7 @@ final class LimitsView {
     private Quotas inForce;
     private ElasticState elastic = ElasticState.NEUTRAL;
     private StorageState storage = StorageState.NONE;
+    private boolean missedRemovals;
     private long garbage;
 
     /** The quotas of the last complete version; null before the first. */
@@ -50,6 +51,14 @@ final class LimitsView {
     /** Which tenants have used up their storage budgets, by the last record. */
     StorageState storage() {
         return storage;
+    }
+
+    /**
+     * Whether the last version to end had fewer quotas than are known: this reader was away for longer than the topic keeps
+     * removals, and no version will be complete until it reads the topic from its beginning.
+     */
+    boolean missedRemovals() {
+        return missedRemovals;
     }
 
     /** How many records were none that Sluice writes. They change nothing. */
@@ -83,8 +92,10 @@ final class LimitsView {
     private void endVersion(byte[] value) throws IOException {
         JsonNode end = Json.object(value);
         long version = Json.whole(end, "version");
+        long count = Json.whole(end, "count");
+        missedRemovals = count < entries.size();
         // Compaction may have removed records of this version: then a later one ends further on.
-        if (Json.whole(end, "count") == entries.size()) {
+        if (count == entries.size()) {
             Quotas quotas = new Quotas(version);
             for (Entry entry : entries.values()) {
                 entry.addTo(quotas);

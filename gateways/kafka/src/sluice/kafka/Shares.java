@@ -69,7 +69,7 @@ final class Shares {
         for (Sums.CounterSum sum : sums.counters) {
             forgetHeard(nowMs);
             CounterShare share = known(sum.counter);
-            if (!share.isNew(sums.jobId, sums.batch)) {
+            if (!share.isNew(sums.jobId, sums.batch, sums.decidedAtMs)) {
                 continue;
             }
             if (sum.isReset) {

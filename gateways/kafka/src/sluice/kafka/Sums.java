@@ -21,6 +21,9 @@ final class Sums {
     /** The number of the micro-batch; 0 if the record doesn't say. */
     final long batch;
 
+    /** When the micro-batch was begun for the first time; 0 if the record doesn't say. */
+    final long decidedAtMs;
+
     /** What was decided on each counter that gateways in Java keep. */
     final List<CounterSum> counters;
 
@@ -49,6 +52,7 @@ final class Sums {
         jobId = Json.textOrNull(fields, "job_id");
         batch = fields.hasNonNull("batch") ? Json.whole(fields, "batch") : 0;
         Json.check(batch >= 0, "batch is " + batch);
+        decidedAtMs = fields.has("decided_at_ms") ? time(Json.whole(fields, "decided_at_ms")) : 0;
         Json.check(!fields.has("quota_version") || fields.get("quota_version").canConvertToLong()
                 && fields.get("quota_version").isIntegralNumber(), "quota_version is no whole number");
         long baseMs = fields.has("base_ms") ? time(Json.whole(fields, "base_ms")) : 0;

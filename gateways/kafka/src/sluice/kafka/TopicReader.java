@@ -35,6 +35,7 @@ final class TopicReader {
     private static final Duration ASK = Duration.ofSeconds(3);
     private static final long RETRY_MS = 500;
     private static final long LOOK_NS = TimeUnit.SECONDS.toNanos(10);
+    private static final long READ_AGAIN_NS = TimeUnit.SECONDS.toNanos(60);
 
     /** What to do with what is read; all calls come from the reader's thread. */
     interface Handler {
@@ -43,6 +44,11 @@ final class TopicReader {
 
         /** The topic is read from its beginning again, because it was made again or has lost records. */
         void restart();
+
+        /** Whether records are missing that the topic keeps no more; then it is read from its beginning, but seldom. */
+        default boolean hasGaps() {
+            return false;
+        }
     }
 
     /** Besides, it is told every ten seconds how many brokers there are; not while the cluster doesn't say. */
@@ -61,6 +67,8 @@ final class TopicReader {
     private volatile long unreadable;
     private final Fence fence = new Fence();
     private Uuid topicId; // null before the topic was there
+    private boolean hasReadAgain;
+    private long readAgainNs;
     private String said = "";
     private boolean saidUnreadable;
 
@@ -148,7 +156,21 @@ final class TopicReader {
                 positions.put(new TopicPartition(topic, record.partition()), record.offset() + 1);
             }
             noteReading();
+            if (handler.hasGaps() && mayReadAgain()) {
+                LOG.warn("Topic {} has removed records that Sluice hasn't read; it reads it from its beginning", topic);
+                beginAgain();
+                lookAgainNs = System.nanoTime();
+            }
         }
+    }
+
+    private boolean mayReadAgain() {
+        boolean may = !hasReadAgain || System.nanoTime() - readAgainNs >= READ_AGAIN_NS;
+        if (may) {
+            hasReadAgain = true;
+            readAgainNs = System.nanoTime();
+        }
+        return may;
     }
 
     /** Asks how many brokers there are. If the cluster doesn't say, the last number holds, and reading goes on. */
