@@ -189,6 +189,7 @@ class ElasticSettings:
     capacity_out_bytes_per_s: Whole
     disk_min_free_bytes: Whole
     disk_min_free_percent: Annotated[int, Meta(ge=0, le=100)]
+    disk_remembered_s: Int32
 
     @property
     def capacity(self) -> Capacity:

@@ -95,10 +95,15 @@ class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python 
 class LogDirsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
     """kafka-python's admin client whose DescribeLogDirs asks for all topics: its own asks for those that it may see."""
 
-    def describe_all_log_dirs(self) -> list[dict[str, Any]]:
-        """Number and log directories of every broker. Raises KafkaError."""
-        brokers: list[dict[str, Any]] = self._manager.run(self._async_describe_log_dirs, None)
-        return brokers
+    def broker_numbers(self) -> list[int]:
+        """The numbers of the brokers that the cluster has now."""
+        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
+
+    def describe_all_log_dirs(self, broker: int) -> list[dict[str, Any]]:
+        """The log directories of a broker. Raises KafkaError."""
+        [answer] = self._manager.run(self._async_describe_log_dirs, None, [broker])
+        log_dirs: list[dict[str, Any]] = answer["log_dirs"]
+        return log_dirs
 
 
 class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka-python has no types

@@ -69,8 +69,8 @@ class RunningJob:
         self._topic = RequestsTopicWatch(settings)
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
         self._elastic = ElasticWatch(watch, ElasticTable(settings.delta.elastic, settings.delta.storage_options))
-        top, floor = settings.metrics.top_clients, settings.elastic.disk_floor
-        self._storage = StorageWatch(lambda: watch.quotas, top, floor)
+        top, disks = settings.metrics.top_clients, settings.elastic
+        self._storage = StorageWatch(lambda: watch.quotas, top, disks.disk_floor, disks.disk_remembered_s * 1000)
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""

@@ -4,10 +4,9 @@ Kafka takes one quota callback, so who installs Sluice's plugin has no other tha
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sluice.state.contract.records import Load, LogDirectory
+from sluice.state.contract.records import Load
 
 DISK_GUARD = "disk_guard"
 """Name in `throttled_by` of a wait that no quota asked for, but the guard."""
@@ -30,6 +29,7 @@ class DiskFloor(NamedTuple):
     def low(self, measured: Load | None) -> str | None:
         """The first log directory that is low, in words; None if none is.
 
+        >>> from sluice.state.contract.records import LogDirectory
         >>> low = Load(broker_id=2, log_dirs=[LogDirectory("/data", 9_000_000_000, 100_000_000_000)])
         >>> DiskFloor(free_bytes=10_000_000_000).low(low)
         'broker 2: /data has 9000000000 of 100000000000 bytes free'
@@ -42,23 +42,6 @@ class DiskFloor(NamedTuple):
                 whose = "" if measured is None or measured.broker_id is None else f"broker {measured.broker_id}: "
                 return f"{whose}{log_dir.path} has {log_dir.free_bytes} of {log_dir.total_bytes} bytes free"
         return None
-
-
-def low_log_dir(brokers: Iterable[Mapping[str, Any]], floor: DiskFloor) -> str | None:
-    """The first log directory that is low, from kafka-python's answers to DescribeLogDirs; None if none is.
-
-    Brokers say since Kafka 3.3 how large their volumes are and what is usable (KIP-827).
-
-    >>> log_dirs = [{"log_dir": "/data", "total_bytes": 100, "usable_bytes": 5}, {"log_dir": "/old"}]
-    >>> low_log_dir([{"broker": 2, "log_dirs": log_dirs}], DiskFloor(free_percent=10))
-    'broker 2: /data has 5 of 100 bytes free'
-    """
-    for broker in brokers:
-        known = [each for each in broker["log_dirs"] if each.get("total_bytes", -1) > 0]
-        log_dirs = [LogDirectory(each["log_dir"], each["usable_bytes"], each["total_bytes"]) for each in known]
-        if (low := floor.low(Load(broker_id=broker["broker"], log_dirs=log_dirs))) is not None:
-            return low
-    return None
 
 
 class DiskGuard:

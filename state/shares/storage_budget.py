@@ -7,13 +7,14 @@ held as the disk guard holds all: its producers get a trickle, and nobody else w
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import Load, LogDirectory, StorageState, TenantStorage
 from sluice.state.quotas.elastic import holds_until_ms
 from sluice.state.quotas.tenants import Tenants
+from sluice.state.shares.disk_guard import DiskFloor
 
 RELEASED_AT = 0.9
 """Part of the budget at which a tenant is held no more: retention deletes whole segments, so one at its budget would
@@ -22,9 +23,6 @@ else be held and released with each of them."""
 FRESH_MS = 60_000
 """Time for which a gateway believes the last state: some looks may fail, and another driver may take over."""
 
-REMEMBERED_MS = 3_600_000
-"""Time for which replicas that no broker tells of count as they did: a broker is restarted, or its disk replaced."""
-
 MAX_TENANTS = 1_000
 """Most tenants in a state, those nearest to their budgets: it has to fit into a Kafka record."""
 
@@ -32,18 +30,52 @@ MAX_BYTES = 1_000_000
 """Most bytes of these tenants as JSON, below the 1 MiB of a record: a name of 256 characters can take 1.5 kB."""
 
 
-class StoredBytes:
-    """The bytes of each topic on all brokers, by kafka-python's answers to DescribeLogDirs.
+class _LogDir(NamedTuple):
+    """A log directory as a broker has described it, and when."""
 
-    The replicas of a broker that is away, and of a log directory with an error, count by their last answer for
-    REMEMBERED_MS: they are likely to be back, and a tenant that is held isn't to be released meanwhile.
+    path: str
+    said_ms: int
+    directory: LogDirectory | None
+    sizes: Counter[str]
+
+
+class LogDirs:
+    """The log directories of all brokers, by kafka-python's answers to DescribeLogDirs.
+
+    Those of a broker that doesn't answer, and one with an error, count by the last answer for `remembered_ms`: they are
+    likely to be back, and nobody is to be released meanwhile.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[int, Counter[str]]] = {}  # by broker and path: when, and what
+    def __init__(self, remembered_ms: int) -> None:
+        self.remembered_ms = remembered_ms
+        self._known: dict[int, dict[str, _LogDir]] = {}
+        self.unknown: frozenset[int] = frozenset()
+        """The brokers that didn't say anything when they were asked last."""
 
-    def by_topic(self, brokers: Iterable[Mapping[str, Any]], now_ms: int) -> Counter[str]:
-        """The bytes by topic, after these answers. A directory that its broker names no more is gone.
+    def take(self, brokers: Iterable[Mapping[str, Any]], now_ms: int, with_sizes: bool = True) -> None:
+        """Take over the answers of all brokers that were asked now; one without log directories says nothing.
+
+        A directory that its broker names no more is gone. `with_sizes` is for `stored`, which costs more.
+        """
+        answers = {broker["broker"]: broker["log_dirs"] for broker in brokers}
+        for number, log_dirs in answers.items():
+            if log_dirs:
+                before = self._known.get(number, {})
+                now = [_log_dir(each, now_ms, with_sizes) or before.get(each["log_dir"]) for each in log_dirs]
+                self._known[number] = {each.path: each for each in now if each is not None}
+        for number, of_broker in list(self._known.items()):
+            kept = {path: each for path, each in of_broker.items() if now_ms - each.said_ms < self.remembered_ms}
+            self._known[number] = kept
+            if not kept:
+                del self._known[number]
+        self.unknown = frozenset(number for number in {*answers, *self._known} if not answers.get(number))
+
+    def is_empty(self) -> bool:
+        """True if nothing is known of any broker."""
+        return not self._known
+
+    def stored(self) -> Counter[str]:
+        """The bytes of each topic on all brokers.
 
         A replica that moves to another directory of its broker is there twice; the copy that grows doesn't count.
 
@@ -51,22 +83,41 @@ class StoredBytes:
         >>> topics = [{"name": "orders", "partitions": [log, log | {"is_future_key": True}]}]
         >>> log_dirs = [{"log_dir": "/data", "error_code": 0, "topics": topics}]
         >>> first, second = ({"broker": number, "log_dirs": log_dirs} for number in (1, 2))
-        >>> stored = StoredBytes()
-        >>> [stored.by_topic(answers, at_ms)["orders"] for answers, at_ms in (([first, second], 0), ([first], 9_000))]
-        [140, 140]
-        >>> stored.by_topic([first], 3_600_000)["orders"]
-        70
+        >>> known, stored = LogDirs(remembered_ms=60_000), []
+        >>> for answers, at_ms in (([first, second], 0), ([first], 9_000), ([first], 60_000)):
+        ...     known.take(answers, at_ms)
+        ...     stored.append((known.stored()["orders"], set(known.unknown)))
+        >>> stored
+        [(140, set()), (140, {2}), (70, set())]
         """
-        known = self._known
-        for broker in brokers:
-            number, paths = broker["broker"], {log_dir["log_dir"] for log_dir in broker["log_dirs"]}
-            for gone in [key for key in known if key[0] == number and key[1] not in paths]:
-                del known[gone]
-            for log_dir in broker["log_dirs"]:
-                if not log_dir["error_code"]:
-                    known[number, log_dir["log_dir"]] = now_ms, _sizes(log_dir["topics"])
-        self._known = {key: each for key, each in known.items() if now_ms - each[0] < REMEMBERED_MS}
-        return sum((sizes for _, sizes in self._known.values()), Counter[str]())
+        return sum((each.sizes for known in self._known.values() for each in known.values()), Counter[str]())
+
+    def low(self, floor: DiskFloor) -> str | None:
+        """The first log directory that is low, in words; None if none is.
+
+        Brokers say since Kafka 3.3 how large their volumes are and what is usable (KIP-827).
+
+        >>> log_dir = {"log_dir": "/data", "error_code": 0, "topics": [], "total_bytes": 100, "usable_bytes": 5}
+        >>> known = LogDirs(remembered_ms=60_000)
+        >>> known.take([{"broker": 2, "log_dirs": [log_dir, {"log_dir": "/old", "error_code": 0, "topics": []}]}], 0)
+        >>> known.low(DiskFloor(free_percent=10))
+        'broker 2: /data has 5 of 100 bytes free'
+        """
+        for number, known in sorted(self._known.items()):
+            directories = [each.directory for each in known.values() if each.directory is not None]
+            if (low := floor.low(Load(broker_id=number, log_dirs=directories))) is not None:
+                return low
+        return None
+
+
+def _log_dir(said: Mapping[str, Any], now_ms: int, with_sizes: bool) -> _LogDir | None:
+    """The directory of an answer; None if it has an error."""
+    if said["error_code"]:
+        return None
+    directory = None
+    if said.get("total_bytes", -1) > 0:
+        directory = LogDirectory(said["log_dir"], said["usable_bytes"], said["total_bytes"])
+    return _LogDir(said["log_dir"], now_ms, directory, _sizes(said["topics"]) if with_sizes else Counter())
 
 
 def _sizes(topics: Iterable[Mapping[str, Any]]) -> Counter[str]:

@@ -45,7 +45,8 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, state_value
-from sluice.state.shares.disk_guard import DiskFloor, low_log_dir
+from sluice.state.shares.disk_guard import DiskFloor
+from sluice.state.shares.storage_budget import LogDirs
 from sluice.streaming.enforce.storage import read_log_dirs
 from tests.commands import SLUICE
 from tests.integration.plugin_broker import (
@@ -213,11 +214,12 @@ def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_by_a
 
 def test_all_producers_are_held_by_a_proxy_while_a_broker_says_that_its_disk_is_low(proxied: Proxied) -> None:
     """A broker without the plugin, which is asked."""
-    log_dirs = read_log_dirs({"bootstrap.servers": proxied.broker.bootstrap_servers})
-    low = low_log_dir(log_dirs, DiskFloor(free_percent=100))
+    log_dirs = LogDirs(remembered_ms=60_000)
+    log_dirs.take(read_log_dirs({"bootstrap.servers": proxied.broker.bootstrap_servers}), 0)
+    low = log_dirs.low(DiskFloor(free_percent=100))
 
     assert low is not None
-    assert low_log_dir(log_dirs, DiskFloor(free_bytes=1)) is None
+    assert log_dirs.low(DiskFloor(free_bytes=1)) is None
     proxied.tell(StorageState(now_ms(), low_disk=low))
     eventually(lambda: produce(proxied.servers, "unlimited", 3) <= 100_000)
     proxied.tell(StorageState(now_ms()))

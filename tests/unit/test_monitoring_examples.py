@@ -93,7 +93,7 @@ def published() -> dict[str, set[str]]:
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
     clients.on_record(json.dumps(heartbeat_of(load={"handler_idle": 0.5, "log_dirs": log_dirs})).encode())
     health.registry.register(clients)
-    storage = StorageWatch(Quotas, 20, DiskFloor(), lambda: AT_MS)
+    storage = StorageWatch(Quotas, 20, DiskFloor(), 60_000, lambda: AT_MS)
     storage.take(StorageState(AT_MS, [TenantStorage("shop", 7, 5.0, is_held=True)]))
     health.registry.register(storage)
     of_gateway = CollectorRegistry()

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sluice import Request
 from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
+from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, StorageState, TenantStorage
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, MAX_TAG_LENGTH, QuotaEntity
@@ -21,10 +22,11 @@ from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members
 from sluice.state.shares.disk_guard import DiskFloor
-from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, REMEMBERED_MS, StorageRule, StoredBytes
+from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, LogDirs, StorageRule
 from sluice.streaming.enforce.storage import StorageWatch
 from tests.gateway_loop import gateway_loop, quota
 
+HOUR_MS = 3_600_000
 SHOP, BANK = QuotaEntity(tenant="shop"), QuotaEntity(tenant="bank")
 
 
@@ -58,31 +60,118 @@ def broker(number: int, *log_dirs: dict[str, Any]) -> dict[str, Any]:
 
 def test_bytes_of_a_topic_are_those_of_all_replicas_without_copies_that_grow() -> None:
     growing = log_dir(7, path="/other", is_future_key=True)
+    known = LogDirs(HOUR_MS)
 
-    stored = StoredBytes().by_topic([broker(1, log_dir(10, 20)), broker(2, log_dir(12, 20), growing)], 0)
+    known.take([broker(1, log_dir(10, 20)), broker(2, log_dir(12, 20), growing)], 0)
 
-    assert stored["orders"] == 62
+    assert known.stored()["orders"] == 62
 
 
-def test_replicas_that_no_broker_tells_of_count_as_they_did_for_an_hour() -> None:
-    """A tenant would else be released because a broker is away, or a log directory of it."""
+def test_replicas_that_no_broker_tells_of_count_as_they_did_for_as_long_as_a_setting_says() -> None:
+    """A tenant would else be released because a broker is away or frozen, or a log directory of it."""
     first, second, failed = log_dir(10), log_dir(20, path="/other"), log_dir(path="/other", error_code=56)
-    stored = StoredBytes()
-    stored.by_topic([broker(1, first, second), broker(2, first)], 0)
+    known = LogDirs(HOUR_MS)
+    known.take([broker(1, first, second), broker(2, first)], 0)
 
     def bytes_at(now_ms: int, *answers: dict[str, Any]) -> int:
-        return stored.by_topic(answers, now_ms)["orders"]
+        known.take(answers, now_ms)
+        return known.stored()["orders"]
 
     assert bytes_at(10_000, broker(1, first, second)) == 40, "broker 2 is away"
+    assert bytes_at(15_000, broker(1, first, second), broker(2)) == 40, "broker 2 doesn't answer"
+    assert known.unknown == {2}
     assert bytes_at(20_000, broker(1, first, failed), broker(2, first)) == 40
-    assert bytes_at(20_000 + REMEMBERED_MS, broker(1, first, failed), broker(2, first)) == 20
+    assert not known.unknown
+    assert bytes_at(20_000 + HOUR_MS, broker(1, first, failed), broker(2, first)) == 20
 
 
 def test_a_log_directory_that_its_broker_names_no_more_counts_no_more() -> None:
-    stored = StoredBytes()
-    stored.by_topic([broker(1, log_dir(10), log_dir(20, path="/other"))], 0)
+    known = LogDirs(HOUR_MS)
+    known.take([broker(1, log_dir(10), log_dir(20, path="/other"))], 0)
+    known.take([broker(1, log_dir(10))], 10_000)
 
-    assert stored.by_topic([broker(1, log_dir(10))], 10_000)["orders"] == 10
+    assert known.stored()["orders"] == 10
+
+
+class Looks:
+    """A job that guards disks and budgets, and brokers that answer it, or don't."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+        self.watch = StorageWatch(lambda: Quotas(ENTRIES), 1, DiskFloor(free_percent=10), HOUR_MS, lambda: self.now_ms)
+        self.registry = CollectorRegistry()
+        self.registry.register(self.watch)
+
+    def look(self, *answers: dict[str, Any]) -> StorageState:
+        """The state after a look in which these brokers answer."""
+        self.now_ms += 10_000
+        self.watch.look(lambda _: list(answers))
+        assert self.watch.state is not None
+        return self.watch.state
+
+    def unknown(self) -> float | None:
+        return self.registry.get_sample_value("sluice_brokers_disks_unknown")
+
+
+def full_disk(stored: int = 120) -> dict[str, Any]:
+    topics = [{"name": "shop.a", "partitions": [{"partition_size": stored, "is_future_key": False}]}]
+    return {"log_dir": "/data", "error_code": 0, "topics": topics, "total_bytes": 100, "usable_bytes": 5}
+
+
+@pytest.mark.parametrize("away", [[], [broker(2)], [broker(2, {**full_disk(), "error_code": 56, "topics": []})]])
+def test_a_broker_that_is_away_with_a_full_disk_releases_nobody_while_it_is_remembered(
+    away: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It isn't in the cluster any more, doesn't answer, or its log directory has failed, as a full one does."""
+    looks, others = Looks(), broker(1, log_dir(10))
+    low = "broker 2: /data has 5 of 100 bytes free"
+    first = looks.look(others, broker(2, full_disk()))
+    assert (first.low_disk, first.tenants[0].is_held, looks.unknown()) == (low, True, 0.0)
+
+    for _ in range(300):
+        state = looks.look(others, *away)
+        assert (state.low_disk, state.tenants[0].is_held, state.at_ms) == (low, True, looks.now_ms)
+    has_answered = bool(away and away[0]["log_dirs"])
+    assert looks.unknown() == float(not has_answered)
+    assert sum("doesn't say what is on its disks" in message for message in caplog.messages) == (not has_answered)
+
+    looks.now_ms += HOUR_MS
+    state = looks.look(others, *away)
+    assert (state.low_disk, state.tenants[0].is_held) == (None, False)
+
+
+def test_nobody_is_released_while_no_broker_can_be_asked() -> None:
+    """The state is renewed from what is known; a job that knows nothing yet says nothing."""
+    looks = Looks()
+
+    def no_answer(_: object) -> list[dict[str, Any]]:
+        raise KafkaUnavailableError("no broker answers")
+
+    with pytest.raises(KafkaUnavailableError):
+        looks.watch.look(no_answer)
+    assert looks.watch.state is None
+
+    looks.look(broker(2, full_disk()))
+    looks.now_ms += 90_000
+    with pytest.raises(KafkaUnavailableError):
+        looks.watch.look(no_answer)
+    assert looks.watch.state is not None
+    assert (looks.watch.state.at_ms, looks.watch.state.tenants[0].is_held) == (looks.now_ms, True)
+    assert looks.registry.get_sample_value("sluice_cluster_disk_low") == 1.0
+    assert looks.unknown() == 1.0
+
+
+def test_a_broker_that_didnt_answer_is_asked_last() -> None:
+    looks, asked = Looks(), []
+    looks.look(broker(1, log_dir(10)), broker(2))
+
+    def read(late: frozenset[int]) -> list[dict[str, Any]]:
+        asked.append(late)
+        return [broker(1, log_dir(10)), broker(2, log_dir(10))]
+
+    looks.watch.look(read)
+    looks.watch.look(read)
+    assert asked == [{2}, set()]
 
 
 def test_a_tenant_is_held_at_its_whole_budget_and_released_at_nine_tenths() -> None:
@@ -202,7 +291,7 @@ def test_a_gateway_holds_all_producers_while_a_broker_says_that_its_disk_is_low(
 
 def test_the_job_says_once_that_a_disk_is_low_and_has_a_metric(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sluice.storage")
-    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10), lambda: 2), CollectorRegistry()
+    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10), HOUR_MS, lambda: 2), CollectorRegistry()
     registry.register(watch)
     shown = []
     for at_ms, low_disk in enumerate(["broker 2: /data has 5 of 100 bytes free"] * 2 + [None]):
@@ -212,14 +301,17 @@ def test_the_job_says_once_that_a_disk_is_low_and_has_a_metric(caplog: pytest.Lo
     assert shown == [1.0, 1.0, 0.0]
     assert caplog.messages == [
         "a disk is low, so all producers are held: broker 2: /data has 5 of 100 bytes free",
-        "all disks have room again; producers are held no more",
+        "no disk is low any more, as far as brokers say; producers are held no more",
     ]
 
 
 def test_metrics_say_of_no_disk_that_it_is_low_when_gateways_hold_nobody_any_more() -> None:
     """They forget after a minute in which no broker could be asked."""
     now_ms = [1_000]
-    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10), lambda: now_ms[0]), CollectorRegistry()
+    watch, registry = (
+        StorageWatch(Quotas, 1, DiskFloor(free_percent=10), HOUR_MS, lambda: now_ms[0]),
+        CollectorRegistry(),
+    )
     registry.register(watch)
     over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
     watch.take(StorageState(1_000, [over], "broker 2: /data has 5 of 100 bytes free"))
@@ -232,7 +324,7 @@ def test_metrics_say_of_no_disk_that_it_is_low_when_gateways_hold_nobody_any_mor
 
 def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sluice.storage")
-    watch, registry = StorageWatch(Quotas, 1, DiskFloor(), lambda: 2), CollectorRegistry()
+    watch, registry = StorageWatch(Quotas, 1, DiskFloor(), HOUR_MS, lambda: 2), CollectorRegistry()
     registry.register(watch)
     over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
     watch.take(StorageState(0, [over, TenantStorage("bank", 1, 1e6)]))
