@@ -24,7 +24,7 @@ from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, pending_batch
 from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.elastic import ElasticWatch
-from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.query import EnforceQuery, check_can_split
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.storage import StorageWatch
@@ -138,6 +138,7 @@ class RunningJob:
                 check_enforce_checkpoint(settings)
             self._topic.begin()
             if (pending := pending_batch(Checkpoint(settings.enforce.checkpoint))) is not None:
+                check_can_split(pending, settings)
                 self._watch.keep_snapshot_of(pending)
             return EnforceQuery(
                 spark,

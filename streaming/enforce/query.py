@@ -20,7 +20,7 @@ from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.origin import grown_pages, job_identity
+from sluice.streaming.checkpoint.origin import grown_pages, job_identity, new_pages
 from sluice.streaming.checkpoint.page_keys import can_split
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
@@ -39,7 +39,7 @@ from sluice.streaming.errors import CheckpointError, JobError
 from sluice.streaming.leadership.leader_epochs import file_creator
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
-from sluice.streaming.workers.contract import are_batched
+from sluice.streaming.workers.contract import are_batched, broken_contract
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -231,6 +231,23 @@ def _source_topic_id() -> Column:
     """The id of the topic that the event is of; null if the record doesn't say."""
     value = F.col("value").cast("string")
     return F.coalesce(*(F.get_json_object(value, field) for field in ("$.source_topic_id", "$.source.topic_id")))
+
+
+def check_can_split(pending: Batch, settings: Settings) -> None:
+    """Raises CheckpointError if a micro-batch that will be repeated splits pages, and the workers can't.
+
+    It was begun by batched workers, and its decisions may be written already.
+    """
+    before = pending.pages_before or new_pages(settings)
+    if (pending.pages or before) == before or are_batched(settings.enforce.batched_workers):
+        return
+    cure = "set enforce.batched_workers: true until that micro-batch is done"
+    if settings.enforce.batched_workers:
+        cure = f"start the job once with the release of PySpark that began it ({broken_contract()})"
+    raise CheckpointError(
+        f"micro-batch {pending.batch_id}, which will be repeated, splits {before} pages into {pending.pages}, and only"
+        f" batched workers can; {cure}"
+    )
 
 
 _EARLIEST = -2  # in Spark's JSON of offsets

@@ -13,7 +13,10 @@ import pytest
 from pyspark.serializers import SpecialLengths, read_int
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from sluice.configs.settings import Properties, load_settings
+from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.streaming.checkpoint.batch_log import Batch
+from sluice.streaming.enforce.query import check_can_split
+from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.session import worker_daemon
 from sluice.streaming.workers import batched, contract
 from sluice.streaming.workers.batched import Decided, Group, Groups, use_batched_groups
@@ -131,6 +134,26 @@ def test_java_gets_the_same_from_this_release_of_pyspark_by_both_paths() -> None
     assert are_batched(wanted=True)
     assert not are_batched(wanted=False)
     assert PYSPARK.ApplyInPandasWithStateSerializer is own
+
+
+def test_a_pending_split_of_pages_needs_batched_workers_and_the_start_says_so() -> None:
+    """The micro-batch would fail at each attempt. One that splits nothing, or of an earlier release, needs none."""
+    settings = with_pages(256, batched=False)
+    splits = Batch(7, 0, 1_000, pages=512, pages_before=256)
+    with pytest.raises(CheckpointError, match=r"micro-batch 7, .* splits 256 pages into 512, .*; set enforce.batched_w"):
+        check_can_split(splits, settings)
+    with pytest.raises(CheckpointError, match="splits 256 pages into 512"):
+        check_can_split(replace(splits, pages_before=0), settings)
+
+    check_can_split(splits, with_pages(256, batched=True))
+    for batch in (Batch(7, 0, 1_000), replace(splits, pages_before=512), Batch(7, 0, 1_000, pages=256)):
+        check_can_split(batch, settings)
+
+
+def with_pages(pages: int, batched: bool) -> Settings:
+    settings = load_settings(environment={})
+    enforce = replace(settings.enforce, batched_workers=batched)
+    return replace(settings, enforce=enforce, state=replace(settings.state, pages=pages))
 
 
 @pytest.mark.usefixtures("untried")
