@@ -117,7 +117,7 @@ def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
     with ExitStack() as stack:
         readers = {
             topic: stack.enter_context(TopicReader(kafka, topic, FROM_NOW_MS, fenced=fenced))
-            for topic, fenced in ((topics.requests, False), (topics.decisions, True), (topics.dead_letters, False))
+            for topic, fenced in ((topics.requests, False), (topics.decisions, True), (topics.dead_letters, True))
         }
         if missing := [topic for topic, reader in readers.items() if not reader.partitions()]:
             raise UnmuteError(

@@ -202,7 +202,7 @@ class TopicReader:
 
     def _counts(self, fence: Fence, partition: int, record: FetchedRecord) -> bool:
         try:
-            return fence.passes(partition, epoch_in(record.stored_headers), record.value)
+            return fence.passes(partition, epoch_in(record.stored_headers), record.value, record.key)
         except Exception as error:  # of any class: a producer chooses the bytes of a header
             self.pass_over(partition, record.offset, 1, error)
             return False

@@ -129,9 +129,7 @@ class Job:
         stack.callback(self._stop_session)
         spark, epoch = self._started_session(), None
         if leadership is not None:
-            epoch = begin_epoch(
-                spark, checkpoint, leadership, (settings.topics.decisions, settings.topics.sums), settings.kafka
-            )
+            epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
             log.info("decides as epoch %d", epoch.number)
         RunningJob(spark, settings, watch, self._health, self._status, leadership, epoch).run(self._stop)
 

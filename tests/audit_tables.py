@@ -15,7 +15,6 @@ from sluice.sinks.tables.delta import Commit, create_table
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.streaming.audit.query import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.leadership.leader_epochs import EpochsSeen
 from tests.audit_records import DEFAULTS, READ_AT_MS, REQUESTS, T0, Json, Record
 
 Pass = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -71,7 +70,7 @@ def tables_in(folder: Path) -> Settings:
 
 def audit_writer(settings: Settings) -> AuditWriter:
     """The writer of the audit query, as a start of it finds its checkpoint."""
-    return AuditWriter(settings, EpochsSeen(Checkpoint(f"{settings.delta.decisions}-audit")))
+    return AuditWriter(settings, Checkpoint(f"{settings.delta.decisions}-audit"))
 
 
 def write(

@@ -77,6 +77,7 @@ class Gateway:
         waits = Reading(
             self.options.waits_topic,
             self._in_force.on_kept_wait,
+            fenced=True,
             ends_there=True,  # the sums say all that comes after
             on_restart=self._in_force.forget_kept_orders,
             on_caught_up=lambda: self._on_read(self._sums_reader),
@@ -224,7 +225,7 @@ class Gateway:
             is_current=self._policy.current.is_set(),
             allowed_before_current=self._policy.allowed_before_current,
             unreadable_records=sum(reader.unreadable for reader in self._readers),
-            fenced_records=self._sums_reader.reader.fenced,
+            fenced_records=sum(each.reader.fenced for each in (self._sums_reader, self._waits_reader)),
             reader_restarts=sum(reader.crashes for reader in self._readers),
             charged_inline=self._inline.requests,
             throttled_inline=self._inline.throttled,

@@ -70,7 +70,7 @@ def _counters(stats: GatewayStats, name: str) -> Iterator[Metric]:
             stats.allowed_before_current,
         ),
         "unreadable_records": ("Records of any topic that were skipped", stats.unreadable_records),
-        "fenced_records": ("Records of sums left out that a replaced driver wrote", stats.fenced_records),
+        "fenced_records": ("Records of sums and waits left out that a replaced driver wrote", stats.fenced_records),
         "reader_restarts": ("Readers that failed and were started again", stats.reader_restarts),
         "published_events": ("Events that Kafka has", stats.published),
         "dropped_events": ("Events dropped because too many waited", stats.dropped),

@@ -111,7 +111,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
         for each in (
             Reading(topics.decisions, on_decision, decisions_since_ms, fenced=True, on_restart=model.forget),
             Reading(topics.limits, on_limit, on_restart=limits.begin_again, has_gaps=lambda: limits.missed_removals),
-            Reading(topics.dead_letters, on_dead_letter, dead_letters_since_ms),
+            Reading(topics.dead_letters, on_dead_letter, dead_letters_since_ms, fenced=True),
         )
     ]
     services = [*followers, BackgroundService("console-tables", week.renewals, REFRESH_S, stop_timeout_s=STOP_S)]

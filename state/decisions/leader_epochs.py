@@ -1,6 +1,7 @@
 """Leader epochs: decisions of a replaced driver that publishes on don't count, by Kafka's order, without a clock.
 
-Each driver of a job has a leader epoch, a number that grows from driver to driver. Its decisions carry it in a header.
+Each driver of a job has a leader epoch, a number that grows from driver to driver. Its decisions carry it in a header,
+and so do its dead letters, sums and waits.
 It writes a marker, a record with that header and no value, into each partition before anything else. After a record of
 an epoch no record of an older epoch of the same job counts in that partition.
 
@@ -17,7 +18,11 @@ from typing import NamedTuple, Protocol
 from sluice.state.errors import FarEpochError
 
 HEADER = "epoch"
-"""The name of the header in a record of the decisions topic."""
+"""The name of the header in a record that a driver writes."""
+
+MARKER_KEY = HEADER.encode()
+"""The key of a marker. In a compacted topic a record without a value and another key removes what the key had, and a
+marker has an empty value: else it would go itself."""
 
 MAX_STEP = 1_000
 """Largest step from one epoch of a job to the next. Each start of a driver takes one, and a reader misses none of those
@@ -71,6 +76,7 @@ class ConsumerRecord(Protocol):
     """Fields of kafka-python's record that `Fence` needs."""
 
     partition: int
+    key: bytes | None
     headers: Iterable[tuple[str, bytes | None]] | None
     value: bytes | None
 
@@ -87,27 +93,30 @@ class Fence:
         self.fenced = 0
         self._highest: dict[int, dict[str, int]] = {}
 
-    def passes(self, partition: int, epoch: LeaderEpoch | None, value: bytes | None) -> bool:
+    def passes(
+        self, partition: int, epoch: LeaderEpoch | None, value: bytes | None, key: bytes | None = MARKER_KEY
+    ) -> bool:
         """True if this record counts: one without an epoch does, a marker doesn't.
 
         Raises FarEpochError for an epoch that no driver can have; what is known stays as it is.
         """
         if epoch is None:
             return True
+        is_marker = key == MARKER_KEY and not value
         highest = self._highest.setdefault(partition, {})
         known = highest.get(epoch.job_id) or _highest_of(self._highest, epoch.job_id)
         if is_far(epoch, known):
             raise FarEpochError(f"epoch {epoch.number} is more than {MAX_STEP} above {known}, the highest of its job")
         if epoch.number < highest.get(epoch.job_id, 0):
-            self.fenced += value is not None
+            self.fenced += not is_marker
             return False
         _raise(highest, epoch)
-        return value is not None
+        return not is_marker
 
     def passes_record(self, record: ConsumerRecord) -> bool:
         """`passes` for a record as kafka-python has it."""
         headers = record.headers
-        return not headers or self.passes(record.partition, epoch_of(headers), record.value)
+        return not headers or self.passes(record.partition, epoch_of(headers), record.value, record.key)
 
     def forget(self, partition: int | None = None) -> None:
         """Forget the epochs of a partition, or of all, because it is read from an earlier offset again."""

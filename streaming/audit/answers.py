@@ -32,14 +32,15 @@ def reported_answers(reports: Iterable[TaskReport], topic: str) -> pa.Table:
     return pa.concat_tables([ANSWERS.empty_table(), *(pa.ipc.open_stream(stream).read_all() for stream in streams)])
 
 
-def epoch_spans(reports: Iterable[TaskReport]) -> list[EpochSpan]:
-    """The spans of the micro-batch's epochs; several tasks may have read a partition of the topic."""
-    spans: dict[tuple[int, bytes], tuple[int, int]] = {}
-    for partition, header, first, last in (span for report in reports for span in report.epochs):
-        widen(spans, (partition, header), first, last)
+def epoch_spans(reports: Iterable[TaskReport], topic: str) -> list[EpochSpan]:
+    """The spans of the micro-batch's epochs in a topic; several tasks may have read a partition of it."""
+    spans: dict[tuple[str, int, bytes], tuple[int, int]] = {}
+    for name, partition, header, first, last in (span for report in reports for span in report.epochs):
+        if name == topic:
+            widen(spans, (name, partition, header), first, last)
     return [
         EpochSpan(partition, epoch, *span)
-        for (partition, header), span in spans.items()
+        for (_, partition, header), span in spans.items()
         if (epoch := read_epoch(header)) is not None
     ]
 

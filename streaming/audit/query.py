@@ -56,8 +56,8 @@ _Open = Callable[[str], DeltaTable]
 class AuditWriter:
     """Writes micro-batches into the audit tables."""
 
-    def __init__(self, settings: Settings, epochs: EpochsSeen) -> None:
-        """Needs the tables before the first `write`."""
+    def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
+        """Needs the tables before the first `write`. Raises CheckpointError if its files are damaged."""
         self._delta = settings.delta
         self._feeds = (
             Feed(
@@ -78,7 +78,10 @@ class AuditWriter:
         self._unreadable = unreadable_table(settings.delta.unreadable)
         self._window_s = settings.audit.metrics_window_s
         self._bounds = _time_bounds(settings)
-        self._epochs = epochs
+        self._epochs = {
+            settings.topics.dead_letters: EpochsSeen(checkpoint, "epochs_seen_of_dead_letters.json"),
+            settings.topics.decisions: EpochsSeen(checkpoint),
+        }
         self._tasks: int | None = None
         self._looked_back = False
 
@@ -138,7 +141,11 @@ class AuditWriter:
         open_table: _Open,
     ) -> Exclusions | None:
         """All that is known to count for no answer after these reports; None if they show nothing new."""
-        fenced = self._epochs.fenced(batch_id, epoch_spans(reports))
+        fenced = [
+            (of, each)
+            for of, epochs in self._epochs.items()
+            for each in epochs.fenced(batch_id, epoch_spans(reports, of))
+        ]
         if fenced and not known.fenced:
             return known._replace(fenced=fenced)
         left_out, contradicting = [*known.left_out], [*known.contradicting]
@@ -245,7 +252,7 @@ class AuditQuery(GatedQuery):
         self._settings = settings
         checkpoint = self._files = Checkpoint(settings.audit.checkpoint)
         self._request_ends = RequestEnds(checkpoint, settings.topics.requests, self._known_topics)
-        self._writer = AuditWriter(settings, EpochsSeen(checkpoint))
+        self._writer = AuditWriter(settings, checkpoint)
 
     def _rows(self) -> DataFrame:
         """Records of the topics of answers; tables are created where there are none."""

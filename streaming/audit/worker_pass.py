@@ -48,7 +48,7 @@ class Feed(NamedTuple):
     """A topic of answers and the table that is made from it.
 
     `rows` makes a row of each record and says what is in it, but for when it was made: rows that say the same are the
-    same answer. `content` says it of a row of the table. Decisions have epochs, and are measured.
+    same answer. `content` says it of a row of the table. Decisions are measured.
     """
 
     topic: str
@@ -59,12 +59,12 @@ class Feed(NamedTuple):
 
 
 class Exclusions(NamedTuple):
-    """Records that count for no answer: fenced ones, and with their topic those left out or contradicting an answer.
+    """Records that count for no answer, each with its topic: fenced, left out, or contradicting an answer.
 
     Contents are only `compared` if an event is answered again, for the digests take time.
     """
 
-    fenced: Sequence[FencedFrom] = ()
+    fenced: Sequence[tuple[str, FencedFrom]] = ()
     compared: bool = False
     left_out: Sequence[tuple[str, Offsets]] = ()
     contradicting: Sequence[tuple[str, Offsets]] = ()
@@ -86,13 +86,13 @@ class TaskReport(msgspec.Struct):
     """The work that a task has done.
 
     `files` are by path of their table, `answers` (ANSWERS) by topic, in Arrow streams as `measures` are. `epochs` have
-    partition, header, first and last offset, `faults` topic, field, reason and the number of such records.
+    topic, partition, header, first and last offset, `faults` topic, field, reason and the number of such records.
     """
 
     files: dict[str, list[DataFile]]
     answers: dict[str, bytes]
     measures: bytes | None
-    epochs: list[tuple[int, bytes, int, int]]
+    epochs: list[tuple[str, int, bytes, int, int]]
     faults: list[tuple[str, str, str, int]]
 
 
@@ -138,7 +138,7 @@ class _Part:
         self._files: dict[str, DayFiles] = {}
         self._answers: dict[str, list[pa.Table]] = defaultdict(list)
         self._measures: list[pa.Table] = []
-        self._epochs: dict[tuple[int, bytes], tuple[int, int]] = {}
+        self._epochs: dict[tuple[str, int, bytes], tuple[int, int]] = {}
         self._faults: Counter[tuple[str, str, str]] = Counter()
 
     def write(self, records: pa.Table) -> None:
@@ -157,7 +157,7 @@ class _Part:
             {path: files.close() for path, files in self._files.items()},
             {topic: _as_stream(pa.concat_tables(answers)) for topic, answers in self._answers.items()},
             _as_stream(self._measures[0]) if self._measures else None,
-            [(partition, header, *span) for (partition, header), span in self._epochs.items()],
+            [(*key, *span) for key, span in self._epochs.items()],
             [(*fault, count) for fault, count in self._faults.items()],
         )
 
@@ -169,18 +169,15 @@ class _Part:
     def _write_feed(self, feed: Feed, records: pa.Table) -> None:
         plan = self._plan
         left_out = _are_among(plan.exclusions.left_out, feed.topic, records)
-        if feed.of_decisions:
-            self._note_epochs(records)
-            left_out |= _are_markers(records)
+        self._note_epochs(feed.topic, records)
+        left_out |= _are_markers(records)
         records = where(~left_out, records)
         if not len(records):
             return
         faults = Faults(len(records))
-        if feed.of_decisions:
-            for is_far, fault in _FENCED.items():
-                faults.add(
-                    _are_fenced([each for each in plan.exclusions.fenced if each.is_far == is_far], records), *fault
-                )
+        fenced = [each for topic, each in plan.exclusions.fenced if topic == feed.topic]
+        for is_far, fault in _FENCED.items():
+            faults.add(_are_fenced([each for each in fenced if each.is_far == is_far], records), *fault)
         faults.add(_are_among(plan.exclusions.contradicting, feed.topic, records), *_CONTRADICTS)
         read_at_ms = records["read_at"][0].cast(pa.timestamp("ms", "UTC"), safe=False).value
         rows, contents = feed.rows(records, faults, plan.requests, plan.bounds, read_at_ms)
@@ -205,16 +202,19 @@ class _Part:
             self._files[table.path] = DayFiles(table, self._plan.storage_options)
         return self._files[table.path]
 
-    def _note_epochs(self, records: pa.Table) -> None:
+    def _note_epochs(self, topic: str, records: pa.Table) -> None:
         """Note headers that are epochs: others may be of any length, and each different."""
         spans = records.group_by(["partition", "epoch"]).aggregate([("offset", "min"), ("offset", "max")])
         for span in spans.to_pylist():
             if read_epoch(span["epoch"]) is not None:
-                widen(self._epochs, (span["partition"], span["epoch"]), span["offset_min"], span["offset_max"])
+                key = topic, span["partition"], span["epoch"]
+                widen(self._epochs, key, span["offset_min"], span["offset_max"])
 
 
-def widen(spans: dict[tuple[int, bytes], tuple[int, int]], key: tuple[int, bytes], first: int, last: int) -> None:
-    """Let the span of a partition and header have these offsets too."""
+def widen(
+    spans: dict[tuple[str, int, bytes], tuple[int, int]], key: tuple[str, int, bytes], first: int, last: int
+) -> None:
+    """Let the span of a topic, partition and header have these offsets too."""
     known_first, known_last = spans.get(key, (first, last))
     spans[key] = min(first, known_first), max(last, known_last)
 

@@ -6,10 +6,10 @@ group of parts -> combiner; last, the Kafka sink.
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
@@ -180,7 +180,7 @@ class EnforceQuery(GatedQuery):
     def _unwritten(self, records: DataFrame, batch: Batch) -> DataFrame:
         """The records that the topics haven't received since the batch began for the first time.
 
-        A decision counts as received only if it counts for those who read it.
+        A record counts as received only if it counts for those who read it.
         """
         topics = self._settings.topics
         since_ms = batch.decided_at_ms - _MAX_CLOCK_DIFFERENCE_MS
@@ -197,27 +197,24 @@ class EnforceQuery(GatedQuery):
         )
 
     def _counting(self, written: DataFrame, epoch: LeaderEpoch) -> DataFrame:
-        """Without decisions that another driver wrote after this one's markers, and without the markers.
+        """Without answers that another driver wrote after this one's markers, and without the markers.
 
-        Only drivers that led before can have written them: after a later one this driver's decisions count no more.
+        Only drivers that led before can have written them: after a later one this driver's answers count no more.
         """
-        is_decision, text = F.col("topic") == self._settings.topics.decisions, epoch_header()
+        text = epoch_header()
         own = F.coalesce(text == F.lit(epoch.header()), F.lit(False))
-        markers = written.where(is_decision & own & F.col("value").isNull())
-        marked = {
-            row["partition"]: row["first"]
-            for row in markers.groupBy("partition").agg(F.min("offset").alias("first")).collect()
-        }
+        markers = written.where(own & F.col("value").isNull())
+        marked = markers.groupBy("topic", "partition").agg(F.min("offset").alias("first")).collect()
         # Without a marker in what was read, all of that came after it.
-        after = F.coalesce(_lookup(marked, F.col("partition")), F.lit(-1))
-        fenced = is_decision & ~own & text.isNotNull() & (F.col("offset") > after)
+        after = F.coalesce(*map(_marker_of_record, marked), F.lit(-1))
+        fenced = ~own & text.isNotNull() & (F.col("offset") > after)
         return written.where(F.col("value").isNotNull() & ~fenced)
 
 
-def _lookup(values: Mapping[int, int], key: Column) -> Column:
-    """The value of a key; null for a key without one."""
-    found = [F.when(key == number, F.lit(value)) for number, value in values.items()]
-    return F.coalesce(*found, F.lit(None).cast("bigint"))
+def _marker_of_record(marker: Row) -> Column:
+    """The offset of a marker (topic, partition, first); null for records of other partitions."""
+    is_there = (F.col("topic") == marker["topic"]) & (F.col("partition") == marker["partition"])
+    return F.when(is_there, F.lit(marker["first"]))
 
 
 def _answered_event() -> Column:

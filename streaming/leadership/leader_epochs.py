@@ -1,11 +1,11 @@
 """Leader epochs: the numbers of a checkpoint's drivers, in files that one driver alone can make, and their markers.
 
-A driver begins its epoch when it leads. From the markers on, no decision of a driver with a lower epoch counts
+A driver begins its epoch when it leads. From the markers on, no record of a driver with a lower epoch counts
 (`sluice.state.decisions.leader_epochs`).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
 from itertools import count
@@ -17,13 +17,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.configs.object_store import is_s3
-from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.client import TopicSettings, connect, error_line
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.kafka_python import epoch_in
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.errors import EpochMarkerError
 from sluice.state.decisions.leader_epochs import (
     HEADER,
+    MARKER_KEY,
     MAX_STEP,
     EpochSpan,
     FencedFrom,
@@ -47,9 +48,6 @@ _NEWEST = 100
 
 _SEND_TIMEOUT_S = 30.0
 
-_MARKER_KEY = HEADER.encode()
-"""kafka-python sends nothing without key and value."""
-
 _EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 """Raised when another driver created the file between our existence check and our rename."""
 
@@ -58,12 +56,14 @@ def begin_epoch(
     spark: SparkSession,
     checkpoint: Checkpoint,
     leadership: Leadership,
-    topics: Sequence[str],
+    topics: TopicSettings,
     kafka: Mapping[str, str],
 ) -> LeaderEpoch:
-    """A new epoch, higher than those of all drivers before, with its markers in `topics`: what they hold is fenced.
+    """A new epoch, higher than those of all drivers before, with its markers in the topics that the job writes.
 
-    1. Read the highest epoch of the job in the first topic: a checkpoint that was restored may not know it.
+    What an earlier driver writes there from now on is fenced.
+
+    1. Read the highest epoch of the job in the decisions topic: a checkpoint that was restored may not know it.
     2. Make the epoch's file. A store of objects has to refuse it a second time.
     3. Confirm that this driver leads: a driver that leads after this gets a higher epoch.
     4. Write the markers.
@@ -72,13 +72,14 @@ def begin_epoch(
     """
     create = file_creator(spark, checkpoint) or checkpoint.sluice.create
     job_id = job_identity(checkpoint).job_id
-    published = published_epoch(topics[0], kafka, job_id)
+    published = published_epoch(topics.decisions, kafka, job_id)
     epoch = LeaderEpoch(job_id, new_epoch(checkpoint, create, published))
     if is_s3(checkpoint.location):
         _check_refuses(checkpoint, create, epoch.number)
     leadership.confirm()
-    for topic in topics:
-        _write_markers(topic, kafka, epoch)
+    for topic in (topics.decisions, topics.dead_letters, topics.sums):
+        _write_markers(topic, kafka, epoch, None)
+    _write_markers(topics.waits, kafka, epoch, b"")  # it is compacted
     return epoch
 
 
@@ -153,13 +154,13 @@ def _name(number: int) -> str:
     return f"{_FOLDER}/{number:020d}"
 
 
-def _write_markers(topic: str, kafka: Mapping[str, str], epoch: LeaderEpoch) -> None:
+def _write_markers(topic: str, kafka: Mapping[str, str], epoch: LeaderEpoch, value: bytes | None) -> None:
     """Write the epoch into each partition; returns once the brokers have it. Raises EpochMarkerError."""
     try:
         with closing(connect(KafkaProducer, kafka, acks="all")) as producer:
             headers = [(HEADER, epoch.header())]
             sent = [
-                producer.send(topic, None, _MARKER_KEY, headers, partition)
+                producer.send(topic, value, MARKER_KEY, headers, partition)
                 for partition in sorted(producer.partitions_for(topic))
             ]
             for each in sent:
@@ -206,8 +207,6 @@ def _create(spark: SparkSession, checkpoint: Checkpoint, name: str, content: byt
     return True
 
 
-_FILE = "epochs_seen.json"
-
 _ByPartition = dict[int, dict[str, int]]
 """By partition and job the highest epoch."""
 
@@ -221,16 +220,16 @@ class _Seen(msgspec.Struct):
 
 
 class EpochsSeen:
-    """The highest epochs that were read, kept so that a repeated micro-batch is judged as before."""
+    """The highest epochs that were read of a topic, kept so that a repeated micro-batch is judged as before."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, file: str = "epochs_seen.json") -> None:
         """Raises CheckpointError if its file is damaged."""
-        self._files = checkpoint.sluice
-        content = self._files.read(_FILE)
+        self._files, self._file = checkpoint.sluice, file
+        content = self._files.read(file)
         try:
             self._seen = _Seen(-1, {}, {}) if content is None else msgspec.json.decode(content, type=_Seen)
         except msgspec.MsgspecError as error:
-            raise self._files.damaged_file(_FILE, str(error)) from error
+            raise self._files.damaged_file(file, str(error)) from error
 
     def fenced(self, batch_id: int, spans: list[EpochSpan]) -> list[FencedFrom]:
         """Note the epochs of a micro-batch; returns the records of it that don't count."""
@@ -238,5 +237,5 @@ class EpochsSeen:
         fenced, after = fenced_from(spans, before)
         if after != before:
             self._seen = _Seen(batch_id, before, after)
-            self._files.write(_FILE, msgspec.json.encode(self._seen))
+            self._files.write(self._file, msgspec.json.encode(self._seen))
         return fenced

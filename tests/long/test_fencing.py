@@ -82,9 +82,7 @@ def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> D
             return super().wait(0)
 
     assert leadership.acquire(Passing())
-    epoch = begin_epoch(
-        spark, checkpoint, leadership, (settings.topics.decisions, settings.topics.sums), settings.kafka
-    )
+    epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
     return Driver(leadership, epoch, EnforceQuery(spark, settings, watch, epoch=epoch))
 
 
@@ -94,13 +92,20 @@ def decided(event: str) -> bytes:
 
 
 def summed(batch_id: int) -> bytes:
-    """The sums of a micro-batch."""
+    """The sums of a micro-batch; here also what it says of a wait."""
     return b'{"batch":%d}' % batch_id
 
 
+def lettered(settings: Settings, batch_id: int) -> bytes:
+    """The dead letter of a micro-batch."""
+    return text({"source": {"topic": settings.topics.requests, "partition": 1, "offset": batch_id}})
+
+
 def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataFrame:
-    """The decisions of a micro-batch, and at the end their sums: finished records."""
-    made = [(False, settings.topics.sums, b"%d" % EVENTS, summed(batch_id))]
+    """The decisions of a micro-batch, and at the end sums, a wait and a dead letter: finished records."""
+    topics, last = settings.topics, b"%d" % EVENTS
+    made = [(False, topic, last, summed(batch_id)) for topic in (topics.sums, topics.waits)]
+    made.append((False, topics.dead_letters, last, lettered(settings, batch_id)))
     for number in range(EVENTS):
         event = f"{settings.topics.requests}-0-{batch_id * EVENTS + number}"
         made.append((False, settings.topics.decisions, b"%d" % number, decided(event)))
@@ -145,7 +150,7 @@ def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one
 ) -> None:
     """It pauses in the middle of a micro-batch and wakes up before, while or after the next one repeats it.
 
-    So have the sums of a micro-batch, which it always writes late.
+    So have the sums of a micro-batch, its wait and its dead letter, which it always writes late.
     """
     chance = random.Random(7)
     late = 0
@@ -178,6 +183,11 @@ def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one
     assert counting(settings) == everything
     assert as_a_gateway_reads(settings, settings.topics.decisions) == (everything, late)
     assert as_a_gateway_reads(settings, settings.topics.sums) == ({summed(each): 1 for each in range(tries)}, tries)
+    waits, fenced = as_a_gateway_reads(settings, settings.topics.waits)
+    assert set(waits.values()) == {1}  # compaction may have taken some of them
+    assert fenced
+    letters = {lettered(settings, each): 1 for each in range(tries)}
+    assert as_a_gateway_reads(settings, settings.topics.dead_letters) == (letters, tries)
     assert as_audit_reads(spark, settings, tmp_path) == (everything, late)
 
 

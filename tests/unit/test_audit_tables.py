@@ -435,6 +435,23 @@ def test_a_late_decision_of_a_driver_that_was_replaced_is_no_row(tables: Setting
     assert files(tables.delta.decisions) == len(DeltaTable(tables.delta.decisions).file_uris())
 
 
+def test_dead_letters_of_a_driver_that_was_replaced_are_no_rows(tables: Settings) -> None:
+    """Their topic has markers of its own, and the epochs of the decisions say nothing of it."""
+    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
+    read = [
+        (DECISIONS, None, newer),
+        (LETTERS, text(letter(1)), older),
+        (LETTERS, None, newer),
+        (LETTERS, text(letter(2)), older),
+        (LETTERS, text(letter(2)), newer),
+    ]
+    write(tables, records([each[:2] for each in read], epochs=[each[2] for each in read]), batch_id=0)
+    write(tables, records([(LETTERS, text(letter(3)))], first=5, epochs=[older]), batch_id=1)
+
+    assert offsets(tables.delta.dead_letters) == [1, 2]
+    assert faults(tables) == [(3, "epoch"), (5, "epoch")]
+
+
 def test_markers_of_a_new_driver_are_nothing(tables: Settings) -> None:
     """Each driver begins with them; a batch of markers alone writes nothing."""
     first, second = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
@@ -448,10 +465,10 @@ def test_markers_of_a_new_driver_are_nothing(tables: Settings) -> None:
 
 
 def test_a_record_without_a_value_is_a_marker_only_with_an_epoch(tables: Settings) -> None:
-    """Anything else without a value is unreadable, and so is each of them in the dead-letter topic."""
-    no_epochs = [None, b"", b"job:2\n", b"job"]
-    empty = [(DECISIONS, None) for _ in no_epochs] + [(LETTERS, None)]
-    epochs = [*no_epochs, LeaderEpoch("job", 1).header(), None]
+    """Anything else without a value is unreadable, in both topics."""
+    no_epochs, marker = [None, b"", b"job:2\n", b"job"], LeaderEpoch("job", 1).header()
+    empty = [(DECISIONS, None) for _ in no_epochs] + [(LETTERS, None)] * 2
+    epochs = [*no_epochs, b"job", marker, None]
 
     write(tables, records([*empty, *as_records([decision(1)])], epochs=epochs), batch_id=0)
 

@@ -140,7 +140,9 @@ def test_a_pending_split_of_pages_needs_batched_workers_and_the_start_says_so() 
     """The micro-batch would fail at each attempt. One that splits nothing, or of an earlier release, needs none."""
     settings = with_pages(256, batched=False)
     splits = Batch(7, 0, 1_000, pages=512, pages_before=256)
-    with pytest.raises(CheckpointError, match=r"micro-batch 7, .* splits 256 pages into 512, .*; set enforce.batched_w"):
+    with pytest.raises(
+        CheckpointError, match=r"micro-batch 7, .* splits 256 pages into 512, .*; set enforce.batched_w"
+    ):
         check_can_split(splits, settings)
     with pytest.raises(CheckpointError, match="splits 256 pages into 512"):
         check_can_split(replace(splits, pages_before=0), settings)

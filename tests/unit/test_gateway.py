@@ -32,6 +32,7 @@ from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import checked_parts
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.state.contract.records import WaitRecord
+from sluice.state.decisions.leader_epochs import MARKER_KEY
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -632,17 +633,37 @@ def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
         assert line in text
 
 
+def headers(number: int) -> bytes:
+    """The headers of a record by the driver with this epoch."""
+    value = b"job:%d" % number
+    return b"\x02\x0aepoch" + bytes([2 * len(value)]) + value
+
+
+def test_waits_of_a_driver_that_was_replaced_are_left_out_and_those_that_have_ended_are_not(gateway: Gateway) -> None:
+    """A marker has a key of its own: a record without a value removes a wait."""
+    bytes_of = {user: wait_key((QuotaKind.PRODUCER_BYTE_RATE, Tags(user))) for user in ("alice", "bob", "carol")}
+    waits = wait_value(WaitRecord(NOW_MS + 60_000, 60_000, 1024.0, None, NOW_MS, 7))
+    read = [
+        (1, bytes_of["alice"], waits),
+        (1, bytes_of["bob"], waits),
+        (2, MARKER_KEY, b""),
+        (1, bytes_of["carol"], waits),
+        (2, bytes_of["bob"], None),
+        (1, bytes_of["alice"], None),
+    ]
+    for offset, (number, key, value) in enumerate(read):
+        give(gateway._waits_reader, FetchedRecord(offset, key, value, headers(number)))
+
+    assert [gateway.throttle_of(user, "app").throttle_ms > 0 for user in bytes_of] == [True, False, False]
+    assert (gateway.stats().fenced_records, gateway.stats().unreadable_records) == (2, 0)
+
+
 def test_sums_of_a_driver_that_was_replaced_are_left_out_and_counted(gateway: Gateway) -> None:
     """And the marker of the one that took over is no record of sums."""
-
-    def headers(number: int) -> bytes:
-        value = b"job:%d" % number
-        return b"\x02\x0aepoch" + bytes([2 * len(value)]) + value
-
     reader = gateway._sums_reader
     first, second = sums_record(), sums_record()
     for offset, (number, content) in enumerate([(1, first), (2, None), (1, second), (2, second)]):
-        give(reader, FetchedRecord(offset, None, content, headers(number)))
+        give(reader, FetchedRecord(offset, MARKER_KEY, content, headers(number)))
 
     stats = gateway.stats()
     assert (stats.sums, stats.fenced_records, stats.unreadable_records) == (2, 1, 0)

@@ -113,7 +113,7 @@ def test_a_header_that_is_no_epoch_is_kept_nowhere(tmp_path: Path) -> None:
 
     report = task(tmp_path, [decision(offset) for offset in range(6)], headers)
 
-    assert sorted(report.epochs) == [(0, job[0], 1, 1), (0, job[1], 3, 4)]
+    assert sorted(report.epochs) == [(TOPIC, 0, job[0], 1, 1), (TOPIC, 0, job[1], 3, 4)]
 
 
 def test_a_task_that_cannot_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
