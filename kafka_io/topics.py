@@ -110,15 +110,19 @@ def _complete(admin: KafkaAdminClient, topics: Mapping[str, Mapping[str, str]]) 
     for name, configs in topics.items():
         if "cleanup.policy" not in configs:
             continue
-        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])["topic"][name]
+        topic = ConfigResource(ConfigResourceType.TOPIC, name)
+        found = admin.describe_configs([topic], config_filter="all")["topic"][name]
         own = {key for key, config in found.items() if config["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
         lacking = {key: value for key, value in configs.items() if key not in own}
-        if not lacking:
-            continue
-        topic = ConfigResource(ConfigResourceType.TOPIC, name, lacking)
-        if (answer := admin.alter_configs([topic], raise_on_unknown=False)["topic"][name]) != "OK":
-            pairs = ",".join(f"{key}={value}" for key, value in lacking.items())
-            log.warning("topic %s isn't kept short, as this login can't alter it (%s); give it %s", name, answer, pairs)
+        text = ",".join(f"{key}={value}" for key, value in lacking.items())
+        if not found:
+            log.info("this login can't see if topic %s is kept short (DescribeConfigs): it should have %s", name, text)
+        elif lacking:
+            topic = ConfigResource(ConfigResourceType.TOPIC, name, lacking)
+            if (answer := admin.alter_configs([topic], raise_on_unknown=False)["topic"][name]) != "OK":
+                log.warning(
+                    "topic %s isn't kept short, as this login can't alter it (%s); give it %s", name, answer, text
+                )
 
 
 def _topic_specs(topics: TopicSettings) -> dict[str, _Spec]:
