@@ -121,7 +121,7 @@ class RequestEnds:
     """
 
     def __init__(self, checkpoint: Checkpoint, topic: str, known_ids: Callable[[], Set[str]] = frozenset) -> None:
-        """`known_ids` are those that the tables have, asked for with a new checkpoint.
+        """`known_ids` are those that the tables have, asked for with a new checkpoint and with a new id.
 
         Raises CheckpointError if its file is damaged.
         """
@@ -161,7 +161,9 @@ class RequestEnds:
         if not last.topic_id and _greatest(last.ends, now) == now:
             # An earlier release asked for no id. Had the topic been made again since, it would hardly be as long.
             return structs.replace(last, ends=now, topic_id=topic_id, unnamed=topic_id)
-        former = sorted({*last.former, last.topic_id} - {topic_id})
+        # A backup of the checkpoint may be older than topics between.
+        between = self._known_ids() - {""}
+        former = sorted({*last.former, *between, last.topic_id} - {topic_id})
         return structs.replace(last, ends=now, topic_id=topic_id, former=former)
 
 

@@ -71,6 +71,14 @@ def test_a_new_checkpoint_knows_the_topics_whose_events_the_tables_have(tmp_path
     assert (fresh.former, fresh.unnamed) == ([], "second")
 
 
+def test_a_restored_checkpoint_knows_the_topics_that_came_since_by_the_tables(tmp_path: Path) -> None:
+    ends_in(tmp_path).of_batch(0, [10], "first")
+
+    found = ends_in(tmp_path, lambda: {"first", "second", "third"}).of_batch(1, [3], "third")
+
+    assert (found.ends, found.former) == ([3], ["first", "second"])
+
+
 def test_a_topic_may_gain_partitions(tmp_path: Path) -> None:
     ends = ends_in(tmp_path)
     ends.of_batch(0, [10])
