@@ -136,7 +136,7 @@ def read_log_dirs(kafka: Mapping[str, str], late: frozenset[int] = frozenset()) 
     has no log directories. Raises KafkaUnavailableError if none has: so it is without the right to see them.
     """
     began_s, answers = time.monotonic(), []
-    with connect(LogDirsAdmin, kafka, request_timeout_ms=_ANSWER_TIMEOUT_MS) as admin:
+    with connect(LogDirsAdmin, {**kafka, "request.timeout.ms": str(_ANSWER_TIMEOUT_MS)}) as admin:
         for number in sorted(admin.broker_numbers(), key=lambda number: (number in late, number)):
             log_dirs: list[dict[str, Any]] = []
             if time.monotonic() - began_s < _LONGEST_LOOK_S:
