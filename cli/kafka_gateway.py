@@ -274,6 +274,7 @@ def proxy_properties(settings: Settings) -> dict[str, Any]:
     kafka, window = settings.kafka, settings.quota.client_window
     properties: dict[str, Any] = {
         **gateway_properties(kafka, settings.topics),
+        "sluice.max.partitions.per.request": settings.quota.max_partitions_per_request,
         "quota.window.num": window.samples,
         "quota.window.size.seconds": max(1, window.window_ms // 1000),
     }

@@ -45,10 +45,17 @@ public final class Settings {
     private static final String DECIDE_TIMEOUT_MS = "sluice.decide.timeout.ms";
     private static final String EXPECTED_GATEWAYS = "sluice.expected.gateways";
     private static final String PRINCIPAL_RULES = "sluice.ssl.principal.mapping.rules";
+    private static final String MAX_PARTITIONS = "sluice.max.partitions.per.request";
     private static final String WINDOWS = "quota.window.num";
     private static final String WINDOW_SECONDS = "quota.window.size.seconds";
-    private static final List<String> PROXY_KEYS =
-            Arrays.asList(REQUEST_TIME, DECIDE_TIMEOUT_MS, EXPECTED_GATEWAYS, PRINCIPAL_RULES, WINDOWS, WINDOW_SECONDS);
+    private static final List<String> PROXY_KEYS = Arrays.asList(
+            REQUEST_TIME,
+            DECIDE_TIMEOUT_MS,
+            EXPECTED_GATEWAYS,
+            PRINCIPAL_RULES,
+            MAX_PARTITIONS,
+            WINDOWS,
+            WINDOW_SECONDS);
     private static final int MAX_NAME_LENGTH = 200;
 
     /** Whether this is a proxy, which meters and throttles by itself; else Kafka's broker does. */
@@ -79,6 +86,9 @@ public final class Settings {
 
     /** How long a proxy waits for the decision on mutations. */
     public final long decideTimeoutMs;
+
+    /** The most partitions that a proxy charges one request. */
+    public final int maxPartitionsPerRequest;
 
     /** How many proxies share until the first own heartbeat is decided. */
     final int expectedGateways;
@@ -127,6 +137,7 @@ public final class Settings {
         this.decideTimeoutMs = whole(configs, DECIDE_TIMEOUT_MS, 5_000, 1, 5_000); // a proxy holds a request for 20 s
         this.expectedGateways = (int) whole(configs, EXPECTED_GATEWAYS, 1, 1, AliveGateways.MAX_GATEWAYS);
         this.principalRules = text(configs, PRINCIPAL_RULES, "DEFAULT");
+        this.maxPartitionsPerRequest = (int) whole(configs, MAX_PARTITIONS, 10_000, 1, Integer.MAX_VALUE);
         List<String> roles = list(configs, "process.roles", "broker");
         this.servesClients = roles.contains("broker");
         this.isCombined = roles.contains("broker") && roles.contains("controller");

@@ -143,7 +143,7 @@ final class ProxyMeters implements AutoCloseable {
         Sensors found = sensors(counter);
         partitions.forEach((topic, count) -> {
             if (found.hasTokens()) {
-                found.charge(count);
+                chargeUnpublished(counter, count);
                 admitted.put(topic, count);
             }
         });
@@ -152,12 +152,32 @@ final class ProxyMeters implements AutoCloseable {
 
     /** Charges mutations that the job has admitted, and charged. */
     void chargeDecided(CounterKey counter, int partitions) {
+        chargeUnpublished(counter, partitions);
+    }
+
+    /** Charges mutations of which the job isn't told before they are settled. Returns the wait in ms. */
+    long chargeUnpublished(CounterKey counter, int partitions) {
         Sensors found = sensors(counter);
+        notePublished(counter, partitions);
+        return found.charge(partitions);
+    }
+
+    /**
+     * Tells the job of `charged` partitions, but for those of them that a broker refused: these are given back, as are the
+     * `decided` ones, which the job has charged already; it takes them off what comes next.
+     */
+    void settle(CounterKey counter, int charged, int refused, int decided) {
+        if (refused + decided > 0) {
+            sensors(counter).giveBack(refused + decided);
+        }
+        notePublished(counter, -(double) charged);
+    }
+
+    private void notePublished(CounterKey counter, double partitions) {
         Meter meter = gateway.meters().of(counter);
         if (meter != null) {
             meter.notePublished(partitions);
         }
-        found.charge(partitions);
     }
 
     /** The wait in ms until a counter doesn't exceed its quota. */
@@ -227,6 +247,10 @@ final class ProxyMeters implements AutoCloseable {
                 noteThrottled(waitMs, nowMs);
                 return waitMs;
             }
+        }
+
+        void giveBack(double amount) {
+            quota.record(-amount, Time.SYSTEM.milliseconds(), false);
         }
 
         void noteThrottled(long waitMs, long nowMs) {

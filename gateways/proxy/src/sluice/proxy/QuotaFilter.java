@@ -50,6 +50,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private static final long MAX_HOLD_MS = 10_000;
 
     private static final long LOOK_AGAIN_MS = 1_000; // limits may be raised meanwhile
+
+    /** The longest time until mutations without a response count as done: else who closes its connection pays nothing. */
+    private static final long MAX_UNSETTLED_MS = 30_000;
+
     private static final short METADATA_VERSION = 12; // the first one that takes the ids of topics
     private static final Set<ApiKeys> MUTATION_APIS =
             EnumSet.of(ApiKeys.CREATE_TOPICS, ApiKeys.CREATE_PARTITIONS, ApiKeys.DELETE_TOPICS);
@@ -136,6 +140,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         return learnNames(response, request.client, context, () -> {
             chargeResponse(api, response, request);
+            request.mutations.settle(TopicRequest.undone(response));
             TopicRequest.refuse(response, request.refused);
             return answer(header, response, context);
         });
@@ -219,7 +224,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         charge(asked.charges);
         if (!(asked.message instanceof ProduceRequestData produce) || produce.acks() != 0) {
-            note(asked, Set.of());
+            note(asked, Set.of(), ChargedMutations.NONE);
         }
         return asked.forward();
     }
@@ -242,7 +247,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics) {
         return ask(topics.question(), asked.client, asked.context, answer -> {
             Map<String, Integer> partitions = topics.partitions(TopicRequest.present(answer));
-            return decide(asked, topics, partitions);
+            return decide(asked, topics, ChargedMutations.bounded(partitions, proxy.settings().maxPartitionsPerRequest));
         });
     }
 
@@ -274,28 +279,27 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private CompletionStage<RequestFilterResult> decide(
             Asked asked, TopicRequest topics, Map<String, Integer> partitions) {
         CounterKey counter = proxy.meters().counter(Kind.MUTATION, asked.client);
+        ChargedMutations charged = new ChargedMutations(proxy.meters(), counter);
         short version = asked.header.requestApiVersion();
         if (version < topics.strictSince || !proxy.meters().isLimited(counter)) {
-            mute(proxy.meters().charge(counter, sum(partitions)));
-            note(asked, Set.of());
-            return asked.forward();
+            mute(charged.charge(partitions));
+            return execute(asked, topics, Set.of(), charged, partitions.size());
         }
-        Map<String, Integer> rest = new LinkedHashMap<>(partitions);
-        rest.keySet().removeAll(proxy.meters().admit(counter, partitions).keySet());
+        Map<String, Integer> rest = charged.admit(partitions);
         if (rest.isEmpty()) {
-            note(asked, Set.of());
-            return asked.forward();
+            return execute(asked, topics, Set.of(), charged, partitions.size());
         }
         String api = ApiKeys.forId(asked.message.apiKey()).name;
         Mutations undecided = new Mutations(counter, api, version, rest);
         proxy.gateway().ask(undecided);
         return executor.completeOnFilterDispatchThread(undecided.answer())
-                .handle((answer, error) -> refused(counter, rest, answer))
-                .thenCompose(refused -> execute(asked, topics, refused, partitions.size()));
+                .handle((answer, error) -> refused(counter, rest, charged, answer))
+                .thenCompose(refused -> execute(asked, topics, refused, charged, partitions.size()));
     }
 
     /** The topics that are refused; without an answer all that the share didn't admit. */
-    private Set<String> refused(CounterKey counter, Map<String, Integer> rest, Mutations.Answer answer) {
+    private Set<String> refused(
+            CounterKey counter, Map<String, Integer> rest, ChargedMutations charged, Mutations.Answer answer) {
         Set<String> refused = new LinkedHashSet<>(rest.keySet());
         if (answer == null) {
             mute(proxy.meters().waitMs(counter));
@@ -303,13 +307,13 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         refused.removeIf(topic -> !answer.refuses(topic));
         rest.keySet().removeAll(refused);
-        proxy.meters().chargeDecided(counter, sum(rest));
+        charged.chargeDecided(rest);
         mute(answer.throttleMs);
         return refused;
     }
 
     private CompletionStage<RequestFilterResult> execute(
-            Asked asked, TopicRequest topics, Set<String> refused, int count) {
+            Asked asked, TopicRequest topics, Set<String> refused, ChargedMutations charged, int count) {
         proxy.noteRefused(refused.size());
         if (refused.size() == count && count > 0) {
             ApiMessage response = topics.refusal(refused);
@@ -318,14 +322,16 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return asked.context.requestFilterResultBuilder().shortCircuitResponse(response).completed();
         }
         topics.remove(refused);
-        note(asked, refused);
+        executor.schedule(() -> charged.settle(Set.of()), MAX_UNSETTLED_MS, TimeUnit.MILLISECONDS);
+        note(asked, refused, charged);
         return asked.forward();
     }
 
-    private void note(Asked asked, Set<String> refused) {
+    private void note(Asked asked, Set<String> refused, ChargedMutations mutations) {
         short version = asked.header.requestApiVersion();
         ApiKeys api = ApiKeys.forId(asked.message.apiKey());
-        sent.add(new Sent(api, asked.header.correlationId(), version, System.nanoTime(), asked.client, refused));
+        int id = asked.header.correlationId();
+        sent.add(new Sent(api, id, version, System.nanoTime(), asked.client, refused, mutations));
     }
 
     /** The request that a response answers; null if it isn't noted. A client may give all its requests the same id. */
@@ -372,12 +378,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return new Client(user, header.clientId() == null ? "" : header.clientId());
     }
 
-    /** At most 2^31 - 1: a sum below zero would give tokens back. */
-    private static int sum(Map<String, Integer> partitions) {
-        long sum = partitions.values().stream().mapToLong(Integer::longValue).sum();
-        return (int) Math.min(Integer.MAX_VALUE, sum);
-    }
-
     /** A request that isn't on its way to the broker yet, and what it is charged to. */
     private record Asked(
             RequestHeaderData header,
@@ -392,5 +392,11 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     /** A request that has no response yet. */
     private record Sent(
-            ApiKeys api, int correlationId, short version, long sentNs, Client client, Set<String> refused) {}
+            ApiKeys api,
+            int correlationId,
+            short version,
+            long sentNs,
+            Client client,
+            Set<String> refused,
+            ChargedMutations mutations) {}
 }

@@ -1,7 +1,9 @@
 package sluice.proxy;
 
 import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -32,6 +34,9 @@ import org.apache.kafka.common.protocol.Errors;
 abstract class TopicRequest {
     private static final short ERROR = Errors.THROTTLING_QUOTA_EXCEEDED.code();
     private static final String MESSAGE = Errors.THROTTLING_QUOTA_EXCEEDED.message();
+
+    private static final Set<Errors> MAYBE_DONE = EnumSet.of(
+            Errors.NONE, Errors.REQUEST_TIMED_OUT, Errors.NETWORK_EXCEPTION, Errors.UNKNOWN_SERVER_ERROR);
 
     /** The first version that understands a refusal. */
     final int strictSince;
@@ -79,6 +84,28 @@ abstract class TopicRequest {
             present.put(topic.topicId().toString(), topic.partitions().size());
         }
         return present;
+    }
+
+    /** The topics for which a broker answers that nothing was done; after a timeout that isn't known. */
+    static Set<String> undone(ApiMessage response) {
+        Set<String> undone = new LinkedHashSet<>();
+        if (response instanceof CreateTopicsResponseData created) {
+            created.topics().forEach(each -> addUndone(undone, each.name(), each.errorCode()));
+        } else if (response instanceof CreatePartitionsResponseData added) {
+            added.results().forEach(each -> addUndone(undone, each.name(), each.errorCode()));
+        } else if (response instanceof DeleteTopicsResponseData deleted) {
+            for (DeletableTopicResult each : deleted.responses()) {
+                addUndone(undone, each.name(), each.errorCode());
+                addUndone(undone, each.topicId().toString(), each.errorCode());
+            }
+        }
+        return undone;
+    }
+
+    private static void addUndone(Set<String> undone, String topic, short code) {
+        if (!MAYBE_DONE.contains(Errors.forCode(code))) {
+            undone.add(topic);
+        }
     }
 
     /** A response in which these topics are refused, and no others are. */
