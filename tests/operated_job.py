@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+import pytest
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -50,6 +51,7 @@ from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
+from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import new_epoch
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.maintenance import maintain
@@ -313,7 +315,11 @@ class Driver:
         self.watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(checkpoint))
         if (pending := pending_batch(checkpoint)) is not None:
             self.watch.keep_snapshot_of(pending)
-        epoch = None if checkpoint.is_local else self._new_epoch(kafka, settings.topics.decisions, checkpoint)
+        epoch = (
+            None
+            if checkpoint.is_local
+            else self._new_epoch(kafka, settings.topics.decisions, settings.topics.dead_letters, checkpoint)
+        )
         topic = RequestsTopicWatch(settings)
         topic.begin()
         enforce, audit = Enforce(cluster, settings, self.watch, epoch, topic), AuditQuery(cluster.spark, settings)
@@ -324,12 +330,13 @@ class Driver:
         self._enforce = Stream(enforce, checkpoint, cluster, [settings.topics.requests])
         self._audit = Stream(audit, audit_checkpoint, cluster, audit._writer.topics)
 
-    def _new_epoch(self, kafka: Kafka, topic: str, checkpoint: Checkpoint) -> LeaderEpoch:
+    def _new_epoch(self, kafka: Kafka, topic: str, letters: str, checkpoint: Checkpoint) -> LeaderEpoch:
         job_id = job_identity(checkpoint).job_id
         known = [read_epoch(record.epoch) for record in kafka[topic].records]
         published = max((epoch.number for epoch in known if epoch and epoch.job_id == job_id), default=0)
         epoch = LeaderEpoch(job_id, new_epoch(checkpoint, checkpoint.sluice.create, published))
-        kafka.publish(topic, None, b"epoch", epoch.header())
+        for name in (topic, letters):
+            kafka.publish(name, None, b"epoch", epoch.header())
         return epoch
 
     def decide(self) -> None:
@@ -462,7 +469,7 @@ class Cluster:
     def restore(self, backup: Backup, parts: set[int]) -> None:
         """Put these parts of a backup in the place of what is there, but for those of a topic that was made again.
 
-        Nothing knows the id of a requests topic that came after the backup and went before its restore.
+        Tables alone know the id of a requests topic that came after the backup and went before its restore.
 
         Tables without the audit checkpoint of their time get a new one, which reads all that the topics have.
         """
@@ -470,7 +477,8 @@ class Cluster:
         made_again = {name for name, topic in self.kafka.items() if topic.id != backup.topics[name]}
         parts = parts - (ENFORCE if self.settings.topics.requests in made_again else set())
         since = len(list(self.topics(self.settings.topics.requests))) - backup.requests_topics
-        parts -= AUDIT | TABLES if self.settings.topics.decisions in made_again or since > 1 else set()
+        is_unknown = bool(TABLES & parts) and since > 1
+        parts -= AUDIT | TABLES if self.settings.topics.decisions in made_again or is_unknown else set()
         if TABLES & parts and not AUDIT & parts:
             self.set("audit", checkpoint=self._new_name(self.settings.audit.checkpoint))
         if ENFORCE & parts:
@@ -482,12 +490,14 @@ class Cluster:
                     shutil.copytree(backup.folder / str(number), target)
 
     def make_again(self, names: Iterable[str]) -> None:
-        """Delete and create topics while the job is down; what reads them gets a new checkpoint."""
+        """Delete and create topics while the job is down; what reads them gets a new checkpoint, as the start says."""
         self.driver = None
         for name in names:
             self._past_topics.append((name, self.kafka[name]))
             self.kafka[name] = Topic()
             if name == self.settings.topics.requests:
+                with pytest.raises(CheckpointError, match="is another one"):
+                    Driver(self)
                 self.set("enforce", checkpoint=self._new_name(self.settings.enforce.checkpoint))
             else:
                 self.set("audit", checkpoint=self._new_name(self.settings.audit.checkpoint))

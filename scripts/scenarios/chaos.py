@@ -1,4 +1,4 @@
-"""`./scripts/chaos`: kill -9 of the job at random moments under load, then the reconciliation."""
+"""`./scripts/chaos`: kill -9 of the job at random moments under load, or what operators do; then the reconciliation."""
 
 import random
 import sys
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from scripts.command import run_command
+from scripts.scenarios.operated import Operator
 from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import Rig, run_scenario
 from sluice.cli.demo.broker import Broker
@@ -29,7 +30,9 @@ _SECTIONS = {
 class ChaosOptions:
     """Kill the job repeatedly under load, then reconcile requests, decisions and tables.
 
-    Some of the kills hit only the job's Python workers or the broker. The exit code is 0 if all is balanced, else 1.
+    Some of the kills hit only the job's Python workers or the broker. With --operator it is operated in place of that:
+    backups restored, a topic made again, quotas altered and moved, pages changed. The exit code is 0 if all is
+    balanced, else 1.
     """
 
     kills: Annotated[int, typer.Option(min=0, help="Number of kills.")] = 50
@@ -38,11 +41,25 @@ class ChaosOptions:
     pause: Annotated[float, typer.Option(min=0, max=1e6, help="Longest time in seconds before a kill.")] = 6.0
     workers: Annotated[float, typer.Option(min=0, max=1, help="Share of kills of the Python workers.")] = 0.1
     broker: Annotated[float, typer.Option(min=0, max=1, help="Share of kills of the broker.")] = 0.1
+    operator: Annotated[int, typer.Option(min=0, help="Number of things that an operator does, in place of kills.")] = 0
 
 
 def run_chaos(options: ChaosOptions) -> int:
     """Kill, let the job catch up, and print the reconciliation; 0 if everything balances, 1 if not."""
+    if options.operator:
+        return run_scenario("chaos", _SECTIONS, lambda rig, _: _is_balanced_after_an_operator(rig, options))
     return run_scenario("chaos", _SECTIONS, lambda rig, broker: _is_balanced_after_kills(rig, broker, options))
+
+
+def _is_balanced_after_an_operator(rig: Rig, options: ChaosOptions) -> bool:
+    operator = Operator(rig, random.Random(options.seed))  # repeatable on purpose
+    rig.start()
+    for number in range(1, options.operator + 1):
+        done = operator.act(options.rate, options.pause)
+        print(f"{number}: {done}, after {operator.requests} requests", flush=True)
+    books = operator.books()
+    print(f"{options.operator} things that operators do, seed {options.seed}: {books}")
+    return books.balanced
 
 
 def _is_balanced_after_kills(rig: Rig, broker: Broker, options: ChaosOptions) -> bool:
