@@ -105,7 +105,7 @@ class Endpoints:
         """The endpoint of a page."""
 
         async def endpoint(request: Request) -> Response:
-            address = f"/events?of={name}&{request.url.query}"
+            address = f"events?of={name}&{request.url.query}"
             return HTMLResponse(await self._in_thread(self._pages.page, name, _given(request), address))
 
         return endpoint
@@ -123,7 +123,7 @@ class Endpoints:
     async def login(self, request: Request) -> Response:
         """The form for the token, and a cookie in return for the token."""
         if self._token is None:
-            return RedirectResponse("/", 303)
+            return RedirectResponse("./", 303)
         if request.method != "POST":
             return HTMLResponse(self._pages.login(wrong=False))
         length = request.headers.get("content-length", "")
@@ -131,8 +131,9 @@ class Endpoints:
             return PlainTextResponse("the form is too large, or of unknown length\n", 413)
         if not is_token(_field(await request.body(), "token"), self._token):
             return HTMLResponse(self._pages.login(wrong=True), 403)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(cookie_name(self._token), cookie_of(self._token), httponly=True, samesite="strict")
+        answer = RedirectResponse("./", 303)
+        name, value = cookie_name(self._token), cookie_of(self._token)
+        answer.set_cookie(name, value, path=None, httponly=True, samesite="strict")  # for the folder of this page
         return answer
 
     async def _stream(self, name: str, given: Given) -> AsyncIterator[bytes]:
@@ -173,7 +174,10 @@ class _LivePage(StreamingResponse):
 
 
 def create_app(facts: Facts, token: str | None, closing: Event, hosts: Sequence[str]) -> Starlette:
-    """The application. Without a token it only answers requests to `hosts`."""
+    """The application. Without a token it only answers requests to `hosts`.
+
+    Pages refer to each other by relative addresses, so that they work behind the path prefix of a proxy.
+    """
     endpoints = Endpoints(Pages(facts), token, closing)
     return Starlette(
         routes=[

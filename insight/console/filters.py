@@ -108,13 +108,13 @@ def entity_text(entity: QuotaEntity) -> str:
 
 
 def address(key: CounterId) -> str:
-    """The address of the page of a counter's client."""
+    """The address of the page of a counter's client, from any page."""
     if key.name_length > LONGEST_IN_ADDRESS:
-        return "/client?" + urlencode({"digest": digest_of(key)})
+        return "client?" + urlencode({"digest": digest_of(key)})
     parts = {"user": key.user, "client_id": key.client_id, "tenant": key.tenant}
     if key.topic is not None:
         parts = {"topic": key.topic, "partition": str(key.partition)}
-    return "/client?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
+    return "client?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
 
 
 def digest_of(key: CounterId) -> str:

@@ -62,7 +62,7 @@ class Guard:
         if scope["path"] in OPEN_PATHS or is_allowed(Request(scope), self._token):
             return self._app
         if "text/html" in headers.get("accept", ""):
-            return RedirectResponse("/login", 303)
+            return RedirectResponse("../" * (scope["path"].count("/") - 1) + "login", 303)
         return PlainTextResponse(
             "a token is needed: Authorization: Bearer TOKEN\n", 401, {"WWW-Authenticate": "Bearer"}
         )

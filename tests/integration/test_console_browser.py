@@ -127,7 +127,7 @@ def test_a_decision_is_on_the_page_within_two_seconds_without_a_reload_and_the_f
     page = opened(facts)
     wait_until_live(page)
     page.evaluate("window.sameDocument = true")
-    page.locator('a[href="/client?user=bob"]').focus()
+    page.locator('a[href="client?user=bob"]').focus()
     take(facts, decision(now_ms(), user="dave", charge={"rate": 990.0}, wait_ms=60_000))
     expect(names(page).filter(has_text="dave")).to_be_visible(timeout=2_000)
     assert page.evaluate("window.sameDocument")
@@ -158,13 +158,13 @@ def test_the_keyboard_leads_from_a_client_to_the_reason_of_its_wait(facts: Facts
     take(facts, decision(now_ms(), user="alice", wait_ms=12_000, decision_id="requests-0-7"))
     page = opened(facts, "?search=alice")
     for _ in range(60):
-        if page.evaluate("document.activeElement.getAttribute('href')") == "/client?user=alice":
+        if page.evaluate("document.activeElement.getAttribute('href')") == "client?user=alice":
             break
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_contain_text("alice")
     expect(page.locator("svg.chart").first).to_be_visible()
-    page.locator('a[href^="/request?id="]').first.click()
+    page.locator('a[href^="request?id="]').first.click()
     expect(page.locator("#answer")).to_have_text(re.compile(r"^Throttled for 12\.0 s"))
 
 

@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from threading import Event as ThreadEvent
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urljoin
 
 import pytest
 from hypothesis import given
@@ -68,6 +68,9 @@ HOSTILE = [
     "x" * 30_000,
     "%2e%2e/%00?&#",
 ]
+PREFIXED = "https://ops.example/sluice/"
+"""Where a proxy shows the console."""
+
 TOKEN = "0123456789abcdef-token"  # noqa: S105 # of this test alone
 
 
@@ -199,8 +202,8 @@ def test_clients_are_shown_with_their_tenants_and_by_tenant() -> None:
 def test_a_tenant_has_a_page_with_its_members_limit_and_usage() -> None:
     charge = {"entity": {"tenant": STRANGE}, "matched": "default tenant", "limit": 1000.0}
     with serving(facts_of(decision(now_ms(), charge=charge), entries=TENANTS)) as get:
-        (link,) = set(re.findall(r'href="(/client\?tenant=[^"]*)"', get("/").text))
-        page = unescape(get(unescape(link)).text)
+        (link,) = set(re.findall(r'href="(client\?tenant=[^"]*)"', get("/").text))
+        page = unescape(get(f"/{unescape(link)}").text)
         quotas = unescape(get("/quotas").text)
 
     assert f"Tenant <bdi>{STRANGE}</bdi>" in page
@@ -216,13 +219,13 @@ def test_a_tenant_without_a_limit_has_a_page_with_its_budget_that_its_clients_le
     over = TenantStorage(STRANGE, 3_000_000, 2e6, is_held=True)
     facts.limits.take(STORAGE_KEY, state_value(StorageState(now_ms(), [over, TenantStorage("bank", 500, 1000.0)])))
     with serving(facts) as get:
-        (link,) = re.findall(r'href="(/client\?tenant=[^"]*)"', get("/").text)
-        page = unescape(get(unescape(link)).text)
-        storage = re.findall(r'href="(/client\?tenant=[^"]*)"', get("/overview").text)
+        (link,) = re.findall(r'href="(client\?tenant=[^"]*)"', get("/").text)
+        page = unescape(get(f"/{unescape(link)}").text)
+        storage = re.findall(r'href="(client\?tenant=[^"]*)"', get("/overview").text)
 
     assert f"Tenant <bdi>{STRANGE}</bdi>" in page
     assert "Its topics take 3 MB of 2 MB: its producers are held." in page
-    assert storage == [link, "/client?tenant=bank"]
+    assert storage == [link, "client?tenant=bank"]
 
 
 def test_a_client_is_shown_the_changes_of_its_tenants_limits_and_of_no_others() -> None:
@@ -465,8 +468,8 @@ def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
     facts.dead_letters.take(json.dumps({"error": {"field": name, "problem": name}}).encode())
     with serving(facts) as get:
         plain = get("/")
-        clients = {each for each in Structure(plain.text).addresses if each.startswith("/client")}
-        [address] = {each for each in clients if "alice" not in each}
+        clients = {each for each in Structure(plain.text).addresses if each.startswith("client")}
+        [address] = {f"/{each}" for each in clients if "alice" not in each}
         asked = urlencode(dict.fromkeys(("user", "client_id", "search", "id", "topic"), name[:2_000]))
         request = f"/request?id={quote(name[:300])}"
         for path in ("/", "/overview", "/quotas", address, request, f"/check?{asked}", f"/?{asked}"):
@@ -477,7 +480,7 @@ def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
             assert found.tags["img"] == found.tags["b"] - page.text.count("<div><b>") == 0, path
             assert found.tags["h1"] == 1, path
             assert not found.handlers, path
-            assert all(each.startswith(("/", "?", "#")) for each in found.addresses), path
+            assert all(urljoin(PREFIXED, each).startswith(PREFIXED) for each in found.addresses), path
             text = "".join(found.texts)
             assert not any(sign in text for sign in "\u202e\x1b\x00\r"), path
             assert len(page.text) < 300_000, path
@@ -489,7 +492,7 @@ def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
 def test_a_client_with_a_long_name_has_a_page_too() -> None:
     name = "n" * 30_000
     with serving(facts_of(decision(now_ms(), user=name))) as get:
-        [address] = {each for each in Structure(get("/").text).addresses if each.startswith("/client?")}
+        [address] = {f"/{each}" for each in Structure(get("/").text).addresses if each.startswith("client?")}
         page = get(address)
     assert len(address) < 100
     assert "producer_byte_rate" in page.text
@@ -583,6 +586,30 @@ def test_the_first_minute_says_that_nothing_is_recorded_yet() -> None:
     assert "no figures of 7 days: nothing recorded yet</caption>" in text
 
 
+def test_behind_a_path_prefix_every_address_leads_to_the_console() -> None:
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    with serving(facts_of(decision(now_ms(), wait_ms=5)), TOKEN) as get:
+        left, seen = {PREFIXED}, set[str]()
+        while left:
+            address = left.pop()
+            seen.add(address)
+            path = f"/{address.removeprefix(PREFIXED)}"
+            page = get(path, Authorization=f"Bearer {TOKEN}")
+            assert page.status == 200, address
+            if "text/html" in page.headers["Content-Type"]:
+                found = {urljoin(address, each).partition("#")[0] for each in Structure(page.text).addresses}
+                found |= {urljoin(address, unescape(each)) for each in re.findall(r'data-events="([^"]*)"', page.text)}
+                assert all(each.startswith(PREFIXED) for each in found), address
+                left |= {each for each in found - seen if "/events?" not in each and "sort=" not in each}
+        for path in ("", "client?user=alice", "a/b"):
+            to_login = get(f"/{path}", Accept="text/html").headers["Location"]
+            assert urljoin(PREFIXED + path, to_login) == f"{PREFIXED}login"
+        answer = get("/login", "POST", urlencode({"token": TOKEN}), **form)
+        assert urljoin(f"{PREFIXED}login", answer.headers["Location"]) == PREFIXED
+        assert "path" not in answer.headers["Set-Cookie"].lower()  # so browsers send it to this prefix alone
+    assert {f"{PREFIXED}{each}" for each in ("assets/console.js", "quotas", "client?user=alice")} <= seen
+
+
 def test_a_request_to_another_host_name_is_refused() -> None:
     with serving(facts_of()) as get:
         assert get("/", Host="evil.example").status == 421
@@ -627,7 +654,7 @@ def test_with_a_token_nothing_is_shown_without_it() -> None:
         for path in ("/", "/events?of=clients", "/assets/console.js", "/client?user=alice", "/nothing"):
             assert get(path).status == 401, path
             assert get(path, Authorization="Bearer wrong").status == 401, path
-        assert get("/", Accept="text/html").headers["Location"] == "/login"
+        assert get("/", Accept="text/html").headers["Location"] == "login"
         assert "alice" in get("/", Authorization=f"Bearer {TOKEN}").text
 
 
