@@ -141,15 +141,19 @@ class JarSet:
 
     def _module(self) -> str:
         """An Ivy module file of exactly the listed jars: no POM is asked for, which takes most of a first start."""
-        dependencies = []
+        jars: dict[tuple[str, str, str], list[str]] = {}
         for _, path in self._listed():
             organisation, module, revision, jar = path.split("/")
             classifier = jar.removeprefix(f"{module}-{revision}").removesuffix(".jar").removeprefix("-")
-            dependencies.append(
-                f'<dependency org="{organisation}" name="{module}" rev="{revision}" transitive="false"'
-                f' conf="{self.name}->default"><artifact name="{module}" type="jar" m:classifier="{classifier}"/>'
-                "</dependency>"
+            jars.setdefault((organisation, module, revision), []).append(
+                f'<artifact name="{module}" type="jar" m:classifier="{classifier}"/>'
             )
+        # Ivy takes only the first of two dependencies on one module.
+        dependencies = [
+            f'<dependency org="{organisation}" name="{module}" rev="{revision}" transitive="false"'
+            f' conf="{self.name}->default">{"".join(artifacts)}</dependency>'
+            for (organisation, module, revision), artifacts in jars.items()
+        ]
         return (
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
             f'<info organisation="sluice" module="{self.name}"/><configurations><conf name="{self.name}"/>'

@@ -28,7 +28,10 @@ HDFS_JARS = _jars("hdfs", added_to_pyspark=True)
 PEER_JARS = _jars("peers")
 """Kafka Streams in the bench."""
 
-JAR_SETS = {jars.name: jars for jars in (OLD_BROKER_JARS, HDFS_JARS, PEER_JARS)}
+KAFKA_TEST_JARS = _jars("kafka-tests")
+"""Kafka's own quota tests, which run on brokers with and without the plugin."""
+
+JAR_SETS = {jars.name: jars for jars in (OLD_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS)}
 
 
 def download(

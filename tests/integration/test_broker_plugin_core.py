@@ -7,7 +7,7 @@ import zipfile
 from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.gateways.client.inline import InlineCharges
@@ -1036,3 +1036,25 @@ def test_a_reader_that_misses_records_reads_the_topic_again_but_not_all_the_time
 def test_events_are_published_after_the_thread_of_kafkas_producer_ended(java: JavaCases, kafka_broker: str) -> None:
     sent = java.answer("sender", {"servers": kafka_broker, "topic": new_topic(kafka_broker)})
     assert sent == {"published": 2, "replaced": 1, "given_back": True}
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_the_plugin_ends_with_its_node(java: JavaCases, kafka_broker: str, reachable: bool) -> None:
+    """Kafka 4.1 and newer close it as an AutoCloseable; the next node of the same id in the process begins anew.
+
+    A call of an admin client that nobody answers would keep its thread for a minute.
+    """
+    topic = new_topic(kafka_broker)
+    asked = {"node": "77", "servers": kafka_broker if reachable else "127.0.0.1:9", "topic": topic, "bytes": 1_234}
+
+    ended = java.answer("closing", {**asked, "reachable": reachable})
+
+    assert ended == {"left": [], "mbean": False, "new": True}
+    if reachable:  # what was charged last is published before the node is gone
+        with closing(
+            KafkaConsumer(
+                topic, bootstrap_servers=kafka_broker, auto_offset_reset="earliest", consumer_timeout_ms=5_000
+            )
+        ) as consumer:
+            events = [json.loads(record.value) for record in consumer]
+        assert sum(event.get("bytes", 0) for event in events if event.get("user") == "alice") == 1_234

@@ -148,7 +148,8 @@ def test_a_download_asks_for_the_listed_jars_and_for_no_pom(
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     jar_set.checksums.write_text(
-        f"{'0' * 64}  org.example/a/1/a-1.jar\n{'0' * 64}  org.example/b/2.0/b-2.0-linux.jar\n"
+        f"{'0' * 64}  org.example/a/1/a-1.jar\n{'0' * 64}  org.example/a/1/a-1-test.jar\n"
+        f"{'0' * 64}  org.example/b/2.0/b-2.0-linux.jar\n"
     )
 
     with pytest.raises(JarError, match="can't be downloaded"):
@@ -163,6 +164,7 @@ def test_a_download_asks_for_the_listed_jars_and_for_no_pom(
     ]
     assert [{**artifact.attrib} for each in dependencies for artifact in each] == [
         {"name": "a", "type": "jar", "{http://ant.apache.org/ivy/maven}classifier": ""},
+        {"name": "a", "type": "jar", "{http://ant.apache.org/ivy/maven}classifier": "test"},
         {"name": "b", "type": "jar", "{http://ant.apache.org/ivy/maven}classifier": "linux"},
     ]
 

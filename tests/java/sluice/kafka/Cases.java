@@ -38,7 +38,7 @@ public final class Cases {
 
     private Cases() {}
 
-    public static void main(String[] arguments) throws IOException, InterruptedException {
+    public static void main(String[] arguments) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, true, "UTF-8");
         System.setOut(System.err); // Kafka's log goes there
@@ -47,7 +47,7 @@ public final class Cases {
         }
     }
 
-    private static JsonNode answer(JsonNode asked) throws IOException, InterruptedException {
+    private static JsonNode answer(JsonNode asked) throws Exception {
         switch (asked.get("case").textValue()) {
             case "resolution":
                 return resolution(asked);
@@ -93,6 +93,8 @@ public final class Cases {
                 return Failing.gaps(asked);
             case "sender":
                 return Failing.sender(asked);
+            case "closing":
+                return Closing.node(asked);
             default:
                 return settings(asked);
         }

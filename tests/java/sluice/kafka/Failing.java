@@ -77,7 +77,7 @@ final class Failing {
         boolean isThrough = wanted.await(PATIENCE_S, TimeUnit.SECONDS);
         ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("unreadable", reader.unreadable());
         answer.put("errors", reader.thread().errors()).put("down", reader.thread().isDown()).set("read", read);
-        reader.close();
+        reader.thread().close();
         return answer;
     }
 
@@ -112,7 +112,7 @@ final class Failing {
         boolean isThrough = wanted.await(PATIENCE_S, TimeUnit.SECONDS);
         ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("restarts", restarts.get());
         answer.put("down", reader.thread().isDown()).set("read", read);
-        reader.close();
+        reader.thread().close();
         return answer;
     }
 

@@ -33,6 +33,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     static final long STALE_MS = 30_000;
     private static final Logger LOG = LoggerFactory.getLogger(Gateway.class);
     private static final long LOOKBACK_MS = 10_000;
+    private static final long CLOSE_MS = 2_000;
     private static final long IDLE_MS = 1_000;
     private static final long GIVE_UP_MS = 60_000;
     private static final long MODEST_MS = 1_000;
@@ -120,12 +121,12 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         thread.start();
     }
 
+    /** Publishes the last charges where a broker takes them, and ends all threads and clients; waits a second or two for that. */
     @Override
     public void close() {
-        thread.close();
-        limitsReader.close();
-        sumsReader.close();
-        loadReader.thread().close();
+        threads().forEach(LastingThread::close);
+        long untilNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(CLOSE_MS);
+        threads().forEach(each -> each.join(untilNs));
     }
 
     /**

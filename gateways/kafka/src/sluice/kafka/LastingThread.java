@@ -49,6 +49,15 @@ final class LastingThread {
         thread.interrupt();
     }
 
+    /** Waits until the thread has ended, or until System.nanoTime() is `untilNs`. */
+    void join(long untilNs) {
+        try {
+            thread.join(Math.max(1, TimeUnit.NANOSECONDS.toMillis(untilNs - System.nanoTime())));
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
     boolean isClosing() {
         return isClosing;
     }
@@ -78,6 +87,7 @@ final class LastingThread {
                 survive(error);
             }
         }
+        Thread.interrupted(); // of close(): the last round may have ended before it saw it, and clients would not wait
         last.run();
     }
 

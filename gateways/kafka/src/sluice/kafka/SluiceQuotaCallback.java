@@ -2,6 +2,7 @@ package sluice.kafka;
 
 import java.util.Collections;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.common.Cluster;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.server.quota.ClientQuotaCallback;
@@ -12,15 +13,18 @@ import org.apache.kafka.server.quota.ClientQuotaType;
  * Makes a broker a gateway of Sluice: `client.quota.callback.class`. Kafka meters and throttles; this class says whom a
  * request counts for and what the limit is, which is the broker's share of the quota.
  *
+ * <p>Kafka 4.3 closes a plugin only if it is AutoCloseable, which ClientQuotaCallback isn't.
+ *
  * <p>Request threads call it for every request; it never waits.
  */
-public final class SluiceQuotaCallback implements ClientQuotaCallback {
+public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoCloseable {
     /** All clients of Sluice itself are metered as one, without a limit. No other counter has such tags. */
     private static final Map<String, String> EXEMPT_TAGS = Collections.singletonMap("sluice", "exempt");
 
     /** The threads that bring quotas: they ask for limits to set them as the bounds of meters. They serve no requests. */
     private final ThreadLocal<Boolean> bringsQuotas = ThreadLocal.withInitial(() -> false);
 
+    private final AtomicBoolean isClosed = new AtomicBoolean();
     private Gateway gateway;
     private Exempt exempt;
 
@@ -83,7 +87,7 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback {
 
     @Override
     public void close() {
-        if (gateway != null) {
+        if (gateway != null && isClosed.compareAndSet(false, true)) {
             Nodes.close(gateway);
         }
     }

@@ -92,11 +92,6 @@ final class TopicReader {
         thread.start();
     }
 
-    /** Asks the thread to end; doesn't wait for it. */
-    void close() {
-        thread.close();
-    }
-
     /** The thread that reads. */
     LastingThread thread() {
         return thread;
@@ -119,10 +114,8 @@ final class TopicReader {
 
     /** Reads until a client fails. What isn't an Exception ends the round, and the next one goes on at the same record. */
     private void round() throws InterruptedException {
-        try (Admin admin = Admin.create(adminClient);
-                KafkaConsumer<byte[], byte[]> consumer =
-                        new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-            read(consumer, admin);
+        try {
+            readWithClients();
         } catch (OffsetOutOfRangeException | NoOffsetForPartitionException error) {
             beginAgain();
         } catch (Exception error) {
@@ -132,7 +125,20 @@ final class TopicReader {
         } finally {
             isReading = false;
         }
-        Thread.sleep(RETRY_MS);
+        if (!thread.isClosing()) {
+            Thread.sleep(RETRY_MS);
+        }
+    }
+
+    private void readWithClients() throws Exception {
+        Admin admin = Admin.create(adminClient);
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            read(consumer, admin);
+        } finally {
+            Thread.interrupted(); // it would not wait for its thread
+            admin.close(Duration.ZERO); // a call that nobody answers would keep its thread for a minute
+        }
     }
 
     private void read(KafkaConsumer<byte[], byte[]> consumer, Admin admin) throws Exception {
