@@ -1,4 +1,4 @@
-"""Names in logins: as the proxy reads them from what passes by, and as a broker's own servers accept them."""
+"""Names that pass by a proxy: of users in logins, as a broker's own servers accept them, and of topics."""
 
 import os
 import subprocess
@@ -35,3 +35,13 @@ def test_whom_a_broker_accepts_the_proxy_meters_under_that_name(tmp_path: Path) 
     accepted = {mechanism: int(count) for mechanism, _, count in map(str.split, ran.stdout.splitlines())}
     assert {*accepted} == {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "token"}
     assert min(accepted.values()) > MESSAGES / 100, accepted
+
+
+def test_a_topic_that_is_named_like_the_id_of_another_one_is_charged_as_any(tmp_path: Path) -> None:
+    """Two that the proxy took for one were charged as one, and given back with the one that the broker refused."""
+    sources = [JAVA_SOURCES / "proxy" / "NamesAndIds.java", SOURCES / "sluice" / "proxy" / "TopicRequest.java"]
+    java, _ = find_java()
+    checks = [java, "-XX:+UseSerialGC", "-cp", compiled(sources, PROXY_JARS.paths(), tmp_path / "proxy")]
+    ran = subprocess.run([*checks, "sluice.proxy.NamesAndIds"], capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"

@@ -3,7 +3,6 @@ package sluice.proxy;
 import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -29,11 +28,14 @@ import org.apache.kafka.common.protocol.Errors;
 
 /**
  * A request that creates, adds or deletes partitions (KIP-599), whatever its API. Topics that are refused are taken out of
- * it, and put into the response with error 89. A topic that is named by its id goes by the id's text.
+ * it, and put into the response with error 89. A topic that is named by its id goes by `id:` and the id's text: a client may
+ * name topics like ids, but no name has a colon.
  */
 abstract class TopicRequest {
     private static final short ERROR = Errors.THROTTLING_QUOTA_EXCEEDED.code();
     private static final String MESSAGE = Errors.THROTTLING_QUOTA_EXCEEDED.message();
+
+    private static final String BY_ID = "id:";
 
     private static final Set<Errors> MAYBE_DONE = EnumSet.of(
             Errors.NONE, Errors.REQUEST_TIMED_OUT, Errors.NETWORK_EXCEPTION, Errors.UNKNOWN_SERVER_ERROR);
@@ -74,38 +76,42 @@ abstract class TopicRequest {
     /** Takes topics out of the request. */
     abstract void remove(Set<String> refused);
 
-    /** How many partitions each topic has, by name and by the text of its id. */
+    /** How many partitions each topic has, by name and by id. */
     static Map<String, Integer> present(MetadataResponseData metadata) {
         Map<String, Integer> present = new LinkedHashMap<>();
         for (var topic : metadata.topics()) {
             if (topic.name() != null) {
                 present.put(topic.name(), topic.partitions().size());
             }
-            present.put(topic.topicId().toString(), topic.partitions().size());
+            present.put(named(topic.topicId()), topic.partitions().size());
         }
         return present;
     }
 
     /** The topics for which a broker answers that nothing was done; after a timeout that isn't known. */
     static Set<String> undone(ApiMessage response) {
-        Set<String> undone = new LinkedHashSet<>();
+        Map<String, Boolean> isUndone = new LinkedHashMap<>();
         if (response instanceof CreateTopicsResponseData created) {
-            created.topics().forEach(each -> addUndone(undone, each.name(), each.errorCode()));
+            created.topics().forEach(each -> noteUndone(isUndone, each.name(), each.errorCode()));
         } else if (response instanceof CreatePartitionsResponseData added) {
-            added.results().forEach(each -> addUndone(undone, each.name(), each.errorCode()));
+            added.results().forEach(each -> noteUndone(isUndone, each.name(), each.errorCode()));
         } else if (response instanceof DeleteTopicsResponseData deleted) {
             for (DeletableTopicResult each : deleted.responses()) {
-                addUndone(undone, each.name(), each.errorCode());
-                addUndone(undone, each.topicId().toString(), each.errorCode());
+                noteUndone(isUndone, each.name(), each.errorCode());
+                noteUndone(isUndone, named(each.topicId()), each.errorCode());
             }
         }
-        return undone;
+        isUndone.values().removeIf(is -> !is);
+        return isUndone.keySet();
     }
 
-    private static void addUndone(Set<String> undone, String topic, short code) {
-        if (!MAYBE_DONE.contains(Errors.forCode(code))) {
-            undone.add(topic);
-        }
+    /** One that a client has named twice, as a name may look like an id here, is undone if nothing was done of either. */
+    private static void noteUndone(Map<String, Boolean> isUndone, String topic, short code) {
+        isUndone.merge(topic, !MAYBE_DONE.contains(Errors.forCode(code)), Boolean::logicalAnd);
+    }
+
+    private static String named(Uuid topicId) {
+        return BY_ID + topicId;
     }
 
     /** A response in which these topics are refused, and no others are. */
@@ -194,14 +200,15 @@ abstract class TopicRequest {
         }
 
         static DeletableTopicResult result(String topic) {
-            try {
-                Uuid id = Uuid.fromString(topic);
-                return id.toString().equals(topic)
-                        ? new DeletableTopicResult().setName(null).setTopicId(id)
-                        : new DeletableTopicResult().setName(topic);
-            } catch (IllegalArgumentException error) {
-                return new DeletableTopicResult().setName(topic);
+            DeletableTopicResult result = new DeletableTopicResult().setName(topic);
+            if (topic.startsWith(BY_ID)) {
+                try {
+                    result.setTopicId(Uuid.fromString(topic.substring(BY_ID.length()))).setName(null);
+                } catch (IllegalArgumentException error) { // a name that is none
+                    return result;
+                }
             }
+            return result;
         }
 
         @Override
@@ -217,8 +224,10 @@ abstract class TopicRequest {
         @Override
         Map<String, Integer> partitions(Map<String, Integer> present) {
             Map<String, Integer> partitions = new LinkedHashMap<>();
-            message.topicNames().forEach(topic -> partitions.put(topic, present.getOrDefault(topic, 1)));
-            message.topics().forEach(topic -> partitions.put(nameOf(topic), present.getOrDefault(nameOf(topic), 1)));
+            message.topicNames().forEach(topic -> partitions.merge(topic, present.getOrDefault(topic, 1), Math::max));
+            for (DeleteTopicState topic : message.topics()) {
+                partitions.merge(nameOf(topic), present.getOrDefault(nameOf(topic), 1), Math::max);
+            }
             return partitions;
         }
 
@@ -229,7 +238,7 @@ abstract class TopicRequest {
         }
 
         private static String nameOf(DeleteTopicState topic) {
-            return topic.name() == null ? topic.topicId().toString() : topic.name();
+            return topic.name() == null ? named(topic.topicId()) : topic.name();
         }
     }
 }
