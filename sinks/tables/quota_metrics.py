@@ -5,6 +5,7 @@ from itertools import takewhile
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 
 from sluice.sinks.tables.delta import AuditTable, Commit, columns
 from sluice.state.decisions.charge_plan import EXEMPT_REQUEST_TIME
@@ -35,6 +36,9 @@ _OLDER = "-older-"
 
 _RECENT_COMMITS = 200
 """Commits among which all of the newest micro-batch are: it has those of its newest windows, and one an hour before."""
+
+_MAINTENANCE = ("OPTIMIZE", "VACUUM START", "VACUUM END")
+"""Delta's operations that change no row."""
 
 _NO_BATCH = 0
 """The number of a commit that was undone."""
@@ -99,13 +103,10 @@ def take_back_metrics(metrics: DeltaTable, decisions: DeltaTable, commit: Commit
 
     Its driver ended between the two commits. Where `commit` repeats it, nothing is to be done. Else the query goes on
     from another place, such as a backup of its checkpoint, and counts these decisions when they become rows. Raises
-    DeltaError or OSError.
+    OSError, or DeltaError, also if others changed the rows since: a restore would undo that too.
     """
-    commits = [
-        (entry["version"], found)
-        for entry in metrics.history(_RECENT_COMMITS)
-        if (found := Commit.in_history(entry)) is not None
-    ]
+    history = metrics.history(_RECENT_COMMITS)
+    commits = [(entry["version"], found) for entry in history if (found := Commit.in_history(entry)) is not None]
     if not commits:
         return False
     newest = commits[0][1]
@@ -113,6 +114,9 @@ def take_back_metrics(metrics: DeltaTable, decisions: DeltaTable, commit: Commit
     if batch == commit or counted(batch).is_in(decisions) or not newest.is_in(metrics):
         return False
     undone = dict(takewhile(lambda each: each[1].number == newest.number, commits))
+    for entry in takewhile(lambda entry: entry["version"] > min(undone), history):
+        if entry["version"] not in undone and entry["operation"] not in _MAINTENANCE:
+            raise DeltaError(f"{entry['operation']} of its version {entry['version']}")
     forgotten = [Transaction(each.application, _NO_BATCH) for each in undone.values()]
     metrics.restore(min(undone) - 1, commit_properties=CommitProperties(app_transactions=forgotten))
     return True

@@ -275,6 +275,25 @@ def test_metrics_that_cannot_be_taken_back_stop_nothing(
     assert "counts some decisions twice, as that can't be taken back" in caplog.text
 
 
+def test_what_others_wrote_to_the_metrics_since_is_never_taken_back(
+    tables: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An earlier release goes on after a crash, or an operator deletes rows: a restore would undo that too."""
+    write(tables, records(as_records([decision(0)])), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
+        with pytest.raises(OSError, match="gone"):
+            write(tables, records(as_records([decision(1)]), 1), 1)
+    metrics = DeltaTable(tables.delta.quota_metrics)
+    metrics.update({"value": "777.0"})
+
+    write(tables, records(as_records([decision(1), decision(2, T0 + 60_000)]), 1), 1)
+
+    assert 777.0 + 100.0 in [row["value"] for row in rows(tables.delta.quota_metrics)]
+    assert offsets(tables.delta.decisions) == [0, 1, 2]
+    assert "counts some decisions twice, as that can't be taken back (UPDATE of its version 3)" in caplog.text
+
+
 def _gone(*_given: object) -> None:
     raise OSError("the machine is gone")
 
