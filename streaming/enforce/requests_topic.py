@@ -23,7 +23,7 @@ _LOOK_S = 1.0
 
 
 class RequestsTopicWatch:
-    """The id of the requests topic as it is now; None if there is no topic, or its brokers give no ids."""
+    """The id of the requests topic as it is now; None if no broker has given one yet."""
 
     def __init__(self, settings: Settings) -> None:
         self.id: str | None = None
@@ -33,7 +33,7 @@ class RequestsTopicWatch:
         """Look before a query starts, and note whose requests its checkpoint has charged.
 
         Raises CheckpointError if it has charged those of another topic, unless lost input is no failure. While no
-        broker answers the topic is taken for the same.
+        broker says its id the topic is taken for the same.
         """
         checkpoint = Checkpoint(self._settings.enforce.checkpoint)
         try:
@@ -47,9 +47,10 @@ class RequestsTopicWatch:
             if self._settings.enforce.fail_on_data_loss:
                 raise CheckpointError(text)
             log.warning("%s", text)
-        if found is not None and found != charged_topic_id(checkpoint):
+        charged = charged_topic_id(checkpoint)
+        if found is not None and found != charged:
             write_topic_id(checkpoint, found)
-        self.id = found
+        self.id = found or charged
 
     def service(self) -> BackgroundService:
         """The watch in the background."""
