@@ -15,7 +15,7 @@ from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.elastic import ElasticTable
-from sluice.state.contract.records import ElasticState, Sums
+from sluice.state.contract.records import BrokerFactor, ElasticState, Sums
 from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.runtime.client_metrics import label_of
@@ -35,6 +35,12 @@ _MAX_ROWS = 10_000
 _HEARTBEAT = b'{"heartbeat":'
 """Beginning of the records of the sums topic that are heartbeats; those with sums are many, and aren't decoded."""
 
+_MAX_BROKERS_BYTES = 512 * 1024
+"""Most bytes of the brokers in a state, which has to fit into a Kafka record whatever heartbeats say."""
+
+_MAX_LOGGED = 20
+"""Most brokers of a state in the log."""
+
 _MEDIAN_OF = 3
 """Heartbeats whose median counts, unless the load is one of bytes: a pause of Java in one second is no load."""
 
@@ -52,6 +58,7 @@ class ElasticWatch(Collector):
         self._rule = ElasticRule(clock_ms() // 100)  # numbers grow over restarts: two changes a second at most
         self._heard: dict[str, deque[float]] = {}
         self._loads: dict[str, MeasuredLoad] = {}
+        self._brokers_bytes = 0  # in a state that names them all
         self._rows: list[tuple[ElasticState, Mapping[str, MeasuredLoad]]] = []
         self._written_ms = 0
         self._last_error = LastError()
@@ -93,16 +100,23 @@ class ElasticWatch(Collector):
         if heartbeat is None or heartbeat.load is None:
             return
         load, reason = heartbeat.load
+        name = f"{_name_of(heartbeat.instance)}: {reason}"
+        if heartbeat.instance not in self._loads:
+            named_bytes = _bytes_of(heartbeat.instance, name)
+            if self._brokers_bytes + named_bytes > _MAX_BROKERS_BYTES:
+                return
+            self._brokers_bytes += named_bytes
         heard = self._heard.setdefault(heartbeat.instance, deque(maxlen=_MEDIAN_OF))
         heard.append(load)
         at_ms = min(heartbeat.timestamp_ms, arrived_ms)
         load = load if reason.startswith("bytes") else median(heard)
-        self._loads[heartbeat.instance] = MeasuredLoad(load, f"{_name_of(heartbeat.instance)}: {reason}", at_ms)
+        self._loads[heartbeat.instance] = MeasuredLoad(load, name, at_ms)
 
     def decide(self, at_ms: int) -> None:
         """Decide from the loads so far, and keep what has changed."""
         self._loads = {name: each for name, each in self._loads.items() if at_ms - each.at_ms <= FRESH_MS}
         self._heard = {name: each for name, each in self._heard.items() if name in self._loads}
+        self._brokers_bytes = sum(_bytes_of(name, each.reason) for name, each in self._loads.items())
         state, before = self._rule.decide(self._loads, self._quotas.quotas.most_lend(), at_ms), self._state
         is_new = before is None or state.number != before.number
         if before is None or is_new or abs(at_ms - before.at_ms) >= _REPEAT_MS:  # a clock may be set back
@@ -144,6 +158,10 @@ def elastic_metrics(state: ElasticState | None) -> Iterator[Metric]:
     yield factors
 
 
+def _bytes_of(instance: str, reason: str) -> int:
+    return len(msgspec.json.encode(BrokerFactor(instance, 0.001, reason)))
+
+
 def _name_of(instance: str) -> str:
     """The name of a gateway, whose instance has a random part after it.
 
@@ -159,5 +177,7 @@ def _text(state: ElasticState) -> str:
     >>> _text(ElasticState(7, at_ms=0)), _text(ElasticState(8, at_ms=0, lend=1.5, reason="load 0.20: ..."))
     ('all limits are the quotas', 'load 0.20: ...')
     """
-    tight = [f"{each.reason}: {each.factor:.2f} of its shares" for each in state.brokers]
+    tight = [f"{each.reason}: {each.factor:.2f} of its shares" for each in state.brokers[:_MAX_LOGGED]]
+    if len(state.brokers) > _MAX_LOGGED:
+        tight.append(f"{len(state.brokers) - _MAX_LOGGED} more")
     return "; ".join([*tight, *([state.reason] if state.reason else [])]) or "all limits are the quotas"

@@ -10,6 +10,7 @@ import msgspec
 
 from sluice.state.contract.records import (
     HEARTBEAT_API,
+    MAX_INSTANCE_CHARACTERS,
     CountedEntity,
     DeadLetter,
     DecidedHeartbeat,
@@ -194,8 +195,8 @@ MAX_ANSWER_BYTES = 1024 * 1024
 
 
 def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> OutputRecord | None:
-    """The record of the sums topic for a gateway's heartbeat; None for any other request."""
-    if request.api != HEARTBEAT_API or request.instance is None:
+    """The record of the sums topic for a gateway's heartbeat; None for any other request, or an instance of none."""
+    if request.api != HEARTBEAT_API or request.instance is None or len(request.instance) > MAX_INSTANCE_CHARACTERS:
         return None
     heartbeat = DecidedHeartbeat(request.instance, request.request_id or "", request.timestamp_ms or 0)
     if request.heartbeat is not None and (measured := request.heartbeat.load) is not None:

@@ -400,3 +400,19 @@ def test_strict_quotas_are_planned_as_ever_while_limits_give_way() -> None:
     [before] = plan([(event, source)], quotas, settings, 1_000)
     [during] = plan([(event, source)], quotas.lent(2.0), settings, 1_000, elastic=ElasticState(1, 1))
     assert before == during
+
+
+@pytest.mark.parametrize("name", ["b" * 200, "\0" * 200, "🦊" * 200], ids=["long", "escaped", "wide"])
+def test_forged_heartbeats_make_no_state_that_a_record_cannot_hold_and_drive_no_known_broker_out(
+    watch: ElasticWatch, clock: Clock, name: str
+) -> None:
+    for number in range(3_000):
+        heartbeat = DecidedHeartbeat(f"{name}{number}-1f", "x", clock.ms, load=(1e30, "queue wait 1e+30 ms"))
+        watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+    heartbeat = DecidedHeartbeat("b-1-1f", "b-1-1", clock.ms, load=(1.8, "bytes in 180 % of capacity"))
+    watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+    watch.decide(clock.ms)
+
+    assert watch.state is not None
+    assert len(state_value(watch.state)) < 1024 * 1024
+    assert "b-1-1f" in [each.instance for each in watch.state.brokers]

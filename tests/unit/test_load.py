@@ -12,7 +12,7 @@ from sluice.configs.capacity import broker_limits, load_capacities
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
-from sluice.state.contract.records import Load, LogDirectory
+from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, Load, LogDirectory
 from sluice.state.quotas.elastic import FULL_LOAD
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.disk_guard import FRESH_MS, DiskFloor, DiskGuard
@@ -195,3 +195,16 @@ def test_the_guard_holds_until_the_disk_has_room_or_its_broker_falls_silent() ->
 def test_a_disk_is_low_below_the_floor_and_not_at_it(floor: DiskFloor, is_low: bool) -> None:
     assert (floor.low(Load(log_dirs=[LogDirectory("/ok", 50, 100), LOW])) is not None) == is_low
     assert floor.low(None) is None
+
+
+@pytest.mark.parametrize(("characters", "heard"), [(MAX_INSTANCE_CHARACTERS, 1), (MAX_INSTANCE_CHARACTERS + 1, 0)])
+def test_gateways_hear_of_no_instance_that_is_longer_than_a_gateway_has(
+    tmp_path: Path, characters: int, heard: int
+) -> None:
+    """Each keeps a thousand of them."""
+    file = tmp_path / "sluice.yaml"
+    file.write_text("{}\n")
+    event = {"api": "GatewayHeartbeat", "instance": "i" * characters, "timestamp_ms": AT_MS}
+    records = list(Simulation(Quotas(), load_settings(file, environment={})).records([json.dumps(event).encode()]))
+
+    assert [record.topic for record in records] == ["quota-decisions", "quota-sums"][: 1 + heard]
