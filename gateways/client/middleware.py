@@ -214,7 +214,8 @@ class AsgiQuotas:
 class WsgiQuotas:
     """WSGI middleware. The handler time ends when the server has taken the whole body.
 
-    A header that is given twice comes from the server as one value with a comma, and is taken as that name.
+    A header that is given twice comes from the server as one value with a comma. So a comma is refused, as two headers
+    are, and one that belongs to a name has to be percent-encoded.
     """
 
     def __init__(self, app: WSGIApplication, gateway: Gateway, options: HttpQuotas | None = None) -> None:
@@ -225,6 +226,8 @@ class WsgiQuotas:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def header(name: str) -> bytes | None:
             value = environ.get("HTTP_" + name.upper().replace("-", "_"))
+            if value and "," in value:
+                raise InvalidNameError
             return value and value.encode("latin-1")  # the bytes that came (PEP 3333)
 
         caller = _caller_of(self._gateway, header, self._options)

@@ -344,6 +344,34 @@ def test_a_client_is_one_user_in_any_encoding_and_bytes_that_are_no_text_are_ref
     assert [event.user for event in gateway.events] == ([] if user is None else [user] * 2)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "status"),
+    [
+        ((("X-User", "mallory"), ("X-User", "victim")), "400"),
+        ((("X-User", "mallory"), ("X_User", "fresh-1")), "400"),
+        ((("X-User", "CN=mallory%2CO=shop"),), "200"),
+    ],
+)
+def test_a_wsgi_server_that_joins_two_headers_gives_a_client_no_name_of_its_choice(
+    gateway: RecordingGateway, pairs: tuple[tuple[str, str], ...], status: str
+) -> None:
+    """A proxy that sets X-User may pass the client's X_User on, which WSGI has under the same key."""
+    statuses: list[str] = []
+    environ: WSGIEnvironment = {}
+    for name, value in pairs:  # as wsgiref and gunicorn do
+        key = "HTTP_" + name.upper().replace("-", "_")
+        environ[key] = f"{environ[key]},{value}" if key in environ else value
+
+    def served(_environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        start("200 OK", [])
+        return [b"hello"]
+
+    list(WsgiQuotas(served, gateway)(environ, lambda status, *_: statuses.append(status)))  # type: ignore[arg-type] # no body is written
+
+    assert statuses[0][:3] == status
+    assert [event.user for event in gateway.events] == (["CN=mallory,O=shop"] if status == "200" else [])
+
+
 def test_a_name_of_control_characters_is_none() -> None:
     with pytest.raises(InvalidNameError):
         clean_name(b"a\nb")
