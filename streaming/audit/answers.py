@@ -151,10 +151,13 @@ class RequestEnds:
         return RequestsTopic(self._topic, last.ends, last.topic_id, last.former, last.unnamed)
 
     def _with(self, now: list[int], topic_id: str) -> _Ends:
-        last = self._last
+        last = structs.replace(self._last, former=[each for each in self._last.former if each != self._last.topic_id])
+        if not now:
+            # The topic is gone. Its last events may have come after the last look.
+            return structs.replace(last, former=sorted({*last.former, last.topic_id}))
         if topic_id in ("", last.topic_id):
             return structs.replace(last, ends=_greatest(last.ends, now))
-        if last.batch_id < 0:
+        if not last.topic_id and not last.ends:
             before = self._known_ids() - {topic_id}
             unnamed = "" if "" in before else topic_id
             return structs.replace(last, ends=now, topic_id=topic_id, former=sorted(before), unnamed=unnamed)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Set
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from sluice.streaming.audit.answers import RequestEnds
@@ -44,8 +45,22 @@ def test_a_topic_with_another_id_begins_anew_and_events_of_the_one_before_stay_k
     first = ends_in(tmp_path).of_batch(3, [11, 20], "first")
 
     assert (second.ends, second.topic_id, second.former) == ([1, 0], "second", ["first"])
-    assert away == second
+    assert (away.ends, away.topic_id, away.former) == ([1, 0], "second", ["first", "second"])
     assert (first.ends, first.topic_id, first.former) == ([11, 20], "first", ["second"])
+
+
+@pytest.mark.parametrize("topic_id", ["first", ""])
+def test_decisions_on_the_last_requests_of_a_topic_that_is_gone_are_read(topic_id: str, tmp_path: Path) -> None:
+    """Nobody can say any more where it ended; once it is there, or another one is, its end is known as before."""
+    ends_in(tmp_path).of_batch(0, [10], topic_id)
+
+    away = [ends_in(tmp_path).of_batch(batch_id, [], "") for batch_id in (1, 1, 2)]
+    back = ends_in(tmp_path).of_batch(3, [12], topic_id)
+
+    ids, partitions, offsets = (pa.chunked_array([values]) for values in ([topic_id], [0], [11]))
+    topics = pa.chunked_array([["requests"]])
+    assert [found.lacks(topics, ids, partitions, offsets).tolist() for found in away] == [[False]] * 3
+    assert (back.ends, back.topic_id, back.former) == ([12], topic_id, [])
 
 
 def test_answers_without_an_id_are_of_the_topic_that_an_earlier_release_knew(tmp_path: Path) -> None:
@@ -69,6 +84,14 @@ def test_a_new_checkpoint_knows_the_topics_whose_events_the_tables_have(tmp_path
 
     assert (found.former, found.unnamed) == (["", "first"], "")
     assert (fresh.former, fresh.unnamed) == ([], "second")
+
+
+def test_a_new_checkpoint_knows_them_also_if_the_topic_was_missing_at_first(tmp_path: Path) -> None:
+    ends_in(tmp_path, lambda: {"first", ""}).of_batch(0, [], "")
+
+    found = ends_in(tmp_path, lambda: {"first", ""}).of_batch(1, [3], "second")
+
+    assert (found.ends, found.former, found.unnamed) == ([3], ["", "first"], "")
 
 
 def test_a_restored_checkpoint_knows_the_topics_that_came_since_by_the_tables(tmp_path: Path) -> None:
