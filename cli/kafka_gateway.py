@@ -189,9 +189,9 @@ class KafkaGateway(JavaServer):
         Raises KafkaGatewayError (with the reason from its log), KafkaUnavailableError, JarError and JavaError.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
+        nodes = _node_ids(self._settings)  # before the jars, which the first start downloads
         java, _ = find_java()
         class_path = ":".join(map(str, proxy_class_path()))
-        nodes = _node_ids(self._settings)
         for attempt in range(1, _ATTEMPTS + 1):
             config = self._write_config(nodes)
             command = [java, *self._jvm_options, "-cp", class_path, MAIN_CLASS, str(config)]
