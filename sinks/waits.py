@@ -51,16 +51,23 @@ def _remove_part(
     topic: str, kafka: Mapping[str, str], producer: KafkaProducer, before_ms: int, max_keys: int, part: int, parts: int
 ) -> int:
     """Remove those of one part of the keys; in two halves if it has too many."""
-    with TopicReader(kafka, topic) as reader:
+    with TopicReader(kafka, topic, fenced=True) as reader:
         of_part = (each for each in reader.read_to_end() if crc32(each[1].key or b"") % parts == part)
         ended = _ended(of_part, before_ms, max_keys)
         if ended is not None:
             sent = [(key, producer.send(topic, None, key, partition=partition)) for key, partition in ended.items()]
             removed_at = {key: future.get(_SEND_TIMEOUT_S).offset for key, future in sent}
-            # The job may have written a wait of one of these counters in between.
-            for partition, record in list(reader.read_to_end()) if ended else []:
-                if record.value is not None and record.offset < removed_at.get(record.key or b"", 0):
-                    producer.send(topic, record.value, record.key, partition=partition).get(_SEND_TIMEOUT_S)
+            # The job may have written a wait of one of these counters in between, and after that another one.
+            between = dict[bytes, FetchedRecord]()
+            for _, record in reader.read_to_end() if ended else ():
+                key = record.key or b""
+                if record.offset < removed_at.get(key, 0):
+                    between[key] = record
+                elif record.offset > removed_at.get(key, record.offset):
+                    between.pop(key, None)
+            for key, record in between.items():
+                if record.value is not None:
+                    producer.send(topic, record.value, key, partition=ended[key]).get(_SEND_TIMEOUT_S)
             return len(ended)
     halves = (part, part + parts)
     return sum(_remove_part(topic, kafka, producer, before_ms, max_keys, half, 2 * parts) for half in halves)

@@ -1,16 +1,19 @@
 """The waits topic on a real broker: the records of waits that ended long ago go, and no other one."""
 
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 from kafka import KafkaProducer
 
 from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks import waits
 from sluice.sinks.waits import remove_ended_waits
 from sluice.state.contract.records import WaitRecord
+from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 from tests.deciding_side import own_topics
@@ -27,11 +30,12 @@ class Topic:
         self.name, self.kafka = topics.waits, {"bootstrap.servers": servers}
         ensure_topics(topics, self.kafka)
 
-    def write(self, client_id: str, ended_ms: int | None) -> None:
+    def write(self, client_id: str, ended_ms: int | None, epoch: int | None = None) -> None:
         """A wait of a client that ended before NOW_MS, or began then if that is negative; None for that of a reset."""
         value = None if ended_ms is None else wait_value(wait_until(NOW_MS - ended_ms))
         with closing(KafkaProducer(bootstrap_servers=self.kafka["bootstrap.servers"])) as producer:
-            producer.send(self.name, value, key(client_id))
+            headers = [(HEADER, LeaderEpoch("job", epoch).header())] if epoch else []
+            producer.send(self.name, value, key(client_id), headers)
 
     def remove(self, max_keys: int = 100) -> int:
         return remove_ended_waits(self.name, self.kafka, NOW_MS, max_keys)
@@ -88,6 +92,48 @@ def test_a_wait_that_the_job_writes_meanwhile_stays(topic: Topic, monkeypatch: p
     topic.remove()
 
     assert topic.waiting() == {key("a"): wait_value(wait_until(NOW_MS + 5_000))}
+
+
+def test_a_wait_that_the_job_ends_after_it_was_removed_stays_ended(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before, which was written while others were removed, never takes the place of what came later."""
+    topic.write("a", 1)
+    found, read = waits._ended, TopicReader.read_to_end
+    looks = iter(["ended", "later"])
+
+    def meanwhile(*arguments: object) -> dict[bytes, int] | None:
+        ended = found(*arguments)  # type: ignore[arg-type] # those of the function
+        topic.write("a", -5_000)
+        return ended
+
+    def after_the_removal(reader: TopicReader) -> Iterator[tuple[int, FetchedRecord]]:
+        if next(looks, None) == "later":
+            topic.write("a", None)
+        return read(reader)
+
+    monkeypatch.setattr(waits, "_ended", meanwhile)
+    monkeypatch.setattr(TopicReader, "read_to_end", after_the_removal)
+    topic.remove()
+
+    assert topic.waiting() == {}
+
+
+def test_a_wait_of_a_driver_that_was_replaced_is_not_made_genuine(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.write("a", 1, epoch=2)
+    found = waits._ended
+
+    def meanwhile(*arguments: object) -> dict[bytes, int] | None:
+        ended = found(*arguments)  # type: ignore[arg-type] # those of the function
+        topic.write("a", -5_000, epoch=1)
+        return ended
+
+    monkeypatch.setattr(waits, "_ended", meanwhile)
+    topic.remove()
+
+    assert topic.waiting() == {}
 
 
 def test_records_that_are_no_waits_are_left_alone(topic: Topic) -> None:
