@@ -526,6 +526,11 @@ class Cluster:
         self.set("enforce", checkpoint=self._new_name(self.settings.enforce.checkpoint))
         store_imported(Checkpoint(self.settings.enforce.checkpoint), read_balances(file).resharded(pages))
 
+    def maintain(self) -> None:
+        """Compact the tables, as `sluice maintain` does while the job runs or is down."""
+        for _ in maintain(self.settings.delta, self.settings.delta.retention_hours):
+            pass
+
     def pass_retention(self) -> None:
         """Let two days pass: topics lose the records that were read, and tables the rows of old days."""
         self.settle()

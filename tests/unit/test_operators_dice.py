@@ -180,6 +180,12 @@ class OperatedJob(RuleBasedStateMachine):
         self.settle()
 
     @rule()
+    def maintain(self) -> None:
+        """The tables are compacted, whatever the job is at."""
+        self.cluster.maintain()
+        self._check(settled=False)
+
+    @rule()
     def pass_retention(self) -> None:
         """Topics lose what was read, tables their oldest days."""
         self.cluster.pass_retention()
