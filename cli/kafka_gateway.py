@@ -30,6 +30,7 @@ _JVM_OPTIONS = (
     "-XX:MetaspaceSize=128m",  # else all is collected when clients come, and accepts nobody meanwhile
     "-Dorg.apache.logging.log4j.level=INFO",
     "-Dio.netty.bootstrap.extensions=serviceload",  # the bound on new connections
+    "-Djdk.tls.rejectClientInitiatedRenegotiation=true",  # brokers refuse it, too: it costs a handshake each time
 )
 _UPSTREAM_TLS = ", ".join(
     name for name, takes in PROPERTIES.items() if name.startswith("ssl.") and Takes.PROXY in takes

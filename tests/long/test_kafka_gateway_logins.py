@@ -1,5 +1,7 @@
 """Proxies whose clients log in: the user is what the broker has accepted, or the name in the client's certificate."""
 
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -209,6 +211,24 @@ def test_without_a_login_the_user_is_in_the_clients_certificate(tmp_path: Path, 
                 return sum(event.get("bytes", 0) for event in events if event.get("user") == user)
 
             eventually(lambda: bytes_of_user() >= SENT)
+
+
+def test_a_client_cannot_negotiate_tls_again_on_a_connection(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl")
+    with Broker(tmp_path / "broker") as broker:
+        file = tmp_path / "settings.yaml"
+        file.write_text(f"kafka: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\ntopics: {{partitions: 1}}\n")
+        settings = load_settings(file)
+        ensure_topics(settings.topics, settings.kafka)
+        tls = Tls(*certificate(tmp_path, "proxy", "proxy"))
+        with KafkaGateway(tmp_path / "proxy", settings, tls=tls) as gateway:
+            command = [openssl, "s_client", "-connect", gateway.bootstrap_servers, "-tls1_2"]
+            client = subprocess.run(command, input=b"R\n", capture_output=True, timeout=60, check=False)
+
+    assert b"RENEGOTIATING" in client.stdout + client.stderr
+    assert client.returncode != 0  # it was left with an alert; else it ends well with its input
 
 
 def certificate(folder: Path, file: str, name: str, organization: str | None = None) -> tuple[Path, Path]:
