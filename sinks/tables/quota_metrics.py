@@ -103,12 +103,17 @@ def take_back_metrics(metrics: DeltaTable, decisions: DeltaTable, commit: Commit
 
     Its driver ended between the two commits. Where `commit` repeats it, nothing is to be done. Else the query goes on
     from another place, such as a backup of its checkpoint, and counts these decisions when they become rows. Raises
-    OSError, or DeltaError, also if others changed the rows since: a restore would undo that too.
+    OSError, or DeltaError, also if others changed the rows since: a restore would undo that too. So it does if
+    the log of the metrics has forgotten the micro-batch.
     """
     history = metrics.history(_RECENT_COMMITS)
     commits = [(entry["version"], found) for entry in history if (found := Commit.in_history(entry)) is not None]
     if not commits:
-        return False
+        merged = metrics.transaction_version(commit.application)
+        became_rows = decisions.transaction_version(counted(commit).application)
+        if merged in (None, _NO_BATCH, commit.number, became_rows):
+            return False
+        raise DeltaError("its log has forgotten them")
     newest = commits[0][1]
     batch = Commit(newest.application.partition(_OLDER)[0], newest.number)
     if batch == commit or counted(batch).is_in(decisions) or not newest.is_in(metrics):

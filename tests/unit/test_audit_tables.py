@@ -294,6 +294,28 @@ def test_what_others_wrote_to_the_metrics_since_is_never_taken_back(
     assert "counts some decisions twice, as that can't be taken back (UPDATE of its version 3)" in caplog.text
 
 
+def test_metrics_that_the_log_has_forgotten_are_told_of_when_they_count_twice(
+    tables: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job was down for longer than the log of the table is kept, and the maintenance went on."""
+    write(tables, records(as_records([decision(0)])), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
+        with pytest.raises(OSError, match="gone"):
+            write(tables, records(as_records([decision(1, T0 + 60_000)]), 1), 1)
+    metrics = DeltaTable(tables.delta.quota_metrics)
+    metrics.optimize.compact()
+    metrics.create_checkpoint()
+    *old, _ = sorted((Path(tables.delta.quota_metrics) / "_delta_log").glob("0*.json"))
+    for commit in old:
+        commit.unlink()
+
+    write(tables, records(as_records([decision(1, T0 + 60_000), decision(2)]), 1), 1)
+
+    assert offsets(tables.delta.decisions) == [0, 1, 2]
+    assert "counts some decisions twice, as that can't be taken back (its log has forgotten them)" in caplog.text
+
+
 def _gone(*_given: object) -> None:
     raise OSError("the machine is gone")
 
