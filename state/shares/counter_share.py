@@ -328,9 +328,9 @@ class CounterShare(msgspec.Struct, gc=False):
         self._target_until_ms = 0
         last_ms = of.base_ms + decided.until_ms
         until_ms = min(last_ms, now_ms)
-        if decided.fetches is not None:
-            self._note_sizes(decided.fetches)
         if decided.limit is not None:
+            if decided.fetches is not None:
+                self._note_sizes(decided.fetches, decided.limit * _meter_s(metering.window))
             value = 0.0
             for charged in decided.by_gateway:
                 value += charged.value
@@ -428,7 +428,7 @@ class CounterShare(msgspec.Struct, gc=False):
             left, self._left_ms = limit * metering.burst_s, from_ms
         usable = limit
         if self._fetch_size:
-            usable -= self._fetch_size / (metering.window.samples * metering.window.window_ms / 1000.0)
+            usable -= self._fetch_size / _meter_s(metering.window)
         most = usable * MAX_CREDIT_S
         from_ms = max(from_ms, self._left_ms)
         until_ms = self._decided_ms = max(until_ms, from_ms, self._decided_ms)
@@ -436,9 +436,12 @@ class CounterShare(msgspec.Struct, gc=False):
         left = min(most, left - value + usable * ((until_ms - from_ms) / 1000.0))
         self._left_tokens, self._left_ms = max(left, -limit * MAX_DEBT_S), until_ms
 
-    def _note_sizes(self, fetches: FetchSizes) -> None:
-        """Note the mean size of fetches: a broker refuses the one in each window that would exceed the quota."""
-        size = fetches.bytes / fetches.count
+    def _note_sizes(self, fetches: FetchSizes, most: float) -> None:
+        """Note the mean size of fetches: a broker refuses the one in each window that would exceed the quota.
+
+        None counts as larger than a broker makes one: a forged one would take the share for minutes.
+        """
+        size = min(fetches.bytes / fetches.count, most)
         kept = (1.0 - _SIZE_WEIGHT) ** fetches.count if self._fetch_size else 0.0
         self._fetch_size = size + (self._fetch_size - size) * kept
 
@@ -458,6 +461,11 @@ class CounterShare(msgspec.Struct, gc=False):
             after = max(after, -most)
         self._pace_tokens, self._pace_ms = after, now_ms
         return before
+
+
+def _meter_s(window: Window) -> float:
+    """The longest time that a meter covers."""
+    return window.samples * window.window_ms / 1000.0
 
 
 def _metered_ms(charge: Charge, meter: Meter, share: float, window: Window, now_ms: int) -> int:

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.counter import Charge, EntityCounters
+from sluice.state.contract.records import CounterSum, FetchSizes, SummedGateway
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import PrecedenceLevel
 from sluice.state.shares.alive import AliveGateways
@@ -349,3 +350,13 @@ def test_the_smallest_and_the_largest_limit_are_computed_with(kind: QuotaKind, l
         apply(gateway.counter, read, gateway.gateways, now_ms)
 
         assert (outcome.wait_ms > 0) == (limit < 1.0) or kind is FETCH  # a fetch is served from a full bucket
+
+
+def test_a_forged_fetch_does_not_take_the_share_for_minutes() -> None:
+    """It says that it was answered empty, so it is charged nothing."""
+    metering, alive, limit = Metering.of(QuotaSettings()), AliveGateways("a"), 1e6
+    share, record = CounterShare(), ReadSums(gateways=[SummedGateway("a", True, 0)])
+    for size in (450_000.0, 2.0**53, *[450_000.0] * 20):
+        decided = CounterSum(0, limit, 0, 0, [], None, FetchSizes(1, size))
+        share.on_sum(decided, record, alive, metering, now_ms=1_000)
+    assert share._fetch_size < 700_000

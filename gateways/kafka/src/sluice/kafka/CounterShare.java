@@ -102,10 +102,11 @@ final class CounterShare {
     void takeSum(Sums.CounterSum sum, AliveGateways gateways, Window window, long nowMs) {
         targetUntilMs = 0;
         long untilMs = Math.min(sum.untilMs, nowMs);
-        if (sum.fetches > 0) {
-            noteSizes(sum.fetchBytes / sum.fetches, sum.fetches);
-        }
         if (!Double.isNaN(sum.limit)) {
+            if (sum.fetches > 0) { // a forged one would take the share for minutes
+                double most = sum.limit * meterS(window);
+                noteSizes(Math.min(sum.fetchBytes / sum.fetches, most), sum.fetches);
+            }
             double value = 0.0;
             for (Sums.GatewaySum charged : sum.byGateway) {
                 value += charged.value;
@@ -141,6 +142,10 @@ final class CounterShare {
             forgetGone(gateways);
         }
         return others.computeIfAbsent(instance, name -> new GatewayUse());
+    }
+
+    private static double meterS(Window window) {
+        return window.samples * window.windowMs / 1000.0;
     }
 
     private void noteSizes(double size, long count) {
@@ -222,7 +227,7 @@ final class CounterShare {
             allLeft = limit * (window.spanMs() / 2 / 1000.0);
             allLeftMs = oldestMs;
         }
-        double usable = limit - fetchSize / (window.samples * window.windowMs / 1000.0);
+        double usable = limit - fetchSize / meterS(window);
         double most = usable * MAX_CREDIT_S;
         long fromMs = Math.max(oldestMs, allLeftMs);
         decidedMs = Math.max(Math.max(newestMs, fromMs), decidedMs);
