@@ -43,6 +43,10 @@ _LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
 """Steps back of a search for the newest rows: it ends with the first step that has enough."""
 
 
+_CLOCKS_APART_MS = 60_000
+"""By how much the clock of whoever set a quota may be ahead of the job's."""
+
+
 class Limit(NamedTuple):
     """The quota behind a charge, with author and time, and the one before it; `old` is None if there was none.
 
@@ -161,6 +165,11 @@ def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict
         return [None for _ in charges]
     rows = {(row.entry.entity, row.entry.kind, row.entry.mode): row for row in table.rows(version)}
     found = [rows.get(key) if (key := _quota_key(decision, charge)) else None for charge in charges]
+    decided_at_ms = decision["decided_at_ms"]
+    if any(row and to_ms(row.changed_at) > decided_at_ms + _CLOCKS_APART_MS for row in found):
+        raise QuotasTableError(
+            f"version {version} was made after the decision, so {table.path} is another table than at that time"
+        )
     changes = {id(row): _limit(table, row, version) for row in found if row is not None}
     return [None if row is None else changes[id(row)] for row in found]
 

@@ -166,7 +166,7 @@ REMOVED_KEYS = frozenset({"topic_count", "partition_count"})
 """Keys of limits that only earlier releases held. Where they are stored they are ignored; nobody can set them."""
 
 REMOVED_TEXT = (
-    f"limits nothing since Sluice counts no topics; use {QuotaKind.CONTROLLER_MUTATION_RATE}, and a"
+    f"was removed and limits nothing; use {QuotaKind.CONTROLLER_MUTATION_RATE}, and a"
     " create.topic.policy.class.name of the brokers"
 )
 """Completes a sentence about a key of REMOVED_KEYS: what to use."""

@@ -187,6 +187,21 @@ def test_a_decision_is_explained_without_the_quotas_if_they_can_not_be_read(
     assert "the quotas can't be read: no quotas table" in explain("quota-requests-0-0")
 
 
+def test_a_quotas_table_made_anew_since_names_no_author_of_an_earlier_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its versions begin with 0 again, so one of them has the number that the decision names."""
+    monkeypatch.chdir(tmp_path)
+    found = report_tables(tmp_path)
+    write_decisions(found.decisions, decided([creates(T), creates(T, partitions=1)], Quotas([quota(5)], version=0)))
+    QuotasTable(found.quotas).create([quota(5)], changed_by="mallory", at=T + timedelta(days=1))
+
+    told = explain("quota-requests-0-1")
+
+    assert "version 0 was made after the decision" in told
+    assert "mallory" not in told
+
+
 def test_a_wait_that_a_gateway_applied_in_line_counts_as_throttled(tmp_path: Path) -> None:
     held = [{"quota": "request_percentage", "entity": {"user": "zoe"}, "ms": 800}]
     tables = write_tables(tmp_path, [quota(5)], [event_at(T, "zoe", "Metadata", throttled_by=held)], T)
