@@ -203,9 +203,9 @@ def test_a_gateway_that_was_away_while_removals_went_from_the_topic_reads_it_aga
     settings = replace(with_bootstrap_servers(load_settings(), kafka_broker), topics=own_topics(partitions=1))
     topic, partition = settings.topics.limits, TopicPartition(settings.topics.limits, 0)
     with closing(KafkaAdminClient(bootstrap_servers=kafka_broker)) as admin:
-        # a topic that isn't compacted lets its first records be removed, as if it was compacted since
-        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
         ensure_topics(settings.topics, settings.kafka)
+        # so its first records may be removed, as if it was compacted since
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": "compact,delete"})])
 
         def send(*records: tuple[bytes, bytes]) -> None:
             with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
