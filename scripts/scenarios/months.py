@@ -18,7 +18,6 @@ from kafka import KafkaProducer
 from scripts.benchmarks.report import table
 from scripts.testbed.rig import Rig
 from sluice.cli.demo.job import wait_until
-from sluice.cli.demo.work_folder import folder_bytes
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
@@ -79,8 +78,6 @@ def run_months(rig: Rig, months: int) -> bool:
     begun_s = time.monotonic()
     rig.start()
     rows.append(("job", "start, with all tables and topics", f"{time.monotonic() - begun_s:.0f} s"))
-    checkpoints = sum(folder_bytes(Path(each.checkpoint)) for each in (rig.settings.enforce, rig.settings.audit))
-    rows.append(("job", "checkpoints of a job that has decided nothing", f"{checkpoints / 2**20:.1f} MiB"))
     print("", *table("", f"after {days} days", "", rows=rows), sep="\n", flush=True)
     return True
 
