@@ -83,6 +83,7 @@ def run_kafka_tests(side: Side, classes: Sequence[str]) -> Outcomes:
         package = {each: "sluice.tests.WithPlugin$" if side is Side.PLUGIN else f"{CLASSES[each]}." for each in classes}
         command = [
             *(java, "-Xmx1500m", f"-Djava.io.tmpdir={folder}", "-XX:TieredStopAtLevel=1"),
+            "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",  # UserQuotaTest: Kerberos
             *("-cp", os.pathsep.join(map(str, [folder, *jars]))),
             *("org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none"),
             *(part for each in classes for part in ("--select-class", package[each] + each)),
