@@ -263,7 +263,7 @@ def test_rows_whose_key_only_earlier_releases_had_are_ignored_with_one_line_that
 
     assert table.entries() == [ALICE]
     (said,) = caplog.messages
-    assert "has topic_count, which limits nothing" in said
+    assert "has topic_count, which was removed and limits nothing" in said
     assert "use controller_mutation_rate, and a create.topic.policy.class.name of the brokers" in said
     assert [row.entry for row in table.rows()] == [ALICE]
 
