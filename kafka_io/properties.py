@@ -82,7 +82,10 @@ PROPERTIES: Final[Mapping[str, Takes]] = MappingProxyType(
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
-_JAAS: Final = 'sasl.jaas.config, such as: org.apache.kafka.common.security.scram.ScramLoginModule required username="..." password="...";'
+_JAAS: Final = (
+    "sasl.jaas.config, such as: org.apache.kafka.common.security.scram.ScramLoginModule required"
+    ' username="..." password="...";'
+)
 _STORE: Final = "ssl.truststore.location with ssl.truststore.type PEM"
 
 _INSTEAD: Final = {
