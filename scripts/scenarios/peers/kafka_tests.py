@@ -1,8 +1,7 @@
-"""`./scripts/test-peers`: Kafka's own quota tests, on nodes without and with the plugin."""
+"""`./scripts/test-peers kafka`: Kafka's own quota tests, on nodes without and with the plugin."""
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,14 +13,14 @@ from xml.etree import ElementTree
 import typer
 
 from scripts.benchmarks.report import table
-from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, interrupt_on_signals, print_error, run_command
+from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
 from scripts.testbed.jars import KAFKA_TEST_JARS
 from sluice.jvm.compiler import compile_java, javac
 from sluice.jvm.java import OLDEST, find_java
 from sluice.jvm.plugin import plugin_jar
 from sluice.state.errors import SluiceError
 
-_SUBCLASSES = Path(__file__).resolve().parents[1] / "testbed" / "WithPlugin.java"
+_SUBCLASSES = Path(__file__).resolve().parents[2] / "testbed" / "WithPlugin.java"
 
 CLASSES: Mapping[str, str] = {
     "ClientIdQuotaTest": "kafka.api",
@@ -49,7 +48,7 @@ Outcomes = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class KafkaTestsOptions:
+class KafkaTests:
     """Run Kafka's own quota tests on nodes without and with Sluice's plugin, and compare.
 
     The tests come from Kafka's jars. With the plugin the nodes have three more properties, and no job: the plugin
@@ -58,12 +57,33 @@ class KafkaTestsOptions:
     side, or if a side ran none.
 
     \b
-      ./scripts/test-peers                                     all, on both sides; some 20 minutes
-      ./scripts/test-peers --side plugin ControllerMutationQuotaTest
+      ./scripts/test-peers kafka                                     all, on both sides; some 20 minutes
+      ./scripts/test-peers kafka --side plugin ControllerMutationQuotaTest
     """
 
     classes: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(CLASSES)}; all if none is given.")] = None
     side: Annotated[str | None, typer.Option(help="kafka or plugin; both if not given.")] = None
+
+    def run(self) -> int:
+        """Run them, and print the table."""
+        sides = {None: list(Side), "kafka": [Side.KAFKA], "plugin": [Side.PLUGIN]}.get(self.side)
+        classes = self.classes or list(CLASSES)
+        unknown = [each for each in classes if each not in CLASSES]
+        if sides is None or unknown:
+            wrong = (
+                f"no class {unknown[0]}; expected {', '.join(CLASSES)}"
+                if unknown
+                else f"no side {self.side}; expected kafka or plugin"
+            )
+            print_error("test-peers", wrong)
+            return EXIT_BAD_USAGE
+        found = {side: run_kafka_tests(side, classes) for side in sides}
+        names = sorted({name for outcomes in found.values() for name in outcomes})
+        rows = [(name, *(found[side].get(name, "not run") for side in sides)) for name in names]
+        print("\n".join(table("test", *sides, rows=rows)))
+        passed = {side: sum(row[place] == "passed" for row in rows) for place, side in enumerate(sides, start=1)}
+        print("; ".join(f"{side}: {count} of {len(rows)} passed" for side, count in passed.items()))
+        return 0 if set(passed.values()) == {len(rows)} else EXIT_FAILED
 
 
 class KafkaTestsError(SluiceError):
@@ -111,29 +131,3 @@ def _outcomes(report: Path) -> Outcomes:
         text = "" if fault is None else fault.get("message") or fault.tag
         outcomes[name] = "passed" if fault is None else text.splitlines()[0]
     return outcomes
-
-
-def _run(options: KafkaTestsOptions) -> int:
-    sides = {None: list(Side), "kafka": [Side.KAFKA], "plugin": [Side.PLUGIN]}.get(options.side)
-    classes = options.classes or list(CLASSES)
-    unknown = [each for each in classes if each not in CLASSES]
-    if sides is None or unknown:
-        wrong = (
-            f"no class {unknown[0]}; expected {', '.join(CLASSES)}"
-            if unknown
-            else f"no side {options.side}; expected kafka or plugin"
-        )
-        print_error("test-peers", wrong)
-        return EXIT_BAD_USAGE
-    interrupt_on_signals()
-    found = {side: run_kafka_tests(side, classes) for side in sides}
-    names = sorted({name for outcomes in found.values() for name in outcomes})
-    rows = [(name, *(found[side].get(name, "not run") for side in sides)) for name in names]
-    print("\n".join(table("test", *sides, rows=rows)))
-    passed = {side: sum(row[place] == "passed" for row in rows) for place, side in enumerate(sides, start=1)}
-    print("; ".join(f"{side}: {count} of {len(rows)} passed" for side, count in passed.items()))
-    return 0 if set(passed.values()) == {len(rows)} else EXIT_FAILED
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("test-peers", KafkaTestsOptions, _run))
