@@ -1,51 +1,60 @@
 """The counts of a gateway."""
 
 from dataclasses import dataclass
+from typing import Annotated, NamedTuple, get_type_hints
+
+
+class Gauge(NamedTuple):
+    """The metric `sluice_gateway_*` of a count: its text, its name where that is another one, and a divisor."""
+
+    text: str
+    name: str | None = None
+    divisor: int = 1
+
+
+class Counter(Gauge):
+    """The metric of a count that only grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayStats:
     """Counts of one gateway. A decision's age is from a heartbeat's timestamp to the arrival of what was decided.
 
-    `decided_waits` counters wait because of decisions on events that no gateway had charged inline. `evicted_waits`
-    of them were given up because there were too many; `capped_waits` asked for more than `max_wait_ms`. `sums` of
-    entities were read, one for each and micro-batch. The percentiles cover the last 1 024 heartbeats of all
-    gateways. `stale_s` is the age of the oldest event that may be without a decision. `unsent` events wait for
-    Kafka, `dropped` ones found the buffer full, `failed` ones were given up; heartbeats are events too.
-    `limits_version` is the version of the limits in force, None before they are read; the requests that were let
-    through until then are `allowed_before_limits`. `is_current` is True when the waits decided earlier are read;
-    requests let through until then are `allowed_before_current`. `unreadable_records` of all topics were skipped,
-    `fenced_records` left out because a replaced driver wrote them, `reader_restarts` counts readers that failed and
-    were started again.
-
-    `charged_inline` requests were charged by `admit`; `throttled_inline` of them had to wait, `throttled_inline_ms`
-    in all. `inline_waits` counters wait because of that. `counters` are kept, `forgotten` ones were given up
-    because there were too many. `gateways` are alive, including this one; `instances` are the names of the others.
+    The percentiles cover the last 1 024 heartbeats of all gateways. Heartbeats are events too. `limits_version` is None
+    before the limits are read. `instances` are the names of the other gateways that are alive.
     """
 
-    decided_waits: int
-    evicted_waits: int
-    capped_waits: int
-    sums: int
+    decided_waits: Annotated[int, Gauge("Counters that wait by decisions on events that weren't charged inline")]
+    evicted_waits: Annotated[int, Counter("Decided waits given up because there were too many")]
+    capped_waits: Annotated[int, Counter("Decided waits that asked for more than max_wait_ms")]
+    sums: Annotated[int, Counter("Sums of entities that were read, one for each and micro-batch")]
     decision_age_p50_ms: int
     decision_age_p99_ms: int
-    stale_s: float
-    published: int
-    unsent: int
-    dropped: int
-    failed: int
-    limits_version: int | None
-    allowed_before_limits: int
-    is_current: bool
-    allowed_before_current: int
-    unreadable_records: int
-    fenced_records: int
-    reader_restarts: int
-    charged_inline: int
-    throttled_inline: int
-    throttled_inline_ms: int
-    inline_waits: int
-    counters: int
-    forgotten: int
-    gateways: int
+    stale_s: Annotated[float, Gauge("Age of the oldest event that may be without a decision", "stale_seconds")]
+    published: Annotated[int, Counter("Events that Kafka has", "published_events")]
+    unsent: Annotated[int, Gauge("Events that wait for Kafka", "unsent_events")]
+    dropped: Annotated[int, Counter("Events dropped because too many waited", "dropped_events")]
+    failed: Annotated[int, Counter("Events given up", "failed_events")]
+    limits_version: Annotated[int | None, Gauge("Version of the limits in force; -1 before one is complete")]
+    allowed_before_limits: Annotated[int, Counter("Requests let through before the limits were known")]
+    is_current: Annotated[bool, Gauge("1 when all waits that were decided before the start are known")]
+    allowed_before_current: Annotated[int, Counter("Requests let through before all waits decided earlier were known")]
+    unreadable_records: Annotated[int, Counter("Records of any topic that were skipped")]
+    fenced_records: Annotated[int, Counter("Records of sums and waits left out that a replaced driver wrote")]
+    reader_restarts: Annotated[int, Counter("Readers that failed and were started again")]
+    charged_inline: Annotated[int, Counter("Requests charged inline")]
+    throttled_inline: Annotated[int, Counter("Requests charged inline that had to wait")]
+    throttled_inline_ms: Annotated[int, Counter("Their waits in all", "throttled_inline_seconds", 1000)]
+    inline_waits: Annotated[int, Gauge("Counters that wait by inline charging")]
+    counters: Annotated[int, Gauge("Counters of own clients that are kept")]
+    forgotten: Annotated[int, Counter("Counters forgotten because there were too many", "forgotten_counters")]
+    gateways: Annotated[int, Gauge("Gateways that are alive, this one included")]
     instances: tuple[str, ...]
+
+
+METRICS: dict[str, Gauge] = {
+    field: hint.__metadata__[0]
+    for field, hint in get_type_hints(GatewayStats, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+"""Field of GatewayStats -> its metric."""
