@@ -724,6 +724,18 @@ def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(
                 assert decided[kind, tags] == amount, (kind, tags, case)
 
 
+def test_a_job_can_read_a_heartbeat_that_comes_before_the_first_look_at_a_meter(java: JavaCases) -> None:
+    """A share that isn't known yet would make it a dead letter, and a gateway that isn't heard loses its share."""
+    records = limit_records([QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)])
+    properties = plugin_properties() | {"node.id": "1"}
+    event = java.answer("heartbeat", {"records": as_json(records), "properties": properties})
+
+    request = parse_request(event.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**15))
+    assert request.heartbeat is not None
+    assert request.heartbeat.counters == 1
+    assert request.heartbeat.shares == []
+
+
 @pytest.mark.parametrize("is_fetch", [False, True])
 @pytest.mark.parametrize("request_s", [0.02, 0.3, 3.0, 15.0])
 def test_a_client_at_full_speed_is_paced_by_its_share(java: JavaCases, request_s: float, is_fetch: bool) -> None:

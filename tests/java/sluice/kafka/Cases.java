@@ -85,6 +85,8 @@ public final class Cases {
                 return invented(asked);
             case "new-names":
                 return newNames(asked);
+            case "heartbeat":
+                return heartbeat(asked);
             case "thread":
                 return Failing.thread();
             case "reader":
@@ -455,6 +457,19 @@ public final class Cases {
         JsonNode properties = asked.get("properties");
         properties.fieldNames().forEachRemaining(name -> configs.put(name, properties.get(name).textValue()));
         return new Gateway(Settings.of(configs));
+    }
+
+    /** A heartbeat right after a client's first charge, before anybody has looked at its meter. */
+    private static JsonNode heartbeat(JsonNode asked) throws IOException {
+        Gateway gateway = gateway(asked);
+        gateway.takeLimits(view(asked).inForce());
+        ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
+        try (Metrics metrics = metricsOf(gateway.meters())) {
+            CounterKey counter = gateway.meterOf(Kind.PRODUCE, "alice", "app");
+            long nowMs = System.currentTimeMillis();
+            sensor(metrics, counter, window).record(1_000.0, nowMs, false);
+            return JSON.getNodeFactory().textNode(new String(gateway.heartbeat(null, nowMs), StandardCharsets.UTF_8));
+        }
     }
 
     /** How many of 10 000 new names are admitted at each of `at_s`, in seconds after the start. */

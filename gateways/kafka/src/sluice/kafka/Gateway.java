@@ -376,7 +376,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         noteStale();
     }
 
-    private byte[] heartbeat(Load load, long nowMs) {
+    /** A heartbeat of now; `load` is null if it isn't known. */
+    byte[] heartbeat(Load load, long nowMs) {
         String broker = settings.isProxy ? null : settings.node;
         return events.heartbeat(
                 staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), broker, load, nowMs);
@@ -576,8 +577,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         for (Meter meter : meters.all()) {
             Double limit = quotas.limitOf(meter.counter);
             boolean isRecent = nowMs - meter.activeMs() <= settings.window.spanMs();
+            boolean isShared = !Double.isNaN(meter.share()); // since the first look
             int length = meter.counter.tags.user.length() + meter.counter.tags.clientId.length();
-            if (limit != null && isRecent && length <= MAX_SHOWN_CHARACTERS && busiest.size() < RECENT) {
+            if (limit != null && isRecent && isShared && length <= MAX_SHOWN_CHARACTERS && busiest.size() < RECENT) {
                 long heldMs = Math.max(0, heldUntilMs(meter, nowMs) - nowMs);
                 busiest.add(new Events.HeldShare(meter.counter, limit, meter.share(), meter.rate(), heldMs));
             }
