@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from threading import Lock, Thread
+from platform import python_version
+from threading import Thread
+from typing import NamedTuple, TypeVar
 from urllib.request import urlopen
 
 import msgspec
@@ -36,6 +38,7 @@ from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
+from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import topic_id_now
 from sluice.sinks.errors import storage_reason
@@ -51,6 +54,8 @@ from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, 
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.workers.contract import are_batched
+
+T = TypeVar("T")
 
 _TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 """Tables that every job writes."""
@@ -82,38 +87,32 @@ _CALLBACK = "client.quota.callback.class"
 _REPORTERS = "metric.reporters"
 
 
+Check = Callable[[], str]
+"""A line's words if all is well; raises SluiceError, KafkaError or OSError if not."""
+
+
 def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluster: bool = False) -> int:
     """Show a line for each check, `ok` or `FAIL`; returns 0 if all pass, else 1. Changes nothing.
 
     With `cluster` the executors are checked too, in a session of Spark.
     """
 
-    def passes(name: str, check: Callable[[], str]) -> bool:
+    def passes(name: str, check: Check) -> bool:
         try:
             show(f"ok    {name}: {printable(check())}")  # heartbeats, which have names in them, may be forged
-        except (SluiceError, OSError) as error:
-            show(f"FAIL  {name}: {printable(' '.join(str(error).split()))}")
+        except (SluiceError, OSError, KafkaError) as error:
+            unread = f"can't be read ({error}); check that the user may describe topics, and read them"
+            words = unread if isinstance(error, KafkaError) else str(error)
+            show(f"FAIL  {name}: {printable(' '.join(words.split()))}")
             return False
         return True
 
     of_kafka = checks_of_kafka(replace(settings, kafka=Properties(settings.kafka | OF_COMMANDS)))
     passed = [
-        passes("python", check_python),
-        passes("java", check_java),
-        passes("jars of Spark", lambda: check_jars(SPARK_JARS)),
-        not settings.checkpoints_on_s3 or passes("jars of S3", lambda: check_jars(S3_JARS)),
+        *(passes(name, check) for name, check in checks_of_machine(settings)),
         # without a broker the others would only wait and fail too
-        all(
-            all([passes(name, answer) for name, answer in begun(checks, longest_s)])
-            for checks, longest_s in zip(of_kafka, (_CONNECT_S, _ANSWER_S), strict=True)
-        ),
-        passes("job", lambda: check_job(settings)),
-        passes("checkpoint", lambda: check_checkpoint(settings)),
-        passes("quotas table", lambda: check_quotas_table(settings)),
-        passes("tables", lambda: check_tables(settings)),
-        passes("health", lambda: check_health(settings)),
-        passes("tracked entities", lambda: check_tracked_entities(settings)),
-        passes("sizing", lambda: check_sizing(settings)),
+        all(all([passes(name, answer) for name, answer in begun(*checks)]) for checks in of_kafka),
+        *(passes(name, partial(check, settings)) for name, check in CHECKS_OF_JOB),
     ]
     if cluster:
         from sluice.cli.doctor_cluster import executors_pass  # Spark takes a second to import
@@ -122,25 +121,56 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
     return 0 if all(passed) else 1
 
 
-Check = Callable[[], str]
+def checks_of_machine(settings: Settings) -> Iterator[tuple[str, Check]]:
+    """The checks of what is installed; a Python older than 3.11 can't install Sluice."""
+    yield "python", lambda: f"{python_version()} ({sys.executable})"
+    yield "java", lambda: "{1} ({0})".format(*find_java())
+    yield "jars of Spark", partial(check_jars, SPARK_JARS)
+    if settings.checkpoints_on_s3:
+        yield "jars of S3", partial(check_jars, S3_JARS)
 
 
-def checks_of_kafka(settings: Settings) -> tuple[dict[str, Check], dict[str, Check]]:
-    """The check of the broker, and those that ask it for more."""
-    topics, brokers, beats = settings.topics, BrokerConfigs(settings.kafka), Heartbeats(settings)
+def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], float]]:
+    """The check of the broker, then those that ask it for more, each with the longest wait for their answers in s."""
+    yield {"broker": partial(check_broker, settings)}, _CONNECT_S
+    topics = settings.topics
     enforced = settings.enforce.checkpoint, (topics.requests,)
     audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
-    return {"broker": partial(check_broker, settings)}, {
-        "topics": partial(check_topics, settings),
-        "requests topic": partial(check_requests_topic, settings),
-        "brokers as gateways": partial(check_broker_plugin, brokers),
-        "threads of the plugin": partial(check_plugin_threads, beats, brokers),
-        "clocks of gateways": partial(check_gateway_clocks, beats),
-        "load of brokers": partial(check_loads, settings, beats),
-        "enforce query": partial(check_progress, settings, *enforced),
-        "audit query": partial(check_progress, settings, *audited),
-        "quotas source": partial(check_quotas_source, settings),
-    }
+    brokers, beats = in_thread(partial(broker_configs, settings.kafka)), in_thread(partial(read_heartbeats, settings))
+
+    def threads() -> str:
+        having = {node for node, configs in brokers.result().items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
+        return threads_verdict(having, beats.result().by_instance) if having else "no broker has the plugin"
+
+    def loads() -> str:
+        return loads_verdict(beats.result().by_instance, broker_limits(settings.elastic))
+
+    yield (
+        {
+            "topics": partial(check_topics, settings),
+            "requests topic": partial(check_requests_topic, settings),
+            "brokers as gateways": _if_read("their configuration", lambda: plugin_verdict(brokers.result())),
+            "threads of the plugin": _if_read("the heartbeats", threads),
+            "clocks of gateways": _if_read("the heartbeats", lambda: clocks_verdict(beats.result().ahead_ms)),
+            "load of brokers": _if_read("the heartbeats", loads),
+            "enforce query": partial(check_progress, settings, *enforced),
+            "audit query": partial(check_progress, settings, *audited),
+            "quotas source": partial(check_quotas_source, settings),
+        },
+        _ANSWER_S,
+    )
+
+
+def _if_read(source: str, check: Check) -> Check:
+    """The check, which doesn't fail where its source can't be read: not every login may do so."""
+
+    def answer() -> str:
+        try:
+            return check()
+        except (KafkaError, TopicLostError) as error:
+            return f"unknown; {source} can't be read ({error})"
+
+    return answer
 
 
 def begun(checks: Mapping[str, Check], longest_s: float) -> Iterator[tuple[str, Check]]:
@@ -149,16 +179,17 @@ def begun(checks: Mapping[str, Check], longest_s: float) -> Iterator[tuple[str, 
     A broker that hangs takes connections, and no time-out of the client bounds all that a check asks it.
     """
     deadline_s = time.monotonic() + longest_s
-    found = {name: _in_thread(check) for name, check in checks.items()}
+    found = {name: in_thread(check) for name, check in checks.items()}
     return ((name, partial(_answer, future, deadline_s, longest_s)) for name, future in found.items())
 
 
-def _in_thread(check: Check) -> "Future[str]":
-    future = Future[str]()
+def in_thread(call: Callable[[], T]) -> "Future[T]":
+    """The result of a call that runs in a thread of its own, which ends with the process."""
+    future = Future[T]()
 
     def run() -> None:
         try:
-            future.set_result(check())
+            future.set_result(call())
         except BaseException as error:  # of any class: whoever asks for the answer gets it
             future.set_exception(error)
 
@@ -176,17 +207,6 @@ def _answer(future: "Future[str]", deadline_s: float, longest_s: float) -> str:
     return future.result()
 
 
-def check_python() -> str:
-    """Version and path of the running Python; one older than 3.11 can't install Sluice."""
-    return f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
-
-
-def check_java() -> str:
-    """Version and path of the Java that Spark will use. Raises JavaError."""
-    executable, version = find_java()
-    return f"{version} ({executable})"
-
-
 def check_jars(jars: JarSet) -> str:
     """The number of jars of a set, each with the right checksum. Raises JarError."""
     return f"{jars.verify()} in {jars.folder}, checksums right"
@@ -199,16 +219,13 @@ def check_broker(settings: Settings) -> str:
 
 
 def check_topics(settings: Settings) -> str:
-    """The topics of the job. Raises CheckError if one is missing after the first start, or they can't be listed."""
+    """The topics of the job. Raises CheckError if one is missing after the first start, and KafkaError."""
     topics = settings.topics
     wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums]
     if not Checkpoint(settings.enforce.checkpoint).is_local:
         wanted.append(topics.claims)
-    try:
-        with connect(KafkaAdminClient, settings.kafka) as admin:
-            existing = set(admin.list_topics())
-    except KafkaError as error:
-        raise CheckError(f"can't be listed ({error}); check that the user may describe topics") from error
+    with connect(KafkaAdminClient, settings.kafka) as admin:
+        existing = set(admin.list_topics())
     missing = [topic for topic in wanted if topic not in existing]
     if missing and _is_new(settings):
         return f"{', '.join(missing)} will be created by sluice run"
@@ -218,12 +235,9 @@ def check_topics(settings: Settings) -> str:
 
 
 def check_requests_topic(settings: Settings) -> str:
-    """The id of the requests topic. Raises CheckError if the checkpoint has charged requests of another one."""
-    try:
-        with connect(KafkaAdminClient, settings.kafka) as admin:
-            found = topic_id_now(admin, settings.topics.requests)
-    except KafkaError as error:
-        raise CheckError(f"can't be described ({error}); check that the user may describe topics") from error
+    """The id of the requests topic. Raises KafkaError, and CheckError if the checkpoint is of another topic."""
+    with connect(KafkaAdminClient, settings.kafka) as admin:
+        found = topic_id_now(admin, settings.topics.requests)
     if (text := another_topic(settings, found)) is not None:
         if settings.enforce.fail_on_data_loss:
             raise CheckError(text)
@@ -231,75 +245,46 @@ def check_requests_topic(settings: Settings) -> str:
     return "no id" if found is None else f"id {found}"
 
 
-class BrokerConfigs:
-    """Configuration of each broker, as far as it is of the plugin, by node id; asked for once."""
-
-    def __init__(self, kafka: Mapping[str, str]) -> None:
-        self._kafka = kafka
-
-    @cached_property
-    def by_node(self) -> dict[int, dict[str, str | None]]:
-        """Raises KafkaError."""
-        with connect(KafkaAdminClient, self._kafka) as admin:
-            nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
-            asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
-            found = admin.describe_configs(asked, config_filter="all")["broker"]
-        return {int(node): {name: each["value"] for name, each in configs.items()} for node, configs in found.items()}
+def broker_configs(kafka: Mapping[str, str]) -> dict[int, dict[str, str | None]]:
+    """Configuration of each broker, as far as it is of the plugin, by node id. Raises KafkaError."""
+    with connect(KafkaAdminClient, kafka) as admin:
+        nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
+        asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
+        found = admin.describe_configs(asked, config_filter="all")["broker"]
+    return {int(node): {name: each["value"] for name, each in configs.items()} for node, configs in found.items()}
 
 
-def check_broker_plugin(brokers: BrokerConfigs) -> str:
-    """The brokers with the plugin. Raises CheckError if only some have it: the others throttle nobody."""
-    try:
-        return plugin_verdict(brokers.by_node)
-    except KafkaError as error:
-        return f"unknown; their configuration can't be read ({error})"
+class Heartbeats(NamedTuple):
+    """The last heartbeat of each gateway among the newest requests, and by how many ms its clock is ahead.
+
+    Below 0 the clock is behind. One that has just ended has none: the age of its last heartbeat says nothing of it.
+    """
+
+    by_instance: Mapping[str, Request]
+    ahead_ms: Mapping[str, int]
 
 
-class Heartbeats:
-    """The last heartbeat of each gateway among the newest requests, and how far its clock is ahead; read once."""
+def read_heartbeats(settings: Settings) -> Heartbeats:
+    """Read the newest requests, and those that come now: a gateway whose clock is behind sends old ones.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._found: dict[str, Request] | None = None
-        self._ahead_ms: dict[str, int] = {}
-        self._lock = Lock()
+    Raises KafkaError and TopicLostError.
+    """
+    ahead_ms: dict[str, int] = {}
 
-    @property
-    def by_instance(self) -> dict[str, Request]:
-        """Raises KafkaError and TopicLostError."""
-        settings = self._settings
-        with self._lock:  # two checks ask at a time
-            if self._found is None:
-                with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
-                    self._found = self._read(reader)
-            return self._found
-
-    @property
-    def ahead_ms(self) -> dict[str, int]:
-        """By how much the clock of each gateway is ahead of this machine's in ms; below 0 is behind. Raises the same.
-
-        One that has just ended isn't there: the age of its last heartbeat says nothing of its clock.
-        """
-        return self._ahead_ms if self.by_instance else {}
-
-    def _read(self, reader: TopicReader) -> dict[str, Request]:
-        """Read records since the reader's time, and those that come now: one whose clock is behind sends old ones."""
-        found = heartbeats(record.value for _, record in reader.read_to_end())
-        self._note_clocks(found, -_MAX_AHEAD_MS)
-        until_s = time.monotonic() + _NEXT_S
-        while time.monotonic() < until_s:
-            new = heartbeats(record.value for _, record in reader.read())
-            self._note_clocks(new)
-            found |= new
+    def read(records: Iterable[tuple[int, FetchedRecord]], least_ms: float = -math.inf) -> dict[str, Request]:
+        """Note the clocks of heartbeats that were just sent, if they are so far ahead; of a gateway's the latest."""
+        found = heartbeats(record.value for _, record in records)
+        for name, beat in found.items():
+            if beat.timestamp_ms is not None and (ahead := beat.timestamp_ms - now_ms()) >= least_ms:
+                ahead_ms[name] = max(ahead, ahead_ms.get(name, ahead))  # without a time it is the record's
         return found
 
-    def _note_clocks(self, read: Mapping[str, Request], least_ms: float = -math.inf) -> None:
-        """Note the clocks by heartbeats that were just read, if they are so far ahead; of one gateway's the latest."""
-        for name, beat in read.items():
-            if beat.timestamp_ms is not None:  # else it is the record's
-                ahead_ms = beat.timestamp_ms - now_ms()
-                if ahead_ms >= least_ms:
-                    self._ahead_ms[name] = max(ahead_ms, self._ahead_ms.get(name, ahead_ms))
+    with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
+        found = read(reader.read_to_end(), -_MAX_AHEAD_MS)
+        until_s = time.monotonic() + _NEXT_S
+        while time.monotonic() < until_s:
+            found |= read(reader.read())
+    return Heartbeats(found, ahead_ms)
 
 
 def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:
@@ -320,32 +305,6 @@ def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:
         if event.instance and event.heartbeat:
             found[event.instance] = event
     return found
-
-
-def check_plugin_threads(beats: Heartbeats, brokers: BrokerConfigs) -> str:
-    """The heartbeats of brokers with the plugin. Raises CheckError if one sends none, or a thread of it is down."""
-    try:
-        having = {node for node, configs in brokers.by_node.items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
-        return threads_verdict(having, beats.by_instance) if having else "no broker has the plugin"
-    except (KafkaError, TopicLostError) as error:
-        return f"unknown; the heartbeats can't be read ({error})"
-
-
-def check_gateway_clocks(beats: Heartbeats) -> str:
-    """The clocks of gateways, beside that of this machine. Raises CheckError if one is ahead or behind."""
-    try:
-        return clocks_verdict(beats.ahead_ms)
-    except (KafkaError, TopicLostError) as error:
-        return f"unknown; the heartbeats can't be read ({error})"
-
-
-def check_loads(settings: Settings, beats: Heartbeats) -> str:
-    """The load of the busiest broker with the plugin. Raises CheckError if a disk is low."""
-    limits = broker_limits(settings.elastic)
-    try:
-        return loads_verdict(beats.by_instance, limits)
-    except (KafkaError, TopicLostError) as error:
-        return f"unknown; the heartbeats can't be read ({error})"
 
 
 def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
@@ -631,3 +590,15 @@ def check_sizing(settings: Settings) -> str:
     workers = "batched" if are_batched(settings.enforce.batched_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
     return found if first_pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"
+
+
+CHECKS_OF_JOB: Sequence[tuple[str, Callable[[Settings], str]]] = (
+    ("job", check_job),
+    ("checkpoint", check_checkpoint),
+    ("quotas table", check_quotas_table),
+    ("tables", check_tables),
+    ("health", check_health),
+    ("tracked entities", check_tracked_entities),
+    ("sizing", check_sizing),
+)
+"""The checks that need no broker, which may use the settings alone."""

@@ -15,7 +15,7 @@ from scripts.testbed.jmx import beans, own_beans
 from sluice.cli.demo.cluster import Cluster, create_topic
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.cli.demo.job import wait_until
-from sluice.cli.doctor import BrokerConfigs, check_broker_plugin
+from sluice.cli.doctor import broker_configs, plugin_verdict
 from sluice.jvm.machine import Jvm
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -145,7 +145,7 @@ def test_kafkas_own_system_test_of_quotas_passes_cluster_wide(tmp_path: Path, jv
     """
     strings = "org.apache.kafka.common.serialization."
     with plugin_brokers(tmp_path, BROKERS, QUOTAS) as (cluster, job):
-        assert check_broker_plugin(BrokerConfigs(job.settings.kafka)) == f"all {BROKERS} brokers have the plugin"
+        assert plugin_verdict(broker_configs(job.settings.kafka)) == f"all {BROKERS} brokers have the plugin"
         with KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
             create_topic(admin, TOPIC, [PARTITIONS // BROKERS] * BROKERS)
         producing = _Rates(

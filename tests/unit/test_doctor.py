@@ -27,9 +27,8 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import POLL_MS, Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Load, Request
+from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.quotas.cluster import ClusterQuota
-from sluice.state.shares.load import BrokerLimits
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
@@ -81,15 +80,11 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
 def test_a_name_in_a_verdict_forges_no_line_and_moves_no_cursor(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forged() -> str:
-        beat = Request(HEARTBEAT_API, heartbeat=Heartbeat(0, 0, load=Load(handler_idle=0.7)))
-        return doctor.loads_verdict({"a\x1b[2J\nok    broker": beat}, BrokerLimits())
-
-    monkeypatch.setattr(doctor, "check_python", forged)
+    monkeypatch.setattr(doctor, "find_java", lambda: ("/usr/bin/java", "21\x1b[2J\nok    broker"))
     lines: list[str] = []
     doctor.run_doctor(settings, lines.append)
 
-    assert lines[0].startswith("ok    python: the busiest of 1 is a\\x1b[2J\\nok    broker: request handlers")
+    assert lines[1] == "ok    java: 21\\x1b[2J\\nok    broker (/usr/bin/java)"
 
 
 def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,19 +438,19 @@ def seen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
                 return records(new)
 
         monkeypatch.setattr(doctor, "TopicReader", Reader)
-        return doctor.Heartbeats(settings)
+        return doctor.read_heartbeats(settings)
 
     return make
 
 
 def test_without_heartbeats_nothing_is_said_of_clocks(seen: Callable[..., doctor.Heartbeats]) -> None:
-    assert doctor.check_gateway_clocks(seen({})) == "no gateway sends heartbeats with its time"
+    assert doctor.clocks_verdict(seen({}).ahead_ms) == "no gateway sends heartbeats with its time"
 
 
 def test_a_heartbeat_that_leaves_its_time_to_the_record_says_nothing_of_a_clock(
     seen: Callable[..., doctor.Heartbeats],
 ) -> None:
-    assert doctor.check_gateway_clocks(seen({"a": None})) == "no gateway sends heartbeats with its time"
+    assert doctor.clocks_verdict(seen({"a": None}).ahead_ms) == "no gateway sends heartbeats with its time"
 
 
 def test_a_gateway_whose_clock_is_behind_is_named_from_2_s_on_and_one_that_has_just_ended_is_not(
@@ -465,7 +460,7 @@ def test_a_gateway_whose_clock_is_behind_is_named_from_2_s_on_and_one_that_has_j
     new = {"ahead": 503_000, "behind": 320_000, "little": 497_900, "right": 498_100}
 
     with pytest.raises(CheckError) as raised:
-        doctor.check_gateway_clocks(seen(new, old={"ended": 490_500, "little": 495_000}))
+        doctor.clocks_verdict(seen(new, old={"ended": 490_500, "little": 495_000}).ahead_ms)
 
     assert "ahead of this machine's: gateway ahead by 3 s;" in str(raised.value)
     assert "; behind this machine's: gateway behind by 180 s, little by 2 s; tables" in str(raised.value)
