@@ -91,11 +91,8 @@ Check = Callable[[], str]
 """A line's words if all is well; raises SluiceError, KafkaError or OSError if not."""
 
 
-def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluster: bool = False) -> int:
-    """Show a line for each check, `ok` or `FAIL`; returns 0 if all pass, else 1. Changes nothing.
-
-    With `cluster` the executors are checked too, in a session of Spark.
-    """
+def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
+    """Show a line for each check, `ok` or `FAIL`; returns 0 if all pass, else 1. Changes nothing."""
 
     def passes(name: str, check: Check) -> bool:
         try:
@@ -114,10 +111,6 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
         all(all([passes(name, answer) for name, answer in begun(*checks)]) for checks in of_kafka),
         *(passes(name, partial(check, settings)) for name, check in CHECKS_OF_JOB),
     ]
-    if cluster:
-        from sluice.cli.doctor_cluster import executors_pass  # Spark takes a second to import
-
-        passed.append(executors_pass(settings, passes))
     return 0 if all(passed) else 1
 
 

@@ -175,16 +175,12 @@ def simulate(
 
 
 @app.command()
-def doctor(
-    config: ConfigOption = None,
-    bootstrap_servers: BootstrapServersOption = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Check the executors too, in a Spark session.")] = False,
-) -> None:
+def doctor(config: ConfigOption = None, bootstrap_servers: BootstrapServersOption = None) -> None:
     """Check Java, jars, broker, topics, checkpoint and tables, a line for each."""
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.cli.doctor import run_doctor
 
-    raise typer.Exit(run_doctor(settings, cluster=cluster))
+    raise typer.Exit(run_doctor(settings))
 
 
 @app.command()
