@@ -9,7 +9,7 @@ A gateway charges a request when its response is ready, and mutes the connection
         served = Request("Produce", user="alice", client_id="app", topic_partitions=written)
         answer = gateway.admit(served)  # answer.throttle_ms: how long to mute the connection
 
-HTTP services wrap their application instead: `AsgiQuotas(app, gateway)` or `WsgiQuotas(app, gateway)`.
+HTTP services wrap their application instead: `AsgiQuotas(app, gateway)`.
 """
 
 from importlib import import_module
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from sluice.gateways.client.client import Gateway
     from sluice.gateways.client.event_sender import WhenFull
     from sluice.gateways.client.metrics import GatewayCollector
-    from sluice.gateways.client.middleware import AsgiQuotas, HttpQuotas, WsgiQuotas
+    from sluice.gateways.client.middleware import AsgiQuotas, HttpQuotas
     from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy
-    from sluice.gateways.client.retry import ThrottlingQuotaExceededError, retry_on_quota_violation, retry_topics
     from sluice.gateways.client.stats import GatewayStats
     from sluice.gateways.errors import GatewayClosedError, InvalidOptionError
     from sluice.kafka_io.errors import UnsupportedPropertyError
@@ -38,9 +37,8 @@ _MODULES = {
     "gateways.client.client": ("Gateway",),
     "gateways.client.event_sender": ("WhenFull",),
     "gateways.client.metrics": ("GatewayCollector",),
-    "gateways.client.middleware": ("AsgiQuotas", "HttpQuotas", "WsgiQuotas"),
+    "gateways.client.middleware": ("AsgiQuotas", "HttpQuotas"),
     "gateways.client.options": ("BeforeKnown", "GatewayOptions", "StalePolicy"),
-    "gateways.client.retry": ("ThrottlingQuotaExceededError", "retry_on_quota_violation", "retry_topics"),
     "gateways.client.stats": ("GatewayStats",),
     "gateways.errors": ("GatewayClosedError", "InvalidOptionError"),
     "kafka_io.errors": ("UnsupportedPropertyError",),
@@ -69,15 +67,11 @@ __all__ = [
     "Share",
     "SluiceError",
     "StalePolicy",
-    "ThrottlingQuotaExceededError",
     "TopicPartition",
     "UnsupportedPropertyError",
     "WhenFull",
     "Window",
-    "WsgiQuotas",
     "__version__",
-    "retry_on_quota_violation",
-    "retry_topics",
 ]
 
 

@@ -1,19 +1,17 @@
-"""Quotas for HTTP services: middleware for ASGI and WSGI around a gateway client.
+"""Quotas for HTTP services: ASGI middleware around a gateway client.
 
     app = AsgiQuotas(app, gateway)     # Starlette, FastAPI, any ASGI application
-    app = WsgiQuotas(app, gateway)     # Flask, Django, any WSGI application
 
 A client that has to wait gets 429 with `Retry-After` and the fields `RateLimit` and `RateLimit-Policy` of
 draft-ietf-httpapi-ratelimit-headers. Every served request is charged inline and becomes a request event.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import msgspec
 
@@ -42,7 +40,7 @@ _QUOTA_UNITS = {kind.value: f';qu="{kind.family.unit}"' for kind in QuotaKind}
 """Quota -> its unit as a parameter of `RateLimit-Policy`."""
 
 CALLER: Final = "sluice.caller"
-"""The key of the `Caller` in an ASGI scope or WSGI environment, for the application."""
+"""The key of the `Caller` in an ASGI scope, for the application."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -88,11 +86,6 @@ class Refusal:
             ("Content-Length", str(len(self.body))),
             *headers,
         ]
-
-    @property
-    def reason(self) -> str:
-        """Status code and reason phrase, as in HTTP/1.1 and WSGI."""
-        return {400: "400 Bad Request", 429: "429 Too Many Requests", 503: "503 Service Unavailable"}[self.status]
 
 
 def clean_name(value: bytes | None) -> str | None:
@@ -211,38 +204,6 @@ class AsgiQuotas:
             served.charge()
 
 
-class WsgiQuotas:
-    """WSGI middleware. The handler time ends when the server has taken the whole body.
-
-    A header that is given twice comes from the server as one value with a comma. So a comma is refused, as two headers
-    are, and one that belongs to a name has to be percent-encoded.
-    """
-
-    def __init__(self, app: WSGIApplication, gateway: Gateway, options: HttpQuotas | None = None) -> None:
-        self._app = app
-        self._gateway = gateway
-        self._options = options or HttpQuotas()
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        def header(name: str) -> bytes | None:
-            value = environ.get("HTTP_" + name.upper().replace("-", "_"))
-            if value and "," in value:
-                raise InvalidNameError
-            return value and value.encode("latin-1")  # the bytes that came (PEP 3333)
-
-        caller = _caller_of(self._gateway, header, self._options)
-        if isinstance(caller, Refusal):
-            start_response(caller.reason, caller.headers)
-            return [caller.body]
-        environ[CALLER] = caller
-        served = _Served(self._gateway, self._options.api, caller)
-        try:
-            return _ChargedBody(self._app(environ, start_response), served)
-        except BaseException:
-            served.charge()
-            raise
-
-
 class _Served:
     """A request that is being served: charged once, with the time since it began but for what was left out."""
 
@@ -269,26 +230,6 @@ class _Served:
         request = Request(self._api, user=self._caller.user, client_id=self._caller.client_id, request_time_ns=time_ns)
         with suppress(GatewayClosedError):  # a served request must not fail because the gateway closes meanwhile
             self._gateway.admit(request)
-
-
-class _ChargedBody:
-    """A WSGI body whose request is charged when the server has taken it all, or has finished with it."""
-
-    def __init__(self, body: Iterable[bytes], served: _Served) -> None:
-        self._body = body
-        self._served = served
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._body
-        self._served.charge()
-
-    def close(self) -> None:
-        try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
-        finally:
-            self._served.charge()
 
 
 def _only_header(scope: Scope, name: str) -> bytes | None:

@@ -20,10 +20,10 @@ import uvicorn
 from kafka import KafkaAdminClient, KafkaProducer
 
 from examples.http_gateway.app import MAX_BODY_BYTES, KafkaService, create_app
-from sluice import Gateway, ThrottlingQuotaExceededError, WhenFull, retry_topics
+from examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_topics
+from sluice import Gateway, WhenFull
 from sluice.cli.demo.gateways import gateway_options
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
-from sluice.gateways.client.retry import TopicErrors
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity

@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from sluice import ThrottlingQuotaExceededError, retry_on_quota_violation, retry_topics
-from sluice.gateways.client.retry import TopicErrors
+from examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_on_quota_violation, retry_topics
 
 
 class Time:

@@ -1,4 +1,4 @@
-"""The client side of KIP-599: the error of a refused operation, and automatic retry after its throttle time.
+"""The client side of KIP-599, to copy from: the error of a refused operation, and a retry after its throttle time.
 
 @retry_on_quota_violation(deadline_ms=30_000)
 def create_topic() -> None: ...        # raises ThrottlingQuotaExceededError when it is refused
@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import ParamSpec, TypeVar
 
-from sluice.state.contract.records import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
-from sluice.state.errors import SluiceError
+from sluice import SluiceError
+
+THROTTLING_QUOTA_EXCEEDED = 89
+"""Kafka's error code."""
 
 DEFAULT_DEADLINE_MS = 60_000
 """Kafka's `default.api.timeout.ms`."""
@@ -25,7 +27,7 @@ class ThrottlingQuotaExceededError(SluiceError):
     errno = THROTTLING_QUOTA_EXCEEDED
     retriable = True
 
-    def __init__(self, throttle_time_ms: int, message: str = QUOTA_EXCEEDED_MESSAGE) -> None:
+    def __init__(self, throttle_time_ms: int, message: str = "The throttling quota has been exceeded.") -> None:
         super().__init__(message)
         self.throttle_time_ms = throttle_time_ms
 
