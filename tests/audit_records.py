@@ -4,16 +4,14 @@ import json
 from random import Random
 from typing import Any
 
-from sluice.configs.settings import load_settings
 from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
 from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import DEFAULTS, Json
 
-Json = dict[str, Any]
 T0 = 1_700_000_040_000  # a full minute
 DAY_MS = 86_400_000
 READ_AT_MS = T0 + 60_000
 BOUNDS = TimeBounds(past_ms=DAY_MS, future_ms=DAY_MS)
-DEFAULTS = load_settings(environment={})
 LAST = 2**63 - 2
 REQUESTS = RequestsTopic("my-requests", ends=[LAST + 1] * 4)
 """As full as a topic can be."""

@@ -15,7 +15,8 @@ from sluice.sinks.tables.delta import Commit, create_table
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.streaming.audit.query import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
-from tests.audit_records import DEFAULTS, READ_AT_MS, REQUESTS, T0, Json, Record
+from tests.audit_records import READ_AT_MS, REQUESTS, T0, Record
+from tests.builders import DEFAULTS, Json
 
 Pass = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 

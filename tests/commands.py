@@ -31,3 +31,9 @@ def run_sluice(*arguments: object) -> Ended:
     command = [*SLUICE, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL)
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def simulate(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run `sluice simulate` with these arguments as a process that reads this."""
+    command = [*SLUICE, "simulate", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, check=False)

@@ -4,7 +4,7 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,9 @@ from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.state.contract.records import HEARTBEAT_API
+from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.integration.job_process import TOPICS
@@ -89,3 +91,20 @@ def deciding_side(settings: Settings, quotas: Sequence[QuotaEntry]) -> Iterator[
         publisher.stop()
         stop.set()
         thread.join()
+
+
+def read_limits(topics: TopicSettings, servers: str) -> LimitsView:
+    """The limits that a gateway knows when it reads the topic from its beginning now."""
+    view, partition = LimitsView(), TopicPartition(topics.limits, 0)
+    with closing(KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        end = consumer.end_offsets([partition], 3_000)[partition]  # a topic that was deleted never answers
+        while consumer.position(partition) < end:
+            for records in consumer.poll(timeout_ms=200).values():
+                for record in records:
+                    try:
+                        view.take(record.key, record.value)
+                    except InvalidQuotaError:
+                        continue
+    return view

@@ -14,7 +14,7 @@ from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.state.contract.records import HEARTBEAT_API
-from sluice.state.quotas.entity import QuotaEntity, Tags
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
@@ -131,11 +131,6 @@ def set_limits(gateway: Gateway, version: int, entries: Sequence[QuotaEntry]) ->
 def wait_ms(gateway: Gateway, *request: Any) -> int:
     """The wait that is left to a client before its next request, in milliseconds."""
     return gateway.throttle_of(*request).throttle_ms
-
-
-def quota(kind: QuotaKind, value: float, **entity: Any) -> QuotaEntry:
-    """A quota on an entity."""
-    return QuotaEntry(QuotaEntity(**entity), kind, value)
 
 
 def counter(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare:

@@ -34,8 +34,7 @@ from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 from tests import charging
-
-Json = dict[str, Any]
+from tests.builders import Json
 
 OUT_OF_SCOPE_MODES = frozenset(
     {"none", "replication", "channel", "simple_rate", "count_rate", "windowed_count", "windowed_sum"}

@@ -18,12 +18,11 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from tests.builders import Json
 
 SETTINGS = load_settings(environment={})
 START_MS = 1_800_000_000_000
 DECISIONS = decisions_table("unused").columns
-
-Json = dict[str, Any]
 
 
 def event(at_ms: int, user: str = "alice", client_id: str = "app", **said: Any) -> bytes:

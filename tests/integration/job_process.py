@@ -93,3 +93,13 @@ class JobProcess(SluiceJob):
         """Wait until this many events have a decision or a dead letter."""
         topics = self.settings.topics
         wait_until(lambda: self.count(topics.decisions, topics.dead_letters) >= count, seconds)
+
+    def stop_after_a_micro_batch(self, requests: int) -> int:
+        """Stop when it has answered something more of so many requests; how many are answered then."""
+        topics = self.settings.topics
+        before = self.count(topics.decisions, topics.dead_letters)
+        wait_until(lambda: self.count(topics.decisions, topics.dead_letters) > before, 120)
+        self.stop()
+        answered = self.count(topics.decisions, topics.dead_letters)
+        assert answered < requests
+        return answered

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.configs.settings import Settings
 from sluice.state.decisions.leader_epochs import LeaderEpoch
-from tests.audit_records import DEFAULTS, GOOD, HOSTILE, T0, Record, as_records, decision, letter, text
+from tests.audit_records import GOOD, HOSTILE, T0, Record, as_records, decision, letter, text
 from tests.audit_tables import offsets, records, rows, tables_in, write
+from tests.builders import DEFAULTS
 
 pytestmark = pytest.mark.spark
 

@@ -34,10 +34,10 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from tests.builders import decision
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics
 from tests.recorded import DECISIONS
-from tests.unit.test_live_model import decision
 
 ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
 QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)

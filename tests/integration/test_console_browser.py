@@ -17,8 +17,8 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from tests.unit.test_console import HOSTILE, facts_of
-from tests.unit.test_live_model import decision
+from tests.builders import decision
+from tests.console_facts import HOSTILE, facts_of
 
 USERS = ("alice", "bob", "carol")
 

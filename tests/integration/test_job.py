@@ -3,7 +3,6 @@
 import base64
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -19,13 +18,13 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.background_loop import BackgroundLoop
+from tests.bad_events import BAD
+from tests.builders import Json, creates_event
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
-from tests.unit.test_events import BAD
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-Json = dict[str, Any]
 NAMES = ["a|b", "<default>", "two words", "🦊 fox", 'quo"te', "new\nline", "a%7Cb"]
 
 
@@ -34,21 +33,15 @@ def job(shared_job: JobProcess) -> JobProcess:
     return shared_job
 
 
-def creates(user: str, partitions: list[int], at_ms: int, request_id: str) -> bytes:
-    mutations = [{"topic": f"t{number}", "partitions": count} for number, count in enumerate(partitions)]
-    event = {"api": "CreateTopics", "user": user, "client_id": "c", "timestamp_ms": at_ms, "request_id": request_id}
-    return json.dumps({**event, "mutations": mutations}).encode()
-
-
 def test_the_proposals_example_over_kafka(job: JobProcess) -> None:
     """KIP-599: Q=5, S=100, W=1 s; 560 allowed, tokens -60; the next refused with 12 000 ms; admitted at +12 s."""
     start_ms = now_ms()
     answered = job.count(job.settings.topics.requests)
     job.publish(
         [
-            creates("kip599", [80] * 7, start_ms, "burst"),
-            creates("kip599", [1], start_ms, "refused"),
-            creates("kip599", [1], start_ms + 12_000, "admitted"),
+            creates_event("kip599", [80] * 7, start_ms, "burst"),
+            creates_event("kip599", [1], start_ms, "refused"),
+            creates_event("kip599", [1], start_ms + 12_000, "admitted"),
         ]
     )
     job.answered(answered + 3)
@@ -63,7 +56,7 @@ def test_the_proposals_example_over_kafka(job: JobProcess) -> None:
 def test_every_bad_event_is_a_dead_letter_and_the_job_goes_on(job: JobProcess) -> None:
     """Requests = decisions + dead letters, which keep the bytes; later requests are decided."""
     before = len(job.topic(job.settings.topics.requests))
-    strange = [creates(name, [1], now_ms(), f"strange {number}") for number, name in enumerate(NAMES)]
+    strange = [creates_event(name, [1], now_ms(), f"strange {number}") for number, name in enumerate(NAMES)]
     megabyte = b'{"api": "Fetch", "user": "big", "more": "' + b"x" * 1_000_000 + b'"}'
     past = b'{"api": "Fetch", "user": "past", "timestamp_ms": %d}' % (now_ms() - 6 * 86_400_000)
     far_past = b'{"api": "Fetch", "user": "past", "timestamp_ms": 1}'
@@ -149,7 +142,9 @@ def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess
     child = job.child
     table = QuotasTable(job.settings.delta.quotas)
     raised = QuotaEntry(QuotaEntity(user="changed"), QuotaKind.CONTROLLER_MUTATION_RATE, 1000.0)
-    job.publish([creates("changed", [101], now_ms(), "before"), creates("changed", [1], now_ms(), "refused")])
+    job.publish(
+        [creates_event("changed", [101], now_ms(), "before"), creates_event("changed", [1], now_ms(), "refused")]
+    )
     job.answered(len(job.topic(job.settings.topics.requests)))
 
     with Load(job):
@@ -159,7 +154,7 @@ def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess
         wait_until(lambda: job.status()["quota_version"] == version, 60)
         decided = job.count(job.settings.topics.decisions)
         wait_until(lambda: job.count(job.settings.topics.decisions) > decided + 200, 60)
-    job.publish([creates("changed", [50], now_ms(), "under the new limit")])
+    job.publish([creates_event("changed", [50], now_ms(), "under the new limit")])
     requests = len(job.topic(job.settings.topics.requests))
     job.answered(requests)
 
@@ -185,7 +180,7 @@ class Load(BackgroundLoop):
 
     def _run(self) -> None:
         while not self._left.wait(0.5):
-            self._job.publish([creates("load", [1], now_ms(), "load")] * 50)
+            self._job.publish([creates_event("load", [1], now_ms(), "load")] * 50)
 
 
 def rows(path: str) -> list[Json]:
@@ -200,7 +195,7 @@ def test_balances_are_read_beside_the_job_as_spark_stores_them(job: JobProcess) 
     start_ms = now_ms()
     answered = job.count(job.settings.topics.requests)
     checkpoint = Checkpoint(job.settings.enforce.checkpoint)
-    job.publish([creates("held", [80] * 7, start_ms, "held")])
+    job.publish([creates_event("held", [80] * 7, start_ms, "held")])
     job.answered(answered + 1)
     wait_until(lambda: check_spark_files(checkpoint).committed >= 0 and bool(run_balance(job)["counters"]), 60)
 

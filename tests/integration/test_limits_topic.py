@@ -21,12 +21,11 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import StorageState, TenantStorage
-from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import STORAGE_KEY, VERSION_KEY, LimitsView, limit_key, limit_value, version_end
-from tests.deciding_side import own_topics
+from tests.deciding_side import own_topics, read_limits
 from tests.integration.job_process import JobProcess
 from tests.waiting import eventually
 
@@ -57,28 +56,11 @@ def publishing(topics: TopicSettings, servers: str, in_force: InForce) -> Iterat
         yield
 
 
-def read(topics: TopicSettings, servers: str) -> LimitsView:
-    """The limits that a gateway knows when it reads the topic from its beginning now."""
-    view, partition = LimitsView(), TopicPartition(topics.limits, 0)
-    with closing(KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)) as consumer:
-        consumer.assign([partition])
-        consumer.seek_to_beginning(partition)
-        end = consumer.end_offsets([partition], 3_000)[partition]  # a topic that was deleted never answers
-        while consumer.position(partition) < end:
-            for records in consumer.poll(timeout_ms=200).values():
-                for record in records:
-                    try:
-                        view.take(record.key, record.value)
-                    except InvalidQuotaError:
-                        continue
-    return view
-
-
 def wait_for(topics: TopicSettings, servers: str, is_so: Callable[[LimitsView], bool]) -> LimitsView:
     deadline_s = time.monotonic() + 60
     while True:
         try:
-            view = read(topics, servers)
+            view = read_limits(topics, servers)
             if is_so(view):
                 return view
         except Exception:

@@ -26,8 +26,8 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
+from tests.deciding_side import read_limits
 from tests.integration.job_process import JobProcess, wait_until
-from tests.integration.test_limits_topic import read
 
 pytestmark = [pytest.mark.kafka, pytest.mark.group("broker_quotas")]
 """A broker has one set of quotas: tests that change those of the shared one take turns."""
@@ -69,7 +69,7 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
 
     def published() -> set[QuotaEntry]:
         try:
-            return set(read(job.settings.topics, kafka_broker).entries.values())
+            return set(read_limits(job.settings.topics, kafka_broker).entries.values())
         except Exception:
             return set()
 

@@ -10,10 +10,10 @@ from scripts.testbed.reconciliation import reconcile
 from sluice.cli.demo.job import Json
 from sluice.kafka_io.topics import ensure_topics
 from sluice.streaming.balances.file import read_balances
+from tests.builders import creates_event
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess
-from tests.integration.test_job import creates
-from tests.long.test_state_commands import QUOTAS, requests_of, stop_after_a_micro_batch
+from tests.mixed_load import QUOTAS, requests_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -31,7 +31,7 @@ def test_batched_workers_and_those_of_pyspark_decide_alike_and_share_the_state(
             job.publish(requests)
         job.start()
         if turn < len(turns) - 1:
-            stop_after_a_micro_batch(job, len(requests))
+            job.stop_after_a_micro_batch(len(requests))
     job.answered(len(requests))
     job.stop()
 
@@ -56,10 +56,10 @@ def test_pages_are_split_as_entities_grow_and_decide_as_before(kafka_broker: str
     enforce: Json = {"checkpoint": str(folder / "checkpoint"), "max_offsets_per_trigger": 300}
     job = JobProcess(folder, kafka_broker, QUOTAS, state={"pages": 1}, enforce=enforce)
     ensure_topics(job.settings.topics, job.settings.kafka)
-    requests = [creates(f"u{number % 600}", [1], start_ms + number, f"r {number}") for number in range(2400)]
+    requests = [creates_event(f"u{number % 600}", [1], start_ms + number, f"r {number}") for number in range(2400)]
     job.publish(requests)
     job.start()
-    stop_after_a_micro_batch(job, len(requests))
+    job.stop_after_a_micro_batch(len(requests))
     job.start()
     job.answered(len(requests))
     job.stop()

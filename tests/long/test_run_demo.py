@@ -10,7 +10,7 @@ import pytest
 
 from scripts.testbed.processes import descendants
 from tests.integration.job_process import wait_until
-from tests.unit.test_web_console import answers
+from tests.web import answers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 

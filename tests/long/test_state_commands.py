@@ -8,7 +8,6 @@ import pytest
 from kafka import KafkaAdminClient
 
 from scripts.testbed.reconciliation import reconcile
-from sluice.cli.demo.load_generator import LoadGenerator
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
@@ -19,17 +18,12 @@ from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.query import starting_offsets
 from sluice.streaming.errors import CheckpointError
+from tests.builders import creates_event
 from tests.commands import Ended, run_sluice
 from tests.integration.job_process import JobProcess, Json, wait_until
-from tests.integration.test_job import creates
+from tests.mixed_load import EARLY_USERS, QUOTAS, requests_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-EARLY_USERS = 10
-QUOTAS = [
-    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},
-    {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 100_000, "consumer_byte_rate": 100_000}},
-]
 
 
 def job_with(folder: Path, broker: str, checkpoint: str, pages: int, shuffle_partitions: int) -> JobProcess:
@@ -47,32 +41,12 @@ def state(job: JobProcess, *arguments: object) -> Ended:
     return run_sluice("state", *arguments, "--config", job.settings_file)
 
 
-def stop_after_a_micro_batch(job: JobProcess, requests: int) -> int:
-    """Stop the job when it has answered something more; how many requests are answered then."""
-    topics = job.settings.topics
-    before = job.count(topics.decisions, topics.dead_letters)
-    wait_until(lambda: job.count(topics.decisions, topics.dead_letters) > before, 120)
-    job.stop()
-    answered = job.count(topics.decisions, topics.dead_letters)
-    assert answered < requests
-    return answered
-
-
-def requests_of(start_ms: int) -> list[bytes]:
-    """A mixed load, in which some users come at the beginning and at the end only."""
-    load = LoadGenerator(seed=11, users=100, clients=10)
-    middle = [load.event(number, start_ms + number // 100) or b"" for number in range(2400)]
-    overdrawn = [creates(f"early{number}", [60], start_ms, f"first {number}") for number in range(EARLY_USERS)]
-    again = [creates(f"early{number}", [1], start_ms + 30, f"last {number}") for number in range(EARLY_USERS)]
-    return [*overdrawn, *middle, b"no event", *again]
-
-
 def test_debts_move_to_another_checkpoint(kafka_broker: str, tmp_path: Path) -> None:
     """Exported from 8 pages and imported into 3: who owed tokens before still owes them."""
     folder, start_ms = tmp_path / "debts", time.time_ns() // 1_000_000
     job = job_with(folder, kafka_broker, "first", pages=8, shuffle_partitions=2)
     ensure_topics(job.settings.topics, job.settings.kafka)
-    job.publish([creates(f"early{number}", [60], start_ms, "first") for number in range(EARLY_USERS)])
+    job.publish([creates_event(f"early{number}", [60], start_ms, "first") for number in range(EARLY_USERS)])
     job.start()
     job.answered(EARLY_USERS)
     job.stop()
@@ -83,7 +57,7 @@ def test_debts_move_to_another_checkpoint(kafka_broker: str, tmp_path: Path) -> 
     imported = state(job, "import", folder / "balances")
     assert f"goes on at {job.settings.topics.requests} 0:{EARLY_USERS}\n" in imported.output, imported.error
     job.start()
-    job.publish([creates(f"early{number}", [1], start_ms + 30, "last") for number in range(EARLY_USERS)])
+    job.publish([creates_event(f"early{number}", [1], start_ms + 30, "last") for number in range(EARLY_USERS)])
     job.answered(2 * EARLY_USERS)
     job.stop()
 
@@ -103,14 +77,14 @@ def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: s
     job.start()
     assert "is in use by a job" in state(job, "reshard").error
     job.publish(requests)
-    answered = stop_after_a_micro_batch(job, len(requests))
+    answered = job.stop_after_a_micro_batch(len(requests))
 
     job = job_with(folder, kafka_broker, "first", pages=200, shuffle_partitions=1)
     resharded = state(job, "reshard")
     assert f"from 8 pages to 200 pages in {folder / 'first'}" in resharded.output, resharded.error
     assert f"goes on at {topics.requests} 0:{answered};" in resharded.output
     job.start()
-    answered = stop_after_a_micro_batch(job, len(requests))
+    answered = job.stop_after_a_micro_batch(len(requests))
 
     exported = state(job, "export", folder / "balances")
     assert exported.output.startswith("exported "), exported.error
@@ -135,7 +109,7 @@ def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path:
     job = job_with(folder, kafka_broker, "checkpoint", pages=8, shuffle_partitions=2)
     user, start_ms = "O=A|\x1b[2J", time.time_ns() // 1_000_000
     ensure_topics(job.settings.topics, job.settings.kafka)
-    job.publish([creates(user, [10_000], start_ms, "first"), creates("other", [10_000], start_ms, "other")])
+    job.publish([creates_event(user, [10_000], start_ms, "first"), creates_event("other", [10_000], start_ms, "other")])
     job.start()
     job.answered(2)
     wait_until(lambda: check_spark_files(Checkpoint(job.settings.enforce.checkpoint)).committed >= 0, 60)
@@ -151,7 +125,7 @@ def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path:
     assert tokens["tokens"] == 55.0 - 10_000 + 5.0 * ((answer["at_ms"] - start_ms) / 1000.0)
     # The state isn't that of the end: what the job decided while Spark started is missing.
     assert answer["at_ms"] - began_ms < time.time_ns() // 1_000_000 - answer["at_ms"]
-    job.publish([creates(user, [1], start_ms + 1, "last")])
+    job.publish([creates_event(user, [1], start_ms + 1, "last")])
     job.answered(3)
     job.stop()
 

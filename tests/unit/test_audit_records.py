@@ -20,7 +20,6 @@ from tests.audit_records import (
     READ_AT_MS,
     REQUESTS,
     T0,
-    Json,
     decision,
     letter,
     member,
@@ -28,6 +27,7 @@ from tests.audit_records import (
     text,
 )
 from tests.audit_tables import records
+from tests.builders import Json
 
 Judged = list[Json | str]
 """The row of each record, or the field that is wrong."""

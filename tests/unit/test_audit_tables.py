@@ -15,19 +15,9 @@ from sluice.sinks.tables.faults import RequestsTopic
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.streaming.errors import JobError
-from tests.audit_records import (
-    DAY_MS,
-    DEFAULTS,
-    T0,
-    Json,
-    Record,
-    as_records,
-    decision,
-    letter,
-    some_decisions,
-    text,
-)
+from tests.audit_records import DAY_MS, T0, Record, as_records, decision, letter, some_decisions, text
 from tests.audit_tables import offsets, records, rows, tables_in, write
+from tests.builders import DEFAULTS, Json
 
 DECISIONS, LETTERS = DEFAULTS.topics.decisions, DEFAULTS.topics.dead_letters
 

@@ -26,8 +26,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, write_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError
-from tests.unit.test_pages import SETTINGS, bytes_of, charged, names
-from tests.unit.test_resharding import stored
+from tests.stored_pages import SETTINGS, bytes_of, charged, names, stored
 
 T = 1_700_000_000_000
 BYTES, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE

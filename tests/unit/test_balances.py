@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.configs.settings import load_settings
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.codec import CODEC_VERSION, decode
@@ -19,11 +18,9 @@ from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice.streaming.errors import StateFileError
 from tests import strategies
+from tests.builders import DEFAULTS
 from tests.micro_batches import MicroBatches
-from tests.unit.test_pages import charges
-from tests.unit.test_resharding import ChargeList, bits, stored
-
-DEFAULTS = load_settings(environment={})
+from tests.stored_pages import PageCharge, bits, charges, stored
 
 
 def balances_of(pages: dict[int, bytes], count: int) -> Balances:
@@ -37,7 +34,7 @@ def all_bits(balances: Balances) -> dict[str, list[bytes]]:
 @settings(deadline=None)
 @given(charge_list=charges, before=st.integers(1, 9), after=st.integers(1, 9))
 def test_a_file_imported_with_another_page_count_has_every_counter_bit_for_bit(
-    tmp_path_factory: pytest.TempPathFactory, charge_list: ChargeList, before: int, after: int
+    tmp_path_factory: pytest.TempPathFactory, charge_list: list[PageCharge], before: int, after: int
 ) -> None:
     """And the same offsets."""
     exported = balances_of(stored(charge_list, before), before)

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 from kubeflow_spark_api.models.spark_v1beta2_spark_application import SparkV1beta2SparkApplication
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
@@ -21,10 +20,8 @@ from sluice.cli.demo.job import TABLES
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.jars import REPOSITORY
-from tests.unit.test_deploy import DEPLOY, _dockerfile, _locked
-from tests.unit.test_monitoring_examples import DASHBOARD, RULES
-
-Json = dict[str, Any]
+from tests.builders import Json
+from tests.deployment import DASHBOARD, DEPLOY, RULES, dockerfile, locked, parse_command
 
 KUBERNETES_VERSIONS = ("1.30", "1.37")
 """The oldest and the newest that the manifests are held to."""
@@ -277,25 +274,17 @@ def test_what_operators_read_fits_their_crds() -> None:
 # --- the command line and the settings
 
 
-def _parse(command: Any, arguments: list[str]) -> None:
-    """Parse as the command line does, without running anything. Raises TyperException."""
-    context = command.make_context("sluice", list(arguments))
-    if isinstance(command, TyperGroup):
-        _, inner, rest = command.resolve_command(context, list(arguments))
-        _parse(inner, rest)
-
-
 @every_install
 def test_the_command_line_takes_the_arguments_of_every_container(install: str) -> None:
     assert commands(install)
     for arguments in commands(install):
-        _parse(get_command(app), arguments)
+        parse_command(get_command(app), arguments)
 
 
 @pytest.mark.parametrize("arguments", [["run", "--standy"], ["state", "exprt", "file"], ["stae"]])
 def test_arguments_that_the_command_line_does_not_take_are_noticed(arguments: list[str]) -> None:
     with pytest.raises(TyperException):
-        _parse(get_command(app), arguments)
+        parse_command(get_command(app), arguments)
 
 
 def _settings_of(install: str, container: Json, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -410,7 +399,7 @@ def test_the_image_has_the_spark_that_the_applications_name(install: str) -> Non
         for each in objects(install, APPLICATION)
     }
 
-    assert [f"pyspark=={version}" in _locked(DEPLOY / "requirements.lock")["pyspark"] for version in versions] == [True]
+    assert [f"pyspark=={version}" in locked(DEPLOY / "requirements.lock")["pyspark"] for version in versions] == [True]
 
 
 def test_the_operators_start_a_driver_again_however_often_it_ended() -> None:
@@ -456,7 +445,7 @@ def test_prometheus_operator_asks_drivers_and_proxies_and_has_alerts_and_dashboa
 
 @every_install
 def test_a_container_runs_as_the_user_of_the_image_and_writes_to_mounted_volumes_alone(install: str) -> None:
-    [user] = _dockerfile("USER")
+    [user] = dockerfile("USER")
     for pod, container in containers(install):
         context, of_pod = container["securityContext"], pod["spec"]["securityContext"]
         mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Settings
 from sluice.state.quotas.kinds import QuotaSettings, Window
 from sluice.streaming.balances.reshard import finish_reshard
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
@@ -16,8 +16,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, Origin, check_origin, read_origin
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import keep_epoch, new_epoch
-
-DEFAULTS = load_settings(environment={})
+from tests.builders import DEFAULTS
 
 
 def settings_in(folder: Path) -> Settings:

@@ -13,16 +13,9 @@ from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.load import BrokerLimits, Capacities, Capacity
 from sluice.streaming.runtime.answers_watch import TopicGrowth
 from sluice.streaming.runtime.client_metrics import LABELS, MAX_LABEL_LENGTH, ClientMetrics, label_of
-from tests.unit.test_live_model import AT_MS, decision
+from tests.builders import AT_MS, decision, heartbeat_of
 
 Series = dict[tuple[str, ...], float]
-
-
-def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 0, **more: Any) -> dict[str, Any]:
-    """A decided heartbeat."""
-    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "threads_down": threads_down} | more
-    named = {"gateway": gateway, "instance": instance}
-    return decision(AT_MS, api="GatewayHeartbeat", heartbeat=heartbeat, charges=[], **named)
 
 
 class Scraped:

@@ -20,10 +20,8 @@ from sluice.configs.settings import Settings, load_settings
 from sluice.configs.yaml_file import read_yaml
 from sluice.insight.console.server import token_of
 from sluice.jvm.jars import REPOSITORY
-from tests.unit.test_chart import _parse
-from tests.unit.test_deploy import DEPLOY, _dockerfile
-
-Json = dict[str, Any]
+from tests.builders import Json
+from tests.deployment import DEPLOY, dockerfile, parse_command
 
 COMPOSE: Json = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: Json = COMPOSE["services"]
@@ -118,7 +116,7 @@ def test_the_other_images_have_a_version_and_kafka_that_of_the_tests() -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_the_command_line_takes_the_arguments_and_finds_the_files(name: str) -> None:
     arguments, there = OWN[name]["command"], mounts(OWN[name])
-    _parse(get_command(app), arguments)
+    parse_command(get_command(app), arguments)
 
     for option in arguments:
         if "=/etc/" in option:
@@ -128,7 +126,7 @@ def test_the_command_line_takes_the_arguments_and_finds_the_files(name: str) -> 
 
 def test_the_user_of_the_image_may_write_where_volumes_are() -> None:
     """A new volume takes the owner of the folder that it covers."""
-    [folders] = [line for line in _dockerfile("RUN") if "install --directory" in line]
+    [folders] = [line for line in dockerfile("RUN") if "install --directory" in line]
 
     assert "install --directory --owner sluice --group sluice /var/lib/sluice" in folders
     assert all("/var/lib/sluice" in mounts(service) for service in OWN.values())

@@ -23,67 +23,33 @@ from hypothesis import strategies as st
 from sluice.insight.console.app import MAX_STREAMS, create_app
 from sluice.insight.console.check import rate_wait_ms
 from sluice.insight.console.clients import ClientsQuery
-from sluice.insight.console.pages import DeadLetters, Facts
+from sluice.insight.console.pages import Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
-from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import ConsoleError, ListenError
 from sluice.insight.format import printable
-from sluice.insight.live import LiveModel
 from sluice.insight.reports.tenants import NO_TENANT
-from sluice.insight.sql import Tables
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, Window
 from sluice.state.quotas.limits import (
     ELASTIC_KEY,
     STORAGE_KEY,
-    VERSION_KEY,
-    LimitsView,
-    limit_key,
-    limit_value,
     state_value,
-    version_end,
 )
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.load import BrokerLimits
-from tests.unit.test_live_model import decision
+from tests.builders import decision
+from tests.console_facts import HOSTILE, facts_of
 
-HOSTILE = [
-    "<script>document.title='owned'</script>",
-    '"><img src=x onerror=alert(1)>',
-    "' onmouseover='alert(1)",
-    "{{ 7 * 7 }}",
-    "</td></tr></table><h1>x",
-    "javascript:alert(1)",
-    "\u202egnp.exe",
-    "a\nb\r\nSet-Cookie: x=1",
-    "\x1b[31mred\x00",
-    "&lt;b&gt;",
-    "x" * 30_000,
-    "%2e%2e/%00?&#",
-]
 PREFIXED = "https://ops.example/sluice/"
 """Where a proxy shows the console."""
 
 TOKEN = "0123456789abcdef-token"  # noqa: S105 # of this test alone
-
-
-def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -> Facts:
-    model, limits = LiveModel(), LimitsView()
-    model.on_records([json.dumps(each).encode() for each in decisions], now_ms())
-    for entry in entries:
-        limits.take(limit_key(entry), limit_value(entry, 4))
-    limits.take(VERSION_KEY, version_end(4, len(entries)))
-    tables = Tables("/nonexistent/decisions", "/nonexistent/quotas", {})
-    follower = TopicFollower({}, Reading("quota-decisions", lambda *_: None))
-    health = JobProbe(None)
-    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), [follower])
 
 
 class Answered:

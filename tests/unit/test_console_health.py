@@ -1,35 +1,9 @@
 """Answers at the job's health port, as the console takes them."""
 
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Thread
-
 import pytest
 
 from sluice.insight.console.tables import JobProbe
-
-
-@contextmanager
-def answering(answer: bytes) -> Iterator[int]:
-    """A port where each request gets this answer, byte by byte as it is."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer_all() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(65_536)
-                    connection.sendall(answer)
-
-        thread = Thread(target=answer_all, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+from tests.web import answering
 
 
 @pytest.mark.parametrize(

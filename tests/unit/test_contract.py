@@ -15,8 +15,8 @@ from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Amounts, ChargeResult, Decision, Request, SourceRecord
 from sluice.state.decisions.checks import check_request
 from sluice.state.errors import InvalidRequestError
+from tests.commands import simulate
 from tests.decided_sums import sums_of
-from tests.unit.test_simulate_command import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 REQUEST = json.loads(schemas()["request.schema.json"])

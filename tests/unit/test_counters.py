@@ -21,9 +21,8 @@ from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 from tests import strategies
 from tests.charging import Row, charge
-from tests.unit.test_pages import contents
+from tests.stored_pages import FOREVER_MS, contents
 
-FOREVER_MS = 2**50
 ONE_BY_ONE = 2**31
 KEYS = ("a|", "b|", "c|", "d|", "topic:t|0")
 

@@ -32,39 +32,11 @@ from sluice.state.store.codec import decode
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source
+from tests.builders import DEFAULTS, T0, Json, creates, decide, moves, quota, works
 from tests.micro_batches import MicroBatches
 from tests.strategies import events, quota_entries, quota_settings
 
-Json = dict[str, Any]
-T0 = 1_700_000_000_000
-DEFAULTS = load_settings(environment={})
-ALICE = QuotaEntity(user="alice")
 ANY_CLIENT = QuotaEntity(client_id=DEFAULT)
-
-
-def quota(kind: QuotaKind, value: float, entity: QuotaEntity = ALICE, shadow: bool = False) -> QuotaEntry:
-    return QuotaEntry(entity, kind, value, shadow)
-
-
-def decide(entries: list[QuotaEntry], *events: Json, settings: QuotaSettings | None = None) -> list[Json]:
-    """The decision on each event; events are alice's at T0 unless they say otherwise."""
-    chosen = replace(DEFAULTS, quota=settings or QuotaSettings())
-    filled = [{"user": "alice", "client_id": "app", "timestamp_ms": T0, **event} for event in events]
-    simulation = Simulation(Quotas(entries, version=7), chosen)
-    return [json.loads(record.value) for record in simulation.decide(json.dumps(event).encode() for event in filled)]
-
-
-def creates(*partitions: int, **more: Any) -> Json:
-    topics = [{"topic": f"t{number}", "partitions": count} for number, count in enumerate(partitions)]
-    return {"api": "CreateTopics", "mutations": topics, **more}
-
-
-def moves(api: str, size: int, topic: str = "orders", **more: Any) -> Json:
-    return {"api": api, "topic_partitions": [{"topic": topic, "partition": 0, "bytes": size}], **more}
-
-
-def works(milliseconds: float, api: str = "Metadata", **more: Any) -> Json:
-    return {"api": api, "request_time_ns": int(milliseconds * 1_000_000), **more}
 
 
 MUTATIONS = [quota(QuotaKind.CONTROLLER_MUTATION_RATE, 5.0)]

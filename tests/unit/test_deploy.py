@@ -9,25 +9,13 @@ from pathlib import Path
 import pytest
 
 from sluice.jvm.jars import REPOSITORY
-
-DEPLOY = REPOSITORY / "deploy"
-
-
-def _dockerfile(instruction: str) -> list[str]:
-    lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
-    return [line.removeprefix(instruction).strip() for line in lines if line.startswith(instruction + " ")]
+from tests.deployment import DEPLOY, dockerfile, locked
 
 
 def _copied() -> list[str]:
     """The files that the Dockerfile copies from the checkout."""
-    copies = [line.split() for line in _dockerfile("COPY") if not line.startswith("--from")]
+    copies = [line.split() for line in dockerfile("COPY") if not line.startswith("--from")]
     return [source for words in copies for source in words[:-1]]
-
-
-def _locked(path: Path) -> dict[str, str]:
-    """Package to its whole entry: version, marker and hashes."""
-    entries = re.split(r"\n(?=\S)", path.read_text())
-    return {entry.partition("==")[0]: entry.strip() for entry in entries if not entry.startswith("#")}
 
 
 def _without_marker(entry: str) -> str:
@@ -52,9 +40,9 @@ def test_the_image_has_every_package_of_the_wheel() -> None:
 
 
 def test_the_image_installs_by_hash_what_the_lock_of_the_project_has() -> None:
-    image, project = _locked(DEPLOY / "requirements.lock"), _locked(REPOSITORY / "requirements.lock")
+    image, project = locked(DEPLOY / "requirements.lock"), locked(REPOSITORY / "requirements.lock")
     other = {name for name, entry in image.items() if _without_marker(entry) != _without_marker(project[name])}
-    installs = [line for line in _dockerfile("RUN") if "pip install" in line]
+    installs = [line for line in dockerfile("RUN") if "pip install" in line]
 
     assert len(installs) == 2
     assert "--require-hashes -r /build/deploy/requirements.lock" in installs[0]
@@ -64,8 +52,8 @@ def test_the_image_installs_by_hash_what_the_lock_of_the_project_has() -> None:
 
 
 def test_every_base_image_is_pinned_by_its_digest() -> None:
-    arguments = dict(line.split("=", 1) for line in _dockerfile("ARG"))
-    bases = [line.split()[0] for line in _dockerfile("FROM")]
+    arguments = dict(line.split("=", 1) for line in dockerfile("ARG"))
+    bases = [line.split()[0] for line in dockerfile("FROM")]
 
     assert len(bases) == 3
     for base in bases:

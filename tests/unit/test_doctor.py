@@ -36,7 +36,7 @@ from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.health import JobHealth, health_server
 from tests.commands import Sluice
-from tests.unit.test_console_health import answering
+from tests.web import answering
 
 
 @pytest.fixture

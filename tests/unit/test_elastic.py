@@ -39,7 +39,8 @@ from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings, planner
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.wire import Source, decode_page_batch
-from tests.gateway_loop import Clock, GatewayLoop, gateway_loop, quota, set_limits
+from tests.builders import quota
+from tests.gateway_loop import Clock, GatewayLoop, gateway_loop, set_limits
 
 PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
 LIMIT = 1_000.0

@@ -23,7 +23,7 @@ from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 from sluice.streaming.enforce.parsing import EventLimits, parse_event
 from sluice.streaming.enforce.wire import Source, dead_letter_record
-from tests.unit.test_pages import GOLDEN
+from tests.stored_pages import GOLDEN
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

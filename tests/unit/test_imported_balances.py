@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Settings
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.balances.file import Balances
@@ -15,9 +15,9 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, charged_topic_id, check_origin
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.errors import CheckpointError
-from tests.unit.test_resharding import stored
+from tests.builders import DEFAULTS
+from tests.stored_pages import stored
 
-DEFAULTS = load_settings(environment={})
 DEFAULTS = replace(DEFAULTS, state=replace(DEFAULTS.state, pages=600))
 USERS = [Tags(f"user{number}") for number in range(20)]
 PAGES = 600

@@ -16,18 +16,8 @@ from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.state.quotas.entity import DEFAULT, Tags
 from sluice.state.quotas.kinds import QuotaKind
-from tests.gateway_loop import (
-    NOW_MS,
-    GatewayLoop,
-    apply_inline,
-    counter,
-    gateway_loop,
-    give,
-    quota,
-    set_limits,
-    tell,
-    wait_ms,
-)
+from tests.builders import quota
+from tests.gateway_loop import NOW_MS, GatewayLoop, apply_inline, counter, gateway_loop, give, set_limits, tell, wait_ms
 
 PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
 FETCH = QuotaKind.CONSUMER_BYTE_RATE

@@ -19,7 +19,7 @@ from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime import answers_watch
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, decisions_watch
-from tests.unit.test_decisions import DEFAULTS
+from tests.builders import DEFAULTS
 
 OWN = JobIdentity("own", made_at_ms=1_000)
 

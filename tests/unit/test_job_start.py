@@ -25,8 +25,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, Tracked
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.job import Job
-
-Json = dict[str, Any]
+from tests.builders import Json
 
 
 @pytest.fixture

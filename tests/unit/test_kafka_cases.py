@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders import Json
 from tests.kafka_cases import ArrayEngine, Engine, ScalarEngine, in_scope, replay
-
-Json = dict[str, Any]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

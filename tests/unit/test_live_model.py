@@ -11,38 +11,9 @@ from hypothesis import strategies as st
 from sluice.insight.live import HOUR_MINUTES, MINUTE_MS, POINT_MS, POINTS, Bounds, CounterId, CounterState, LiveModel
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
+from tests.builders import AT_MS, decision
 
-AT_MS = 1_800_000_000_000
 ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
-
-
-def decision(at_ms: int = AT_MS, user: str = "alice", **fields: Any) -> dict[str, Any]:
-    wait_ms = fields.pop("wait_ms", 0)
-    charge = {
-        "quota": "producer_byte_rate",
-        "entity": {"user": user},
-        "matched": "user",
-        "limit": 1000.0,
-        "value": 10.0,
-        "rate": 800.0,
-        "throttle_ms": wait_ms,
-        "violated": wait_ms > 0,
-    }
-    return {
-        "decision_id": "requests-0-1",
-        "request_id": "r",
-        "timestamp_ms": at_ms,
-        "user": user,
-        "client_id": "app",
-        "api": "Produce",
-        "verdict": "THROTTLE" if wait_ms else "ALLOW",
-        "throttle_time_ms": wait_ms,
-        "mute_until_ms": at_ms + wait_ms if wait_ms else None,
-        "decided_by": "producer_byte_rate" if wait_ms else None,
-        "charges": [charge | fields.pop("charge", {})],
-        "quota_version": 3,
-        "decided_at_ms": at_ms,
-    } | fields
 
 
 def fed(*decisions: dict[str, Any], now_ms: int = AT_MS, model: LiveModel | None = None) -> LiveModel:

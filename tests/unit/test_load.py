@@ -18,7 +18,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.disk_guard import FRESH_MS, DiskFloor, DiskGuard
 from sluice.state.shares.load import BrokerLimits, Capacities, Capacity, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
-from tests.unit.test_live_model import AT_MS, decision
+from tests.builders import AT_MS, decision
 
 _PARTS = st.none() | st.floats(0, 1)
 _RATES = st.none() | st.floats(0, 1e30)

@@ -14,8 +14,9 @@ from sluice.sinks.tables.faults import Faults
 from sluice.sinks.tables.measures import add_up, measure, metrics_rows
 from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
 from sluice.state.quotas.kinds import QuotaKind
-from tests.audit_records import BOUNDS, LAST, READ_AT_MS, REQUESTS, T0, Json, as_records, decision, some_decisions
+from tests.audit_records import BOUNDS, LAST, READ_AT_MS, REQUESTS, T0, as_records, decision, some_decisions
 from tests.audit_tables import records
+from tests.builders import Json
 
 _CONSUMER = {kind.value for kind in QuotaKind if kind.consumer}
 

@@ -38,7 +38,8 @@ from sluice.gateways.client.wait_table import Wait
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
-from tests.gateway_loop import NOBODY, NOW_MS, no_connections, quota, set_limits
+from tests.builders import quota
+from tests.gateway_loop import NOBODY, NOW_MS, no_connections, set_limits
 
 
 class RecordingGateway(Gateway):

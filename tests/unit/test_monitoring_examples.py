@@ -32,12 +32,9 @@ from sluice.streaming.enforce.storage import StorageWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
 from sluice.streaming.runtime.health import JobHealth
-from tests.unit.test_client_metrics import heartbeat_of
-from tests.unit.test_live_model import AT_MS, decision
+from tests.builders import AT_MS, decision, heartbeat_of
+from tests.deployment import DASHBOARD, EXAMPLES, RULES
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-RULES = EXAMPLES / "prometheus-rules.yaml"
-DASHBOARD = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 _PROXY = (Path(__file__).parents[2] / "gateways/proxy/src/sluice/proxy/Proxy.java").read_text()

@@ -20,8 +20,8 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
-from tests.audit_records import DEFAULTS, Json
 from tests.audit_tables import rows
+from tests.builders import DEFAULTS, Json
 from tests.operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Cluster, date
 
 KINDS = ("produce", "mutation", "tenant", "hostile", "forged decision", "forged letter")

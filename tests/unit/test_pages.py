@@ -1,7 +1,6 @@
 """A page's stored form."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,58 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.columns import columns_of, counters_from
-from sluice.state.arithmetic.counter import Charge, EntityCounters
-from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import KINDS_BY_CODE, REMOVED_KEYS, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import KINDS_BY_CODE, REMOVED_KEYS, QuotaKind
 from sluice.state.store.codec import CODEC_VERSION, DECODERS, decode, encode
 from sluice.state.store.pages import Pages, page_of_entity
-
-SETTINGS = QuotaSettings()
-FOREVER_MS = 2**50
-GOLDEN = Path(__file__).parents[1] / "data"
-"""Has a block `state-v*.bin` of each codec version, with the same counters, written by the first release with it."""
-
-
-def bytes_of(counters: Pages, idle_expiry_ms: int = FOREVER_MS) -> bytes:
-    """The only page of these counters."""
-    (payload,) = counters.to_bytes([0], 1, idle_expiry_ms, SETTINGS)
-    return payload
-
-
-def charged(*charges: tuple[Tags, QuotaKind, float, float, int]) -> Pages:
-    page = Pages()
-    for tags, kind, limit, amount, now_ms in charges:
-        amounts = [amount, 0.0] if kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
-        page.counters(tags.key()).charge(Charge(kind, "user", limit, False, amounts), now_ms, SETTINGS)
-    return page
+from tests.stored_pages import FOREVER_MS, GOLDEN, SETTINGS, PageCharge, bytes_of, charged, charges, contents
 
 
 def entities(page: Pages) -> int:
     """The number of entities with counters in it."""
     return len(decode([bytes_of(page)], 1)[0])
-
-
-def contents(counters: EntityCounters) -> tuple[dict[QuotaKind, SampledRate], object, float, int]:
-    bucket = counters.bucket and (counters.bucket.tokens, counters.bucket.last_ms)
-    return counters.rates, bucket, counters.mutation_limit, counters.last_event_ms
-
-
-names = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
-charges = st.lists(
-    st.tuples(
-        st.one_of(
-            st.builds(Tags, names, names),
-            st.builds(Tags, topic=names.filter(bool), partition=st.integers(0, 2**31 - 1)),
-        ),
-        st.sampled_from(QuotaKind),
-        st.floats(1e-6, 1e12),
-        st.floats(0, 2**53),
-        st.integers(0, 253_402_300_799_999),
-    ),
-    max_size=12,
-)
 
 
 @pytest.mark.parametrize("version", DECODERS)
@@ -101,7 +60,7 @@ def test_the_code_of_a_kind_never_changes() -> None:
 
 
 @given(charges=charges)
-def test_a_stored_page_reads_back_the_same(charges: list[tuple[Tags, QuotaKind, float, float, int]]) -> None:
+def test_a_stored_page_reads_back_the_same(charges: list[PageCharge]) -> None:
     """All counters, to the last bit, for any names."""
     page = charged(*charges)
 
@@ -115,7 +74,7 @@ def test_a_stored_page_reads_back_the_same(charges: list[tuple[Tags, QuotaKind, 
 
 @given(charges=charges, pages=st.integers(1, 5), part=st.none() | st.integers(1, 4))
 def test_pages_written_together_are_those_written_one_by_one(
-    charges: list[tuple[Tags, QuotaKind, float, float, int]], pages: int, part: int | None
+    charges: list[PageCharge], pages: int, part: int | None
 ) -> None:
     """Byte for byte, without what is at rest by each page's own newest event or over its part; and so they are read."""
     together, hour_ms = charged(*charges), 3_600_000
@@ -230,7 +189,7 @@ LIVELY = st.lists(
 
 @given(charges=LIVELY, part=st.integers(1, 8), amount=st.sampled_from([1.0, 30.0]))
 def test_an_entity_at_rest_that_leaves_early_changes_no_decision(
-    charges: list[tuple[Tags, QuotaKind, float, float, int]], part: int, amount: float
+    charges: list[PageCharge], part: int, amount: float
 ) -> None:
     """Whatever any entity is charged next, nobody can tell, unless more entities than a page's part owe something."""
     charges = sorted(charges, key=lambda charge: charge[-1])

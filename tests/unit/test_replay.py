@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Settings
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
@@ -19,9 +19,9 @@ from sluice.streaming.enforce.pipeline import Simulation, in_charge_order
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source
 from tests import strategies
+from tests.builders import DEFAULTS
 from tests.micro_batches import MicroBatches
 
-DEFAULTS = load_settings(environment={})
 RECORD_MS = strategies.START_MS
 
 

@@ -9,7 +9,7 @@ import pytest
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import charged_topic_id, write_topic_id
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
-from tests.audit_records import DEFAULTS
+from tests.builders import DEFAULTS
 
 
 @pytest.mark.parametrize("charged", ["first", None])

@@ -18,8 +18,8 @@ from sluice.cli.demo.run import _clients, summary
 from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
+from tests.builders import decision
 from tests.commands import Sluice
-from tests.unit.test_live_model import decision
 
 NOW_MS = 1_760_000_000_000
 

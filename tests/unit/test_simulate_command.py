@@ -5,13 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.commands import simulate
+
 QUOTAS = "- {entity: {user: alice}, quotas: {controller_mutation_rate: 5}}\n"
 SETTINGS = "quota: {controller.quota.window.num: 100}\n"
-
-
-def simulate(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "sluice.cli.main", "simulate", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False)
 
 
 def files(folder: Path) -> list[str]:

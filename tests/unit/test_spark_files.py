@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Settings
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files, coverage
 from sluice.streaming.errors import CheckpointError
+from tests.builders import DEFAULTS
 
 METADATA = '{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"2"}}'
-DEFAULTS = load_settings(environment={})
 
 
 @pytest.fixture

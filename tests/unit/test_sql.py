@@ -8,7 +8,6 @@ import shlex
 import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,14 +17,15 @@ from typer.testing import CliRunner
 from sluice.cli.main import app
 from sluice.configs.settings import load_settings
 from sluice.insight.sql import last_written
+from sluice.sinks.tables.quota_metrics import quota_metrics_table
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from tests.builders import Json
 from tests.commands import Sluice
 from tests.recorded import DECISIONS, decided, event_at, without, write_decisions
-from tests.unit.test_quota_metrics import SCHEMA as METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = load_settings(environment={})
@@ -61,14 +61,14 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     metrics: Json = {"quota": "producer_byte_rate", "window_start": now, "window_s": 60, "date": now.date()}
     metrics |= {"user": "alice", "rate": 500.0, "limit": 1000.0, "value": 100.0, "throttled_count": 2}
     by_topic = metrics | {"quota": "producer.byte.rate", "user": None, "topic": "orders", "partition": 0, "limit": None}
-    write_deltalake(SETTINGS.delta.quota_metrics, pa.Table.from_pylist([metrics, by_topic], schema=METRICS))
+    write_deltalake(
+        SETTINGS.delta.quota_metrics,
+        pa.Table.from_pylist([metrics, by_topic], schema=quota_metrics_table("unused").columns),
+    )
     unreadable = {"topic": ["quota-decisions"], "field": ["value"], "reason": ["is null"], "read_at": [now]}
     write_deltalake(SETTINGS.delta.unreadable, pa.table(unreadable))
     QuotasTable(SETTINGS.delta.quotas).create(QUOTAS, changed_by="test", at=now)
     return tmp_path
-
-
-Json = dict[str, Any]
 
 
 def sql(*arguments: str) -> str:

@@ -16,7 +16,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin
 from sluice.streaming.errors import CheckpointError
 from tests.commands import Ended, Sluice
-from tests.unit.test_resharding import stored
+from tests.stored_pages import stored
 
 USERS = [Tags(f"user{number}") for number in range(20)]
 CHARGES = [(user, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 7.0, 5) for user in USERS]

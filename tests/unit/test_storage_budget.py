@@ -24,7 +24,8 @@ from sluice.state.quotas.tenants import Tenants, check_members
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, LogDirs, StorageRule
 from sluice.streaming.enforce.storage import StorageWatch
-from tests.gateway_loop import gateway_loop, quota
+from tests.builders import quota
+from tests.gateway_loop import gateway_loop
 
 HOUR_MS = 3_600_000
 SHOP, BANK = QuotaEntity(tenant="shop"), QuotaEntity(tenant="bank")

@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 from sluice.cli.main import app
 from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
-from sluice.configs.settings import load_settings
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import merged
@@ -27,11 +26,10 @@ from sluice.state.quotas.tenants import Tenants, check_members, is_glob, matches
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.pipeline import Simulation
+from tests.builders import DEFAULTS, Json
 from tests.strategies import CLIENTS, START_MS, USERS, client_and_topic_entries, events, tenant_entries
 
-Json = dict[str, Any]
 PRODUCE, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE
-DEFAULTS = load_settings(environment={})
 T0 = START_MS
 
 

@@ -12,20 +12,19 @@ from sluice.cli.format import json_text
 from sluice.cli.top import QUOTAS, SORTS, View, after_key, json_row, name_of, row_lines, rows_of, screen
 from sluice.insight.live import LiveModel
 from sluice.state.quotas.kinds import QuotaKind
-from tests.unit.test_live_model import AT_MS as NOW_MS
-from tests.unit.test_live_model import decision
+from tests.builders import AT_MS, decision
 
 
 def charged(
     user: str, rate: float, limit: float | None = 1000.0, wait_ms: int = 0, age_ms: int = 0, **charge: object
 ) -> bytes:
     charge |= {"limit": limit, "rate": rate}
-    return json.dumps(decision(NOW_MS - age_ms, user, wait_ms=wait_ms, charge=charge)).encode()
+    return json.dumps(decision(AT_MS - age_ms, user, wait_ms=wait_ms, charge=charge)).encode()
 
 
 def model_of(*records: bytes) -> LiveModel:
     model = LiveModel()
-    model.on_records(records, NOW_MS)
+    model.on_records(records, AT_MS)
     return model
 
 
@@ -39,7 +38,7 @@ def shown(model: LiveModel, width: int = 200, **options: Any) -> str:
 
 
 def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
-    return [name_of(row) for row in rows_of(model, view, NOW_MS, most)]
+    return [name_of(row) for row in rows_of(model, view, AT_MS, most)]
 
 
 def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
@@ -47,7 +46,7 @@ def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
         charged("quiet", 100.0), charged("busy", 900.0), charged("waits", 950.0, wait_ms=5000, age_ms=1000)
     )
 
-    found = rows_of(model, View(), NOW_MS, 10)
+    found = rows_of(model, View(), AT_MS, 10)
 
     assert [(name_of(row), row.used, row.wait_ms, row.waited_ms) for row in found] == [
         ("waits", 1.0, 4000, 1000),
@@ -91,7 +90,7 @@ def test_a_tenant_is_named_as_one_found_by_its_name_and_in_the_order_of_names() 
 
     assert names(model, View(text="SHO")) == ["tenant shop", "shop"]
     assert names(model, View(sort="name")) == ["tenant bank", "tenant shop", "a", "shop"]
-    assert json_row(rows_of(model, View(), NOW_MS, 1)[0])["entity"] in ({"tenant": "bank"}, {"tenant": "shop"})
+    assert json_row(rows_of(model, View(), AT_MS, 1)[0])["entity"] in ({"tenant": "bank"}, {"tenant": "shop"})
 
 
 def test_keys() -> None:
@@ -118,7 +117,7 @@ def test_keys() -> None:
 )
 def test_hostile_names_neither_run_nor_break_the_table(name: str) -> None:
     model = model_of(charged(name, 500.0), charged("alice", 100.0))
-    lines = list(row_lines(rows_of(model, View(), NOW_MS, 10)))
+    lines = list(row_lines(rows_of(model, View(), AT_MS, 10)))
 
     assert all(line.isprintable() for line in lines)
     assert len({cell_len(line[: line.index("producer_byte_rate")]) for line in lines[1:]}) == 1
@@ -134,7 +133,7 @@ def test_a_row_near_its_limit_has_a_colour_on_a_terminal_alone(monkeypatch: pyte
 
 
 def test_a_row_has_a_json_form_without_nan() -> None:
-    [row] = rows_of(model_of(charged("alice", 500.0)), View(), NOW_MS, 1)
+    [row] = rows_of(model_of(charged("alice", 500.0)), View(), AT_MS, 1)
 
     found = json.loads(json_text(json_row(row)))
 

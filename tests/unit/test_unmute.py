@@ -24,12 +24,11 @@ from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
+from tests.bad_events import LIMITS, SOURCE
+from tests.builders import DEFAULTS, T0, Json
 from tests.commands import Sluice
 from tests.micro_batches import MicroBatches
-from tests.unit.test_decisions import DEFAULTS
-from tests.unit.test_events import LIMITS, NOW_MS, SOURCE
 
-Json = dict[str, Any]
 QUOTAS = Quotas(
     [
         QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0),
@@ -60,14 +59,14 @@ def create(partitions: int) -> Json:
 def stream(*events: Json) -> list[tuple[bytes, Source]]:
     """The events, a millisecond apart, in one partition."""
     return [
-        (json.dumps(event).encode(), Source("quota-requests", 0, offset, NOW_MS + offset))
+        (json.dumps(event).encode(), Source("quota-requests", 0, offset, T0 + offset))
         for offset, event in enumerate(events)
     ]
 
 
 def decide(*events: Json) -> list[Json]:
     """The answers, in the order of the events, of one micro-batch."""
-    records = MicroBatches(SETTINGS).run(stream(*events), QUOTAS, decided_at_ms=NOW_MS + len(events))
+    records = MicroBatches(SETTINGS).run(stream(*events), QUOTAS, decided_at_ms=T0 + len(events))
     answers = [json.loads(record.value) for record in records]
     return sorted(answers, key=lambda answer: int(answer["decision_id"].rpartition("-")[2]))
 
@@ -85,7 +84,7 @@ def test_the_answer_names_the_counters_with_a_limit_alone(monkeypatch: pytest.Mo
     settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, quotas=str(tmp_path)))
 
     def answered(quotas: list[QuotaEntry]) -> list[str]:
-        (answer,) = MicroBatches(SETTINGS).run(stream(unmute(ALICE)), Quotas(quotas), decided_at_ms=NOW_MS)
+        (answer,) = MicroBatches(SETTINGS).run(stream(unmute(ALICE)), Quotas(quotas), decided_at_ms=T0)
         decision = msgspec.json.decode(answer.value, type=Decision)
         monkeypatch.setattr("sluice.cli.unmute._answered", lambda *_: decision)
         return list(run_unmute(settings, Unmute("unmute", UnmutedEntity("alice", "app"), None), 1))
@@ -110,12 +109,12 @@ def test_an_unmuted_counter_without_a_limit_is_no_row_of_the_live_model() -> Non
     (answer,) = decide(unmute(ALICE))
     model = LiveModel()
 
-    model.on_record(json.dumps(answer).encode(), NOW_MS)
+    model.on_record(json.dumps(answer).encode(), T0)
 
     assert {counter.limit for counter in model.counters()} == {10.0, 1.0}
     limited_by_none = json.loads(json.dumps(answer).replace('"limit": 10.0', '"limit": null'))
     other = LiveModel()
-    other.on_record(json.dumps(limited_by_none).encode(), NOW_MS)
+    other.on_record(json.dumps(limited_by_none).encode(), T0)
     assert [counter.limit for counter in other.counters()] == [1.0]
 
 
@@ -169,11 +168,11 @@ def test_the_order_of_requests_and_resets_is_that_of_the_topic() -> None:
     events = stream(produce(10_000), unmute(ALICE), produce(3_000), create(500), unmute(ALICE), create(3))
     together, singly, again = (MicroBatches(SETTINGS) for _ in range(3))
 
-    expected = together.run(events, QUOTAS, decided_at_ms=NOW_MS)
-    records = [record for event in events for record in singly.run([event], QUOTAS, decided_at_ms=NOW_MS)]
+    expected = together.run(events, QUOTAS, decided_at_ms=T0)
+    records = [record for event in events for record in singly.run([event], QUOTAS, decided_at_ms=T0)]
 
     assert sorted(record.value for record in records) == sorted(record.value for record in expected)
-    assert sorted(again.run(events, QUOTAS, decided_at_ms=NOW_MS)) == sorted(expected)
+    assert sorted(again.run(events, QUOTAS, decided_at_ms=T0)) == sorted(expected)
 
 
 def test_resets_among_many_entities_decide_as_one_by_one() -> None:
@@ -183,9 +182,9 @@ def test_resets_among_many_entities_decide_as_one_by_one() -> None:
     quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
     settings = SETTINGS._replace(pages=1)
 
-    together = MicroBatches(settings).run(stream(*events), quotas, decided_at_ms=NOW_MS)
+    together = MicroBatches(settings).run(stream(*events), quotas, decided_at_ms=T0)
     batches = MicroBatches(settings)
-    singly = [record for event in stream(*events) for record in batches.run([event], quotas, decided_at_ms=NOW_MS)]
+    singly = [record for event in stream(*events) for record in batches.run([event], quotas, decided_at_ms=T0)]
 
     assert sorted(record.value for record in together) == sorted(record.value for record in singly)
 
@@ -237,14 +236,14 @@ def test_long_waits_go_to_the_waits_topic_once_for_each_counter() -> None:
     events = stream(produce(10_000), produce(10_000), create(12), produce(1, client_id="third"), unmute(ALICE))
     alice = ("producer_byte_rate", Tags(user="alice"))
 
-    batches.run(events[:3], QUOTAS, decided_at_ms=NOW_MS)
+    batches.run(events[:3], QUOTAS, decided_at_ms=T0)
     ((counter, wait),) = [read_wait(key, value) for key, value in batches.waits]
     assert wait is not None
     assert (counter, wait.offset, wait.limit) == (alice, 1, 10.0)
-    assert wait.until_ms == NOW_MS + 1 + wait.throttle_ms
+    assert wait.until_ms == T0 + 1 + wait.throttle_ms
 
     batches.waits.clear()
-    batches.run(events[3:], QUOTAS, decided_at_ms=NOW_MS)
+    batches.run(events[3:], QUOTAS, decided_at_ms=T0)
     ended = dict(read_wait(key, value) for key, value in batches.waits)
     assert ended[alice] is None
 

@@ -26,7 +26,8 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.tenants import Tenants
-from tests.recorded import DECISIONS, START_MS, Json, event, simulated, write_decisions, write_tables
+from tests.builders import Json
+from tests.recorded import DECISIONS, START_MS, event, simulated, write_decisions, write_tables
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 HOUR = Span(START_MS, START_MS + 3_600_000)

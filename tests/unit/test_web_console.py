@@ -1,27 +1,13 @@
 """The web console beside `sluice demo`."""
 
-import http.client
 from io import StringIO
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
 from sluice.cli.demo.job import wait_until
 from sluice.cli.demo.screen import WebConsole
-
-
-def answers(url: str) -> bool:
-    """True if the page of clients is there."""
-    address = urlsplit(url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
-    try:
-        connection.request("GET", "/")
-        return b"Clients" in connection.getresponse().read()
-    except OSError:
-        return False
-    finally:
-        connection.close()
+from tests.web import answers
 
 
 def test_it_answers_at_the_address_that_it_says_and_ends_with_the_run(tmp_path: Path) -> None:

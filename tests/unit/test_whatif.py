@@ -33,8 +33,9 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from tests import strategies
+from tests.builders import Json
 from tests.commands import Sluice
-from tests.recorded import SETTINGS, START_MS, Json, event, simulated, write_decisions
+from tests.recorded import SETTINGS, START_MS, event, simulated, write_decisions
 
 ALICE = QuotaEntity(user="alice")
 EVERYBODY = QuotaEntity(user=DEFAULT)

@@ -14,8 +14,9 @@ from sluice.sinks.tables.delta_files import DayFiles
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
-from tests.audit_records import BOUNDS, DEFAULTS, REQUESTS, Json, as_records, decision, member, text
+from tests.audit_records import BOUNDS, REQUESTS, as_records, decision, member, text
 from tests.audit_tables import records
+from tests.builders import DEFAULTS, Json
 
 TOPIC = DEFAULTS.topics.decisions
 

@@ -1,0 +1,89 @@
+"""Quotas, requests as events, and the decisions on them: the parts that many tests are made of."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.pipeline import Simulation
+
+Json = dict[str, Any]
+DEFAULTS = load_settings(environment={})
+T0 = 1_700_000_000_000
+AT_MS = 1_800_000_000_000
+"""The time of a `decision` that has been read, in epoch milliseconds."""
+
+ALICE = QuotaEntity(user="alice")
+
+
+def quota(kind: QuotaKind, value: float, entity: QuotaEntity = ALICE, shadow: bool = False, **names: Any) -> QuotaEntry:
+    """A quota on an entity, which may be given by its names."""
+    return QuotaEntry(QuotaEntity(**names) if names else entity, kind, value, shadow)
+
+
+def decide(entries: list[QuotaEntry], *events: Json, settings: QuotaSettings | None = None) -> list[Json]:
+    """The decision on each event; events are alice's at T0 unless they say otherwise."""
+    chosen = replace(DEFAULTS, quota=settings or QuotaSettings())
+    filled = [{"user": "alice", "client_id": "app", "timestamp_ms": T0, **event} for event in events]
+    simulation = Simulation(Quotas(entries, version=7), chosen)
+    return [json.loads(record.value) for record in simulation.decide(json.dumps(event).encode() for event in filled)]
+
+
+def creates(*partitions: int, **more: Any) -> Json:
+    topics = [{"topic": f"t{number}", "partitions": count} for number, count in enumerate(partitions)]
+    return {"api": "CreateTopics", "mutations": topics, **more}
+
+
+def creates_event(user: str, partitions: list[int], at_ms: int, request_id: str) -> bytes:
+    """A CreateTopics of the client c, as it is published."""
+    named = {"user": user, "client_id": "c", "timestamp_ms": at_ms, "request_id": request_id}
+    return json.dumps(creates(*partitions, **named)).encode()
+
+
+def moves(api: str, size: int, topic: str = "orders", **more: Any) -> Json:
+    return {"api": api, "topic_partitions": [{"topic": topic, "partition": 0, "bytes": size}], **more}
+
+
+def works(milliseconds: float, api: str = "Metadata", **more: Any) -> Json:
+    return {"api": api, "request_time_ns": int(milliseconds * 1_000_000), **more}
+
+
+def decision(at_ms: int = AT_MS, user: str = "alice", **fields: Any) -> Json:
+    """A decision on a Produce of the client app, as it is read from the topic."""
+    wait_ms = fields.pop("wait_ms", 0)
+    charge = {
+        "quota": "producer_byte_rate",
+        "entity": {"user": user},
+        "matched": "user",
+        "limit": 1000.0,
+        "value": 10.0,
+        "rate": 800.0,
+        "throttle_ms": wait_ms,
+        "violated": wait_ms > 0,
+    }
+    return {
+        "decision_id": "requests-0-1",
+        "request_id": "r",
+        "timestamp_ms": at_ms,
+        "user": user,
+        "client_id": "app",
+        "api": "Produce",
+        "verdict": "THROTTLE" if wait_ms else "ALLOW",
+        "throttle_time_ms": wait_ms,
+        "mute_until_ms": at_ms + wait_ms if wait_ms else None,
+        "decided_by": "producer_byte_rate" if wait_ms else None,
+        "charges": [charge | fields.pop("charge", {})],
+        "quota_version": 3,
+        "decided_at_ms": at_ms,
+    } | fields
+
+
+def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 0, **more: Any) -> Json:
+    """A decided heartbeat."""
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "threads_down": threads_down} | more
+    named = {"gateway": gateway, "instance": instance}
+    return decision(AT_MS, api="GatewayHeartbeat", heartbeat=heartbeat, charges=[], **named)

@@ -1,0 +1,42 @@
+"""Facts for the console without a broker, and names that try to be more than names."""
+
+import json
+from typing import Any
+
+from sluice.insight.console.pages import DeadLetters, Facts
+from sluice.insight.console.tables import JobProbe, WeekMinutes
+from sluice.insight.live import LiveModel
+from sluice.insight.sql import Tables
+from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "{{ 7 * 7 }}",
+    "</td></tr></table><h1>x",
+    "javascript:alert(1)",
+    "\u202egnp.exe",
+    "a\nb\r\nSet-Cookie: x=1",
+    "\x1b[31mred\x00",
+    "&lt;b&gt;",
+    "x" * 30_000,
+    "%2e%2e/%00?&#",
+]
+
+
+def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -> Facts:
+    """The facts after these decisions, with these quotas in force."""
+    model, limits = LiveModel(), LimitsView()
+    model.on_records([json.dumps(each).encode() for each in decisions], now_ms())
+    for entry in entries:
+        limits.take(limit_key(entry), limit_value(entry, 4))
+    limits.take(VERSION_KEY, version_end(4, len(entries)))
+    tables = Tables("/nonexistent/decisions", "/nonexistent/quotas", {})
+    follower = TopicFollower({}, Reading("quota-decisions", lambda *_: None))
+    health = JobProbe(None)
+    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), [follower])

@@ -1,0 +1,13 @@
+"""Modules of tests: what several of them need is in modules of its own, such as `tests.builders`."""
+
+import re
+from pathlib import Path
+
+_IMPORT = re.compile(r"^\s*(?:from|import) tests\b.*\btest_\w+", re.MULTILINE)
+
+
+def test_no_module_of_tests_is_imported_by_another() -> None:
+    """Or a change of one test breaks others, and whoever looks for a helper has to know in which test it is."""
+    tests = Path(__file__).parents[1]
+
+    assert {path.name: found for path in tests.rglob("*.py") if (found := _IMPORT.findall(path.read_text()))} == {}
