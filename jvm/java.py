@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sluice.jvm.errors import JavaError
 
-OLDEST = 17
-_FIX = "install Java 17 or 21, and set JAVA_HOME if it is not the first java on PATH"
+OLDEST, NEWEST = 17, 21
+_FIX = f"install Java {OLDEST} or {NEWEST}, and set JAVA_HOME if it is not the first java on PATH"
 
 
 def parse_java_version(banner: str) -> int:

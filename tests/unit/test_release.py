@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from scripts.release import (
 )
 from scripts.testbed.helm import helm
 from sluice.jvm.jars import REPOSITORY
+from sluice.jvm.java import NEWEST, OLDEST
 
 WATCHED = "{kafka: {bootstrapServers: 'kafka:9093'}, monitoring: {alerts: true}}"
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -80,6 +82,26 @@ def test_the_workflows_have_no_known_fault() -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_lane_is_a_job_of_ci_on_the_oldest_and_the_newest_python_and_java() -> None:
+    jobs = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    versions = {name: job["strategy"]["matrix"] for name, job in jobs.items()}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    pythons = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    both = {"include": [{"python": pythons[0], "java": str(OLDEST)}, {"python": pythons[-1], "java": str(NEWEST)}]}
+
+    assert project["requires-python"] == f">={pythons[0]}"
+    assert commands == {lane: [f"./scripts/{lane}"] for lane in ("check", "test", "test-long")}
+    assert versions == {"check": {"python": [pythons[0], pythons[-1]]}, "test": both, "test-long": both}
+    assert [name for name, job in jobs.items() if "if" in job] == ["test-long"]
+
+
+def test_what_a_change_has_to_pass_is_the_checks_and_then_all_tests() -> None:
+    lines = (REPOSITORY / ".ci" / "run").read_text().splitlines()
+
+    assert lines[-2:] == ["./scripts/check --no-tests", "exec ./scripts/test"]
 
 
 def test_a_workflow_names_files_that_are_there() -> None:

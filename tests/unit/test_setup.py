@@ -171,6 +171,25 @@ def test_a_signal_ends_the_installation_too(project: Path, sent: signal.Signals,
     assert not (project / "ran").exists()
 
 
+def test_checks_without_tests_start_none(project: Path) -> None:
+    _made_ready(project)
+    shutil.copy(REPOSITORY / "scripts" / "check", project / "scripts" / "check")
+    for tool in ("ruff", "mypy", "lint-imports", "mkdocs"):
+        _program(project / ".venv" / "bin", tool, 'echo "${0##*/} $1" >> .venv/calls')
+
+    subprocess.run([project / "scripts" / "check", "--no-tests"], check=True, timeout=60)
+
+    calls = [line.split(maxsplit=2)[:2] for line in (project / ".venv" / "calls").read_text().splitlines()]
+    assert [" ".join(call) for call in calls] == [
+        "ruff check",
+        "ruff format",
+        "-m scripts.docstrings",
+        "mypy",
+        "lint-imports --no-logo",
+        "mkdocs --quiet",
+    ]
+
+
 def test_the_scripts_are_executable() -> None:
     names = ("scripts/setup", "scripts/test", "scripts/test-long", "scripts/lock", ".ci/run")
     scripts = [REPOSITORY / name for name in names]
