@@ -1025,7 +1025,7 @@ def test_a_reader_whose_memory_was_short_reads_every_record_afterwards(java: Jav
     topic = new_topic(kafka_broker)
     with KafkaProducer(bootstrap_servers=kafka_broker) as producer:
         for value in (b"first", b"bad", b"second"):
-            producer.send(topic, value).get(10)
+            producer.send(topic, value).get(60)
 
     read = java.answer("reader", {"servers": kafka_broker, "topic": topic, "records": 2})
 
@@ -1038,7 +1038,7 @@ def test_a_reader_that_misses_records_reads_the_topic_again_but_not_all_the_time
     topic = new_topic(kafka_broker)
     with KafkaProducer(bootstrap_servers=kafka_broker) as producer:
         for value in (b"first", b"second", b"gap"):
-            producer.send(topic, value).get(10)
+            producer.send(topic, value).get(60)
 
     read = java.answer("gaps", {"servers": kafka_broker, "topic": topic, "records": 6})
 

@@ -167,7 +167,7 @@ class SentRequests:
         A micro-batch looks first at what the topic has; then it begins, at the `decided_at_ms` of its decisions. The
         time of a request is that of its acknowledgement: a busy machine may send it long after the time in its record.
         """
-        wait_until(lambda: len(self._acknowledged_ms) == self._sent, 60)
+        wait_until(lambda: len(self._acknowledged_ms) == self._sent, 120)
         self._job.answered(self._job.count(self._job.settings.topics.requests))
         decided_ms = {each["decision_id"]: each["decided_at_ms"] for each in self._job.decisions()}
         begun_ms = {*decided_ms.values()}
@@ -226,7 +226,7 @@ class GreedyClient:
         """Gateways that have read as much as the first throttle as it does; the wait may end meanwhile."""
         first, *others = self._gateways
         permits = self._answered[0]
-        wait_until(lambda: all(self._answered[number] >= permits for number in range(len(self._gateways))), 60)
+        wait_until(lambda: all(self._answered[number] >= permits for number in range(len(self._gateways))), 120)
         throttled = [wait_ms(gateway, "greedy", "app") > 0 for gateway in others]
         assert all(throttled) or not wait_ms(first, "greedy", "app") or self._answered[0] > permits
         self.waits_seen_by_all += all(throttled)

@@ -86,7 +86,7 @@ def brokers(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 def produce(servers: str, client_id: str, login: Mapping[str, Any]) -> None:
     with closing(KafkaProducer(bootstrap_servers=servers, client_id=client_id, **login)) as producer:
-        producer.send("orders", bytes(50_000)).get(20)
+        producer.send("orders", bytes(50_000)).get(60)
 
 
 def produce_when_limits_are_known(

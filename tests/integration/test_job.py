@@ -81,7 +81,7 @@ def test_every_bad_event_is_a_dead_letter_and_the_job_goes_on(job: JobProcess) -
 def test_simulate_decides_as_the_job_does(job: JobProcess) -> None:
     """Field by field, a mix of every kind of charge, under the quotas in force; its counters are its own."""
     table, start_ms = QuotasTable(job.settings.delta.quotas), now_ms()
-    wait_until(lambda: job.status()["quota_version"] == table.version(), 60)
+    wait_until(lambda: job.status()["quota_version"] == table.version(), 120)
     quotas = Quotas(table.entries(), version=table.version())
     events = []
     for number in range(300):
@@ -149,11 +149,11 @@ def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess
 
     with Load(job):
         decided = job.count(job.settings.topics.decisions)
-        wait_until(lambda: job.count(job.settings.topics.decisions) > decided + 100, 60)
+        wait_until(lambda: job.count(job.settings.topics.decisions) > decided + 100, 120)
         version = table.alter(lambda entries: [*entries, raised], "test", datetime.now(UTC))
-        wait_until(lambda: job.status()["quota_version"] == version, 60)
+        wait_until(lambda: job.status()["quota_version"] == version, 120)
         decided = job.count(job.settings.topics.decisions)
-        wait_until(lambda: job.count(job.settings.topics.decisions) > decided + 200, 60)
+        wait_until(lambda: job.count(job.settings.topics.decisions) > decided + 200, 120)
     job.publish([creates_event("changed", [50], now_ms(), "under the new limit")])
     requests = len(job.topic(job.settings.topics.requests))
     job.answered(requests)
@@ -197,7 +197,7 @@ def test_balances_are_read_beside_the_job_as_spark_stores_them(job: JobProcess) 
     checkpoint = Checkpoint(job.settings.enforce.checkpoint)
     job.publish([creates_event("held", [80] * 7, start_ms, "held")])
     job.answered(answered + 1)
-    wait_until(lambda: check_spark_files(checkpoint).committed >= 0 and bool(run_balance(job)["counters"]), 60)
+    wait_until(lambda: check_spark_files(checkpoint).committed >= 0 and bool(run_balance(job)["counters"]), 120)
 
     (tokens,) = run_balance(job)["counters"]
 

@@ -192,7 +192,7 @@ def test_a_gateway_that_was_away_while_removals_went_from_the_topic_reads_it_aga
         def send(*records: tuple[bytes, bytes]) -> None:
             with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
                 for key, value in records:
-                    producer.send(topic, value, key).get(30)
+                    producer.send(topic, value, key).get(60)
 
         send((limit_key(ALICE), limit_value(ALICE, 0)), (VERSION_KEY, version_end(0, 1)))
         with Gateway(settings.kafka, gateway_options(settings)) as gateway:

@@ -78,14 +78,14 @@ def creates(user: str) -> bytes:
 def send(kafka: dict[str, str], topic: str, values: list[bytes]) -> None:
     with connect(KafkaProducer, kafka, enable_idempotence=False, max_block_ms=10_000) as producer:
         for sent in [producer.send(topic, value) for value in values]:
-            sent.get(timeout=15)
+            sent.get(timeout=60)
 
 
 def test_a_gateway_is_served_over_tls_whatever_the_names_in_its_events(broker: SecureBroker, job: JobProcess) -> None:
     """Hostile names are unchanged in the decision and in Delta, and forge no line of the log."""
     send(login(broker, "gateway", PASSWORDS["gateway"]), job.settings.topics.requests, [*map(creates, HOSTILE), b"bad"])
     wait_until(lambda: rows(job.settings.delta.decisions) >= len(HOSTILE), 120)
-    wait_until(lambda: rows(job.settings.delta.dead_letters) >= 1, 60)
+    wait_until(lambda: rows(job.settings.delta.dead_letters) >= 1, 120)
 
     decisions = [json.loads(record.value) for record in records(job.settings, job.settings.topics.decisions)]
     assert sorted(decision["user"] for decision in decisions) == sorted(HOSTILE)
@@ -131,7 +131,7 @@ def test_mirroring_the_clusters_quotas_needs_describe_configs_on_the_cluster(bro
     with pytest.raises(KafkaUnavailableError, match="the login has DescribeConfigs on the cluster"):
         read_cluster_quotas(kafka)
     broker.let_read_quotas("job")
-    wait_until(lambda: can_read_quotas(kafka), 30)
+    wait_until(lambda: can_read_quotas(kafka), 120)
 
 
 def can_read_quotas(kafka: dict[str, str]) -> bool:

@@ -30,7 +30,7 @@ def produce(size: int) -> bytes:
 
 
 def tracked_entities(job: JobProcess) -> float:
-    metrics = urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/metrics", timeout=5).read()
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/metrics", timeout=60).read()
     (line,) = re.findall(rb"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
     return float(line)
 
@@ -45,13 +45,13 @@ def test_one_command_ends_a_long_wait(shared_job: JobProcess) -> None:
     tracked = tracked_entities(job)
     job.publish([produce(100_000)])
     job.answered(answered + 1)
-    wait_until(lambda: len(waits()) == 1, 30)
+    wait_until(lambda: len(waits()) == 1, 120)
     ran = run_sluice("unmute", "--config", job.settings_file, "--user", USER, "--client-id", "app")
     job.publish([produce(100)])
     job.answered(answered + 3)
     decisions = [decision for decision in job.decisions() if decision["user"] == USER]
 
-    wait_until(lambda: tracked_entities(job) >= tracked + 1, 30)
+    wait_until(lambda: tracked_entities(job) >= tracked + 1, 120)
     assert (ran.code, ran.error) == (0, "")
     assert ran.output.splitlines() == [
         "producer_byte_rate: the counter of user 'long-wait' is reset",

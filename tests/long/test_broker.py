@@ -33,7 +33,7 @@ def _create_topic(servers: str, topic: str) -> None:
 
 def _produce(servers: str, topic: str, value: bytes) -> None:
     producer = KafkaProducer(bootstrap_servers=servers, acks="all")
-    producer.send(topic, value, partition=0).get(timeout=30)
+    producer.send(topic, value, partition=0).get(timeout=60)
     producer.close()
 
 

@@ -39,12 +39,12 @@ def test_three_brokers_are_one_cluster_that_outlives_one_of_them(tmp_path: Path)
     with Cluster(tmp_path, 3) as cluster:
         with KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
             create_topic(admin, "spread", [2, 1, 1])
-            wait_until(partial(_is_spread, admin), 30)
+            wait_until(partial(_is_spread, admin), 120)
 
         address = cluster.bootstrap_servers
         cluster.brokers[0].kill()
         assert len(cluster.alive) == 2
-        wait_until(partial(_is_created, address), 60)
+        wait_until(partial(_is_created, address), 120)
         cluster.brokers[0].start()
 
         assert cluster.bootstrap_servers == address

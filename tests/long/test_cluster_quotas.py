@@ -116,7 +116,7 @@ def _touch_every_partition(cluster: Cluster) -> None:
     consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
     for number in range(PARTITIONS):
-        producer.send(TOPIC, b"first", partition=number).get(timeout=30)
+        producer.send(TOPIC, b"first", partition=number).get(timeout=60)
     came = 0
     while came < PARTITIONS:
         came += sum(map(len, consumer.poll(timeout_ms=1000).values()))
@@ -159,7 +159,7 @@ def test_kafkas_own_system_test_of_quotas_passes_cluster_wide(tmp_path: Path, jv
             "bytes-consumed-rate",
         )
         _touch_every_partition(cluster)
-        wait_until(lambda: producing.look() > 0 and consuming.look() > 0, 60)
+        wait_until(lambda: producing.look() > 0 and consuming.look() > 0, 120)
         serializers = {f"{kind}_serializer": f"{strings}ByteArraySerializer" for kind in ("key", "value")}
         produced = producing.while_runs(lambda: _produce(jvm, _properties(jvm, cluster, **serializers)))
         deserializers = {f"{kind}_deserializer": f"{strings}ByteArrayDeserializer" for kind in ("key", "value")}

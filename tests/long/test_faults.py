@@ -172,7 +172,7 @@ def health(faulty: Faulty, path: str) -> tuple[int, Json]:
 def health_text(faulty: Faulty, path: str) -> tuple[int, str]:
     url = f"http://127.0.0.1:{faulty.settings.health.port}{path}"
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

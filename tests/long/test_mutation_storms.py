@@ -33,7 +33,7 @@ def limited_cluster(folder: Path, brokers: int, controllers: int) -> Iterator[Cl
         ensure_topics(load_settings().topics, kafka)
         publish_limits(cluster.bootstrap_servers, limits, 1, {"client_id": client_id})
         logs = [folder / str(node) / "broker.log" for node in range(1, brokers + controllers + 1)]
-        eventually(lambda: all("Sluice knows the limits" in log.read_text() for log in logs), 60)
+        eventually(lambda: all("Sluice knows the limits" in log.read_text() for log in logs))
         yield cluster
 
 

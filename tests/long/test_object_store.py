@@ -107,7 +107,7 @@ def test_a_job_decides_and_writes_tables_and_goes_on_after_a_crash_and_after_the
         job.start()
         job.publish(EVENTS)
         job.answered(20)
-        wait_until(lambda: len(rows(job, "decisions")) == 20, 60)
+        wait_until(lambda: len(rows(job, "decisions")) == 20, 120)
 
         job.publish(EVENTS)
         job.kill()
@@ -324,7 +324,7 @@ def test_a_query_that_is_stopped_while_keys_are_read_is_interrupted(settings: Se
             return False
 
         files.exists(path("7"))
-        wait_until(is_interrupted_at_keys, 30)  # keys are looked at again from time to time
+        wait_until(is_interrupted_at_keys, 120)  # keys are looked at again from time to time
 
 
 def test_a_changelog_that_is_opened_twice_takes_two_requests_and_is_read_again_after_that(
@@ -430,7 +430,7 @@ def test_a_store_that_does_not_answer_is_an_error_and_no_new_checkpoint(
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     checkpoint.sluice.write("quotas/1.msgpack", b"content")
     store.misbehave(**fault)
-    wait_until(lambda: _fails(checkpoint.is_new), 10)
+    wait_until(lambda: _fails(checkpoint.is_new), 120)
 
     assert_storage_that_does_not_answer_is_an_error(checkpoint, reason)
 

@@ -28,7 +28,7 @@ def test_a_run_has_its_console_and_ends_with_one_line_if_its_broker_dies(tmp_pat
     try:
         wait_until(lambda: "in a browser: " in log.read_text() or run.poll() is not None, 180)
         url = log.read_text().partition("in a browser: ")[2].split()[0]
-        wait_until(lambda: answers(url), 60)
+        wait_until(lambda: answers(url), 120)
         wait_until(lambda: " decisions" in log.read_text() or run.poll() is not None, 180)
         (broker,) = [pid for pid, command in descendants(run.pid).items() if "kafka.Kafka" in command]
         os.kill(broker, signal.SIGKILL)

@@ -69,7 +69,7 @@ def test_a_signal_to_all_processes_ends_the_job_cleanly(job: JobProcess, send: C
     send(child.pid)
 
     assert child.wait(60) == 0
-    wait_until(lambda: not any(map(psutil.pid_exists, below)), 30)
+    wait_until(lambda: not any(map(psutil.pid_exists, below)), 120)
     assert not faults(job.log_file)
     assert job.status()["state"] == "stopped"
     decisions = [decision["decision_id"] for decision in job.decisions()]
@@ -80,13 +80,13 @@ def test_a_signal_to_all_processes_ends_the_job_cleanly(job: JobProcess, send: C
 def test_a_signal_while_java_starts_ends_the_job_cleanly(job: JobProcess, number: signal.Signals) -> None:
     """Java can't be told to leave signals alone before it runs."""
     child = job.launch()
-    wait_until(lambda: any("SparkSubmit" in command for command in descendants(child.pid).values()), 60)
+    wait_until(lambda: any("SparkSubmit" in command for command in descendants(child.pid).values()), 120)
     below = set(descendants(child.pid))
 
     to_every_process(number)(child.pid)
 
     assert child.wait(60) == 0
-    wait_until(lambda: not any(map(psutil.pid_exists, below)), 30)
+    wait_until(lambda: not any(map(psutil.pid_exists, below)), 120)
     assert not faults(job.log_file)
 
 
@@ -97,7 +97,7 @@ def test_a_killed_driver_leaves_no_process_behind(job: JobProcess) -> None:
     job.kill()
 
     assert child.wait(0) == -signal.SIGKILL
-    wait_until(lambda: not any(map(psutil.pid_exists, below)), 30)
+    wait_until(lambda: not any(map(psutil.pid_exists, below)), 120)
 
 
 def faults(log: Path) -> list[str]:

@@ -112,7 +112,7 @@ def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path:
     job.publish([creates_event(user, [10_000], start_ms, "first"), creates_event("other", [10_000], start_ms, "other")])
     job.start()
     job.answered(2)
-    wait_until(lambda: check_spark_files(Checkpoint(job.settings.enforce.checkpoint)).committed >= 0, 60)
+    wait_until(lambda: check_spark_files(Checkpoint(job.settings.enforce.checkpoint)).committed >= 0, 120)
     before, began_ms = files_of(folder / "checkpoint"), time.time_ns() // 1_000_000
 
     found = run_sluice("balance", "--user", user, "--json", "--config", job.settings_file)
@@ -145,7 +145,7 @@ def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_br
     with connect(KafkaAdminClient, settings.kafka) as admin:
         admin.create_partitions({topic: 3})
 
-    wait_until(lambda: json.loads(starting_offsets(settings)) == {topic: {"0": 17, "1": -2, "2": -2}}, 30)
+    wait_until(lambda: json.loads(starting_offsets(settings)) == {topic: {"0": 17, "1": -2, "2": -2}}, 120)
 
     begin_at(settings, {0: 17, 3: 4})
     with pytest.raises(CheckpointError, match="has no partition 3"):

@@ -36,7 +36,7 @@ def test_a_standby_takes_over_from_a_driver_that_pauses_and_that_one_ends_when_i
         leader = one.running()
 
         two.launch()
-        wait_until(lambda: not two.alive, 60)
+        wait_until(lambda: not two.alive, 120)
         assert f"is in use by the driver with process {leader.pid} on " in two.last_line()
 
         two.launch("--standby", "--warm")

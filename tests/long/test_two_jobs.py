@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 def readiness(job: JobProcess) -> Json:
-    with urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/readyz", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/readyz", timeout=60) as answer:
         body: Json = json.loads(answer.read())
         return body
 
@@ -32,8 +32,8 @@ def test_each_of_two_jobs_on_one_topic_notices_the_other(kafka_broker: str, tmp_
         two.start()
         one.publish([b'{"api": "Metadata"}'] * 20)
         for job in (one, two):
-            wait_until(lambda job=job: readiness(job)["foreign_decisions"]["count"] >= 20, 60)  # type: ignore[misc]
-        metrics = urllib.request.urlopen(f"http://127.0.0.1:{one.settings.health.port}/metrics", timeout=5).read()
+            wait_until(lambda job=job: readiness(job)["foreign_decisions"]["count"] >= 20, 120)  # type: ignore[misc]
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{one.settings.health.port}/metrics", timeout=60).read()
     finally:
         one.stop()
         two.stop()

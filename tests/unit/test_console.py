@@ -71,7 +71,7 @@ def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
     address = server.url.removeprefix("http://").rstrip("/")
 
     def get(path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answered:
-        connection = http.client.HTTPConnection(address, timeout=30)
+        connection = http.client.HTTPConnection(address, timeout=60)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)
         return Answered(connection.getresponse())
@@ -480,7 +480,7 @@ def test_events_renew_the_page_when_a_decision_comes() -> None:
     facts = facts_of(decision(now_ms()))
     server = console_server(facts, ConsoleOptions(port=0))
     server.start()
-    connection = http.client.HTTPConnection(server.url[7:-1], timeout=30)
+    connection = http.client.HTTPConnection(server.url[7:-1], timeout=60)
     connection.request("GET", "/events?of=clients&sort=name")
     stream = connection.getresponse()
     assert stream.headers["Content-Type"].startswith("text/event-stream")
@@ -595,7 +595,7 @@ def test_idle_connections_keep_no_request_out() -> None:
                 silent = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
                 with suppress(OSError):  # it may have been closed already
                     silent.sendall(b"GET / HT" if number % 2 else b"")
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", "/")
             answer = connection.getresponse()
             assert (answer.status, b"alice" in answer.read()) == (200, True)

@@ -63,14 +63,15 @@ def test_a_request_that_never_ends_loses_its_connection(port: int, start: bytes)
         suppress(ConnectionError),  # the server has closed the connection
     ):
         connection.sendall(start)
-        while time.monotonic() - start_s < 20:
+        while True:
+            assert time.monotonic() - start_s < 60, "it could go on for ever"
             try:
                 if not connection.recv(1):
                     break
             except TimeoutError:
                 connection.sendall(b" " if start else b"G")
 
-    assert READ_TIMEOUT_S <= time.monotonic() - start_s < 10
+    assert time.monotonic() - start_s >= READ_TIMEOUT_S
 
 
 def test_an_idle_connection_outlives_the_read_deadline(port: int) -> None:

@@ -162,7 +162,7 @@ def test_a_signal_ends_the_installation_too(project: Path, sent: signal.Signals,
     _program(project / ".venv" / "bin", "python", install)
     starting = subprocess.Popen(["/bin/bash", str(project / "scripts" / "setup"), "touch", str(project / "ran")])
     pid = project / ".venv" / "pid"
-    wait_until(pid.exists, 30)
+    wait_until(pid.exists, 120)
 
     starting.send_signal(sent)
 

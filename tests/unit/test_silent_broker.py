@@ -66,7 +66,7 @@ def test_a_command_that_needs_the_broker_names_it(
 
     assert ended.code == 1
     assert ended.error_line.startswith(f"sluice: error: no Kafka broker answers at {silent_broker} (")
-    assert time.monotonic() - begin_s < 10
+    assert time.monotonic() - begin_s < 25, "Kafka's client alone gives up after 30 s"
 
 
 def test_an_import_names_the_broker_too(sluice: Sluice, config: Path, silent_broker: str) -> None:

@@ -18,7 +18,7 @@ def test_it_answers_at_the_address_that_it_says_and_ends_with_the_run(tmp_path: 
 
     for _ in range(2):
         web.keep(Console(file=said, width=200))
-    wait_until(lambda: answers(web.url), 60)
+    wait_until(lambda: answers(web.url), 120)
     web.stop()
 
     assert said.getvalue() == f"who is throttled, in a browser: {web.url}\n"
@@ -31,7 +31,7 @@ def test_a_console_that_ends_says_why_once(tmp_path: Path) -> None:
     settings.write_text("no settings")
     web, console = WebConsole(tmp_path, settings), Console(file=said, width=400)
 
-    wait_until(lambda: web.keep(console) or "ended" in said.getvalue(), 60)  # type: ignore[func-returns-value]
+    wait_until(lambda: web.keep(console) or "ended" in said.getvalue(), 120)  # type: ignore[func-returns-value]
     web.keep(console)
     web.stop()
 

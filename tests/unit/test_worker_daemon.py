@@ -37,7 +37,7 @@ def test_it_ignores_signals_and_ends_with_its_standard_input(
 
     daemon.stdin.close()
 
-    daemon.wait(10)
+    daemon.wait(60)
     assert not daemon.stderr.read()
 
 
