@@ -10,6 +10,7 @@ import typer
 
 from scripts.command import interrupt_on_signals, run_app
 from scripts.scenarios.peers.kafka_tests import KafkaTests
+from scripts.scenarios.peers.suites import Suites
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -20,6 +21,7 @@ def test_peers() -> None:
 
 
 app.command("kafka")(KafkaTests)
+app.command("suites")(Suites)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

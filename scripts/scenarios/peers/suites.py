@@ -1,0 +1,126 @@
+"""`./scripts/test-peers suites`: the own tests of Kafka's clients, at brokers and through the Kafka proxy."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts.benchmarks.report import table
+from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
+from scripts.scenarios.peers.franz_go import FranzGo
+from scripts.scenarios.peers.suite import Outcomes, Suite
+from scripts.testbed.quotas_without_job import publish_limits
+from sluice.cli.demo.cluster import Cluster
+from sluice.cli.demo.work_folder import work_folder
+from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+
+SUITES: Mapping[str, type[Suite]] = {suite.client: suite for suite in (FranzGo,)}
+
+
+class Route(StrEnum):
+    """The way from a client to the brokers."""
+
+    DIRECT = "direct"
+    BARE = "bare"
+    """Through Kroxylicious without the filter."""
+    PROXY = "proxy"
+    QUOTA = "quota"
+    """Through the proxy, with quotas on all client-ids."""
+
+
+@dataclass(frozen=True)
+class Suites:
+    """Run the own tests of Kafka's clients direct, through the Kafka proxy, and through it with a small quota.
+
+    Each test is run once on each way, on new brokers. There is no job: a proxy whose job is away enforces the whole
+    limit. franz-go and sarama need Go 1.26. Exit code 1 if a test that passes direct fails on another way, or if none
+    passes. The output of the tests is kept in .work/suites.
+
+    \b
+      ./scripts/test-peers suites                                     all suites on three ways
+      ./scripts/test-peers suites franz-go --route bare --route proxy --tests TestGroupETL
+    """
+
+    clients: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(SUITES)}; all if none is given.")] = None
+    route: Annotated[
+        list[Route] | None,
+        typer.Option(help="Ways; bare is the proxy without the filter. direct, proxy and quota if none is given."),
+    ] = None
+    quota: Annotated[float, typer.Option(min=1, help="Limit of each client-id on the way quota, bytes/s.")] = 400_000
+    tests: Annotated[str | None, typer.Option(help="Only tests whose names this regular expression finds.")] = None
+
+    def run(self) -> int:
+        """Run them, and print a table of each."""
+        clients = self.clients or list(SUITES)
+        routes = self.route or [Route.DIRECT, Route.PROXY, Route.QUOTA]
+        if unknown := [client for client in clients if client not in SUITES]:
+            print_error("test-peers", f"no suite {unknown[0]}; expected {', '.join(SUITES)}")
+            return EXIT_BAD_USAGE
+        as_well = True
+        for client in clients:
+            suite = SUITES[client]()
+            suite.prepare()
+            with work_folder(f"suites-{client}", fresh=True) as folder:
+                found = {route: self._run(suite, folder / route, route) for route in routes}
+            print("\n".join(_report(client, found)), flush=True)
+            as_well &= passes_as_well(found)
+        return 0 if as_well else EXIT_FAILED
+
+    def _run(self, suite: Suite, folder: Path, route: Route) -> Outcomes:
+        with entrance(folder, suite, route, self.quota) as servers:
+            return suite.run(servers, folder / "tests.log", self.tests)
+
+
+@contextmanager
+def entrance(folder: Path, suite: Suite, route: Route, quota: float) -> Iterator[str]:
+    """Where clients connect, for new brokers as the suite wants them."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(folder / "brokers", suite.brokers, lambda *_: suite.properties))
+        if route is Route.DIRECT:
+            yield cluster.bootstrap_servers
+            return
+        settings = with_bootstrap_servers(load_settings(environment={}), cluster.bootstrap_servers)
+        ensure_topics(settings.topics, settings.kafka)
+        publish_limits(cluster.bootstrap_servers, _limits(quota) if route is Route.QUOTA else [], 1, {})
+        proxy = KafkaGateway(folder / "proxy", settings, filtered=route is not Route.BARE)
+        yield stack.enter_context(proxy).bootstrap_servers
+
+
+def _limits(quota: float) -> list[QuotaEntry]:
+    kinds = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
+    return [QuotaEntry(QuotaEntity(client_id=DEFAULT), kind, quota) for kind in kinds]
+
+
+def passes_as_well(found: Mapping[Route, Outcomes]) -> bool:
+    """True if on each way some test passes, and none fails that passes on the first way."""
+    first, *others = found.values()
+    passed = [name for name, outcome in first.items() if outcome.text == "passed"]
+    return bool(passed) and all(
+        name in outcomes and outcomes[name].text != "failed" for outcomes in others for name in passed
+    )
+
+
+def _report(client: str, found: Mapping[Route, Outcomes]) -> Sequence[str]:
+    """A table of all tests and a line with the sums of each way."""
+    names = sorted({name for outcomes in found.values() for name in outcomes})
+    rows = [
+        (name, *(str(outcomes[name]) if name in outcomes else "not run" for outcomes in found.values()))
+        for name in names
+    ]
+    return [*table(client, *found, rows=rows), "; ".join(_sums(route, outcomes) for route, outcomes in found.items())]
+
+
+def _sums(route: Route, outcomes: Outcomes) -> str:
+    texts = [outcome.text for outcome in outcomes.values()]
+    seconds = sum(outcome.seconds for outcome in outcomes.values())
+    skipped = f", {texts.count('skipped')} skipped" if "skipped" in texts else ""
+    return f"{route}: {texts.count('passed')} of {len(texts)} passed{skipped}, {seconds:.0f} s"
