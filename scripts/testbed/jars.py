@@ -22,6 +22,9 @@ def _jars(name: str, *, added_to_pyspark: bool = False) -> JarSet:
 OLD_BROKER_JARS = _jars("old-broker")
 """An older Kafka, on which a long test runs the broker plugin."""
 
+NEW_BROKER_JARS = _jars("new-broker")
+"""A newer Kafka than that of the embedded broker, the same."""
+
 HDFS_JARS = _jars("hdfs", added_to_pyspark=True)
 """HDFS's servers, on which `./scripts/cluster` runs; pyspark has everything else that they need."""
 
@@ -29,9 +32,15 @@ PEER_JARS = _jars("peers")
 """Kafka Streams in the bench."""
 
 KAFKA_TEST_JARS = _jars("kafka-tests")
-"""Kafka's own quota tests, which run on brokers with and without the plugin."""
+"""JUnit and a Kerberos server, for Kafka's own tests of any release."""
 
-JAR_SETS = {jars.name: jars for jars in (OLD_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS)}
+KAFKA_RELEASE_JARS = {release: _jars(f"kafka-{release}") for release in ("3.9", "4.0", "4.1", "4.2", "4.3")}
+"""Kafka's own tests, by the release of Kafka, and its broker unless another set has it."""
+
+JAR_SETS = {
+    jars.name: jars
+    for jars in (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *KAFKA_RELEASE_JARS.values())
+}
 
 
 def download(

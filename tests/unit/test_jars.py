@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.testbed.jars import HDFS_JARS, PEER_JARS
+from scripts.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
@@ -52,6 +52,14 @@ def test_every_set_has_checksums(jar_set: JarSet, artifact: str) -> None:
 
 def test_the_peer_of_the_bench_has_the_kafka_of_the_broker() -> None:
     assert _jar_versions(PEER_JARS)["kafka-streams"] == _jar_versions(BROKER_JARS)["kafka_2.13"]
+
+
+@pytest.mark.parametrize(("release", "broker"), [("3.9", OLD_BROKER_JARS), ("4.3", BROKER_JARS)])
+def test_kafkas_own_tests_have_the_version_of_their_broker(release: str, broker: JarSet) -> None:
+    version = _jar_versions(broker)["kafka_2.13"]
+
+    assert set(_jar_versions(KAFKA_RELEASE_JARS[release]).values()) == {version}
+    assert f"kafka_2.13-{version}-test.jar" in KAFKA_RELEASE_JARS[release].expected()
 
 
 def test_hdfs_has_the_release_of_the_hadoop_of_pyspark() -> None:

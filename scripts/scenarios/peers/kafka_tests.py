@@ -1,12 +1,13 @@
-"""`./scripts/test-peers kafka`: Kafka's own quota tests, on nodes without and with the plugin."""
+"""`./scripts/test-peers kafka`: Kafka's own quota tests, on nodes without and with the plugin, and with a job."""
 
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 from xml.etree import ElementTree
 
@@ -14,13 +15,17 @@ import typer
 
 from scripts.benchmarks.report import table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
-from scripts.testbed.jars import KAFKA_TEST_JARS
+from scripts.scenarios.peers.job import EXEMPT_CLIENT_ID
+from scripts.testbed.jars import KAFKA_RELEASE_JARS, KAFKA_TEST_JARS, OLD_BROKER_JARS
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.demo.work_folder import work_folder
 from sluice.jvm.compiler import compile_java, javac
+from sluice.jvm.jars import JarSet
 from sluice.jvm.java import OLDEST, find_java
-from sluice.jvm.plugin import plugin_jar
+from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS, plugin_jar
 from sluice.state.errors import SluiceError
 
-_SUBCLASSES = Path(__file__).resolve().parents[2] / "testbed" / "WithPlugin.java"
+_JAVA = Path(__file__).resolve().parents[2] / "testbed" / "kafka_tests"
 
 CLASSES: Mapping[str, str] = {
     "ClientIdQuotaTest": "kafka.api",
@@ -28,94 +33,176 @@ CLASSES: Mapping[str, str] = {
     "UserQuotaTest": "kafka.api",
     "RequestQuotaTest": "kafka.server",
     "ControllerMutationQuotaTest": "kafka.server",
+    "ReplicationQuotasTest": "kafka.server",
+    "DynamicConnectionQuotaTest": "kafka.network",
 }
 """Kafka's test classes that start brokers and set quotas, and their packages.
 
-Its other classes with quota in their names test classes of Kafka alone, replication, connections, or a callback of
-their own, which takes the place of the plugin.
+Its other classes with quota in their names test classes of Kafka alone, or a callback of their own, which takes the
+place of the plugin.
 """
+
+_NOT_SLUICE = ("ReplicationQuotasTest", "DynamicConnectionQuotaTest")
+"""Classes of quotas that stay Kafka's own; a job has no part in them."""
+
+RELEASES: Mapping[str, Sequence[JarSet]] = {
+    "3.9": (OLD_BROKER_JARS, KAFKA_RELEASE_JARS["3.9"]),
+    "4.0": (KAFKA_RELEASE_JARS["4.0"],),
+    "4.1": (KAFKA_RELEASE_JARS["4.1"],),
+    "4.2": (KAFKA_RELEASE_JARS["4.2"],),
+    "4.3": (BROKER_JARS, KAFKA_RELEASE_JARS["4.3"]),
+}
+"""The jars of a broker and of its tests, by Kafka's release; the tests of 4.4 aren't published."""
 
 
 class Side(StrEnum):
     """The nodes of a test."""
 
-    KAFKA = "Kafka"
-    PLUGIN = "with the plugin"
+    KAFKA = "kafka"
+    PLUGIN = "plugin"
+    JOB = "job"
 
+
+PASSED = "passed"
 
 Outcomes = Mapping[str, str]
-"""`passed`, or the first line of the fault, by `class.test`."""
+"""PASSED, or the first line of the fault, by `class.test`."""
+
+_SUBCLASS = """
+package sluice.tests;
+
+public class {name} extends {package}.{name} {{
+    @Override
+    @org.junit.jupiter.api.BeforeEach
+    public void setUp(org.junit.jupiter.api.TestInfo test) {{
+        Nodes.skipZooKeeper(test);
+        super.setUp(test);
+        JobInForce.start(this);
+    }}
+
+    @Override
+    @org.junit.jupiter.api.AfterEach
+    public void tearDown() {{
+        JobInForce.stop();
+        super.tearDown();
+    }}
+
+    @Override
+    public kafka.server.KafkaBroker createBroker(
+            kafka.server.KafkaConfig config,
+            org.apache.kafka.common.utils.Time time,
+            boolean startup,
+            scala.Option<String> threads) {{
+        return super.createBroker(Nodes.broker(config), time, startup, threads);
+    }}
+
+    @Override
+    public scala.collection.immutable.Seq<java.util.Properties> kraftControllerConfigs(
+            org.junit.jupiter.api.TestInfo test) {{
+        return Nodes.controllers(super.kraftControllerConfigs(test));
+    }}
+}}
+"""
 
 
 @dataclass(frozen=True)
 class KafkaTests:
     """Run Kafka's own quota tests on nodes without and with Sluice's plugin, and compare.
 
-    The tests come from Kafka's jars. With the plugin the nodes have three more properties, and no job: the plugin
-    enforces the quotas that the tests set in Kafka. All classes of a side run in one Java process, in which each test
-    starts nodes of its own; threads that a node leaves behind fail the next class. Exit code 1 if a test fails on any
-    side, or if a side ran none.
+    The tests come from the jars of Kafka's releases. Sides: `kafka`, nodes of Kafka alone; `plugin`, nodes with the
+    plugin and without a job, which enforce the quotas that the tests set in Kafka; `job`, the same with a job on the
+    test's own brokers, which mirrors those quotas, so that each broker has its share of them. All classes of a side run
+    in one Java process, in which each test starts nodes of its own; threads that a node leaves behind fail the next
+    class. The logs are in .work/kafka-tests. Exit code 1 if a test fails on any side, or if a side ran none.
 
     \b
-      ./scripts/test-peers kafka                                     all, on both sides; some 20 minutes
+      ./scripts/test-peers kafka                    all, on all sides and releases; hours
+      ./scripts/test-peers kafka --release 4.3      one release; some 50 minutes
       ./scripts/test-peers kafka --side plugin ControllerMutationQuotaTest
     """
 
     classes: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(CLASSES)}; all if none is given.")] = None
-    side: Annotated[str | None, typer.Option(help="kafka or plugin; both if not given.")] = None
+    side: Annotated[list[Side] | None, typer.Option(help="All if none is given.")] = None
+    release: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(RELEASES)}; all if none is given.")] = None
 
     def run(self) -> int:
         """Run them, and print the table."""
-        sides = {None: list(Side), "kafka": [Side.KAFKA], "plugin": [Side.PLUGIN]}.get(self.side)
-        classes = self.classes or list(CLASSES)
-        unknown = [each for each in classes if each not in CLASSES]
-        if sides is None or unknown:
-            wrong = (
-                f"no class {unknown[0]}; expected {', '.join(CLASSES)}"
-                if unknown
-                else f"no side {self.side}; expected kafka or plugin"
-            )
-            print_error("test-peers", wrong)
-            return EXIT_BAD_USAGE
-        found = {side: run_kafka_tests(side, classes) for side in sides}
+        classes, releases = self.classes or list(CLASSES), self.release or list(RELEASES)
+        for what, given, known in (("class", classes, CLASSES), ("release", releases, RELEASES)):
+            for unknown in (each for each in given if each not in known):
+                print_error("test-peers", f"no {what} {unknown}; expected {', '.join(known)}")
+                return EXIT_BAD_USAGE
+        found: dict[str, Outcomes] = {}
+        with work_folder("kafka-tests", fresh=True) as folder:
+            for release in releases:
+                for side in self.side or list(Side):
+                    found[f"{release} {side}"] = run_kafka_tests(folder / release / side, release, side, classes)
         names = sorted({name for outcomes in found.values() for name in outcomes})
-        rows = [(name, *(found[side].get(name, "not run") for side in sides)) for name in names]
-        print("\n".join(table("test", *sides, rows=rows)))
-        passed = {side: sum(row[place] == "passed" for row in rows) for place, side in enumerate(sides, start=1)}
-        print("; ".join(f"{side}: {count} of {len(rows)} passed" for side, count in passed.items()))
-        return 0 if set(passed.values()) == {len(rows)} else EXIT_FAILED
+        rows = [(name, *(outcomes.get(name, "") for outcomes in found.values())) for name in names]
+        print("\n".join(table("test", *found, rows=rows)))
+        passed = {column: [fault == PASSED for fault in outcomes.values()] for column, outcomes in found.items()}
+        print("; ".join(f"{column}: {sum(each)} of {len(each)} passed" for column, each in passed.items()))
+        return 0 if all(map(all, passed.values())) else EXIT_FAILED
 
 
 class KafkaTestsError(SluiceError):
     """Kafka's tests can't be run."""
 
 
-def run_kafka_tests(side: Side, classes: Sequence[str]) -> Outcomes:
-    """The outcome of each test of these classes, in one Java process.
+def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[str]) -> Outcomes:
+    """The outcome of each test of these classes, in one Java process; its log is `log` in the new `folder`.
 
     Raises KafkaTestsError (nothing was run), JarError, JavaError and PluginBuildError.
     """
     java, _ = find_java()
-    with TemporaryDirectory(prefix="sluice-kafka-tests-") as name:
-        folder = Path(name)
-        jars = [*KAFKA_TEST_JARS.paths(), plugin_jar()]
-        compile_java([_SUBCLASSES], jars, folder, OLDEST, _compiler)
-        package = {each: "sluice.tests.WithPlugin$" if side is Side.PLUGIN else f"{CLASSES[each]}." for each in classes}
-        command = [
-            *(java, "-Xmx1500m", f"-Djava.io.tmpdir={folder}", "-XX:TieredStopAtLevel=1"),
-            "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",  # UserQuotaTest: Kerberos
-            *("-cp", os.pathsep.join(map(str, [folder, *jars]))),
-            *("org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none"),
-            *(part for each in classes for part in ("--select-class", package[each] + each)),
-            *("--reports-dir", str(folder / "reports")),
-        ]
-        log = folder / "log"
-        with log.open("w") as output:
-            subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
-        outcomes = {name: fault for report in folder.glob("reports/*.xml") for name, fault in _outcomes(report).items()}
-        if not outcomes:
-            raise KafkaTestsError(f"Kafka's tests can't be run: {(log.read_text().splitlines() or ['no message'])[-1]}")
-        return outcomes
+    classes = [each for each in classes if side is not Side.JOB or each not in _NOT_SLUICE]
+    jars = [jar for jars in (*RELEASES[release], KAFKA_TEST_JARS) for jar in jars.paths()] + [plugin_jar()]
+    compiled, temporary = folder / "classes", folder / "temporary"
+    for each in (compiled, temporary):
+        each.mkdir(parents=True)
+    compile_java(
+        [*_JAVA.glob("*.java"), *(_subclass(folder, each) for each in classes)], jars, compiled, OLDEST, _compiler
+    )
+    command = [
+        *(java, "-Xmx1500m", f"-Djava.io.tmpdir={temporary}", "-XX:TieredStopAtLevel=1"),
+        *(f"-D{key}={value}" for key, value in _properties(side, folder).items()),
+        "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",  # UserQuotaTest: Kerberos
+        *("-cp", os.pathsep.join(map(str, [compiled, *jars]))),
+        *("org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none"),
+        *(part for each in classes for part in ("--select-class", f"sluice.tests.{each}")),
+        *("--reports-dir", str(folder / "reports")),
+    ]
+    log = folder / "log"
+    with log.open("w") as output:
+        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+    shutil.rmtree(temporary)
+    outcomes = {name: fault for report in folder.glob("reports/*.xml") for name, fault in _outcomes(report).items()}
+    if not outcomes:
+        raise KafkaTestsError(f"Kafka's tests can't be run: {(log.read_text().splitlines() or ['no message'])[-1]}")
+    return outcomes
+
+
+def _subclass(folder: Path, name: str) -> Path:
+    """The source of a subclass of a test, whose nodes have more properties; else it is Kafka's."""
+    source = folder / f"{name}.java"
+    source.write_text(_SUBCLASS.format(name=name, package=CLASSES[name]))
+    return source
+
+
+def _properties(side: Side, folder: Path) -> Mapping[str, str]:
+    """The system properties that tell the tests what their nodes have, see `Nodes.java` and `JobInForce.java`."""
+    if side is Side.KAFKA:
+        return {}
+    plugin = {
+        "node.client.quota.callback.class": CALLBACK_CLASS,
+        "node.metric.reporters": REPORTER_CLASS,
+        # Nobody listens there: without a job, the quotas that Kafka keeps hold.
+        "node.sluice.bootstrap.servers": "127.0.0.1:9",
+    }
+    if side is Side.PLUGIN:
+        return plugin
+    job = f"{sys.executable} -m scripts.scenarios.peers.job {folder}/job"
+    return {**plugin, "node.sluice.exempt.client.id": EXEMPT_CLIENT_ID, "job": job}
 
 
 def _compiler(release: int) -> Sequence[str]:
@@ -123,11 +210,13 @@ def _compiler(release: int) -> Sequence[str]:
 
 
 def _outcomes(report: Path) -> Outcomes:
-    """The outcomes of a report in JUnit's format; one test with several parameters is several."""
-    outcomes = {}
+    """The outcomes of a report in JUnit's format; of a test with several parameters the first fault."""
+    outcomes: dict[str, str] = {}
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - our own child wrote it
-        fault = next((each for each in case if each.tag in ("failure", "error", "skipped")), None)
-        name = f"{case.get('classname', '').rpartition('.')[2].rpartition('$')[2]}.{case.get('name')}"
-        text = "" if fault is None else fault.get("message") or fault.tag
-        outcomes[name] = "passed" if fault is None else text.splitlines()[0]
+        name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name', '').partition('(')[0]}"
+        fault = next((each for each in case if each.tag in ("failure", "error")), None)
+        if fault is not None:
+            outcomes[name] = (fault.get("message") or fault.tag).splitlines()[0]
+        elif case.find("skipped") is None:
+            outcomes.setdefault(name, PASSED)
     return outcomes
