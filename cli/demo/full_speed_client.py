@@ -1,6 +1,5 @@
 """A client of librdkafka in threads of this process that goes as fast as it may, and records the amounts it gets."""
 
-import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from threading import Event, Thread
@@ -8,6 +7,8 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
+
+from sluice.kafka_io.clock import now_ms
 
 RECORD_BYTES = 10_000
 """Size of a value that is produced."""
@@ -66,9 +67,9 @@ class FullSpeedClient(Client):
     """A client of librdkafka.
 
     `samples` are bytes of values that a broker has acknowledged or that arrived, or acknowledged requests for
-    `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included. `partition` gives the partition
-    of each record that is produced: all go to that one, until it is another. -1 is any. `options` are librdkafka's, for
-    a producer.
+    `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included. `waits` are epoch milliseconds
+    and the throttle times in seconds that it was told then. `partition` gives the partition of each record that is
+    produced: all go to that one, until it is another. -1 is any. `options` are librdkafka's, for a producer.
     """
 
     def __init__(
@@ -83,7 +84,14 @@ class FullSpeedClient(Client):
         super().__init__(name)
         self._options = {"queue.buffering.max.kbytes": _QUEUE_BYTES // 1024, **(options or {})}
         self._topic, self._partition = topic, partition
-        self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error, "log_level": 2}
+        self.waits: list[tuple[int, float]] = []
+        self._config = {
+            "bootstrap.servers": servers,
+            "client.id": name,
+            "error_cb": self._note_error,
+            "throttle_cb": self._note_wait,
+            "log_level": 2,
+        }
         self._amount = 0.0
         if role is Role.CONSUME:
             self._start(self._consume)
@@ -93,10 +101,13 @@ class FullSpeedClient(Client):
     def _note_error(self, error: object) -> None:
         self.errors.append(" ".join(str(error).split()))
 
+    def _note_wait(self, throttled: confluent_kafka.ThrottleEvent) -> None:
+        self.waits.append((now_ms(), throttled.throttle_time))
+
     def _note_samples(self) -> None:
         """Record the amount since the last call, as of now."""
         if self._amount:
-            self.samples.append((time.time_ns() // 1_000_000, self._amount))
+            self.samples.append((now_ms(), self._amount))
             self._amount = 0.0
 
     def _produce(self, is_small: bool) -> None:

@@ -139,7 +139,7 @@ def console(settings: Path, *options: str) -> Iterator[tuple[Callable[[str], str
 
 
 def eventually(get: Callable[[str], str], path: str, *shown: str) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while not all(each in (page := get(path)) for each in shown):
         assert time.monotonic() < deadline_s, page
         time.sleep(0.1)

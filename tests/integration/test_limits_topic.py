@@ -57,7 +57,7 @@ def publishing(topics: TopicSettings, servers: str, in_force: InForce) -> Iterat
 
 
 def wait_for(topics: TopicSettings, servers: str, is_so: Callable[[LimitsView], bool]) -> LimitsView:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while True:
         try:
             view = read_limits(topics, servers)

@@ -38,7 +38,7 @@ QUOTAS = Quotas(
     ]
 )
 AHEAD_MS = 50_000
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

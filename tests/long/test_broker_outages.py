@@ -1,6 +1,5 @@
 """Three brokers with the plugin, of which one is killed and comes back, and a job that is killed."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,8 @@ from sluice.cli.demo.cluster import Cluster, create_topic
 from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
 from sluice.cli.demo.job import Sections
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
+from tests.kafka_bound import LARGEST_REQUEST, came, check_bound
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
@@ -27,6 +28,8 @@ HUNGRY = CLIENTS[0]
 """The client that is watched."""
 TOPIC, PARTITIONS = "orders", 12
 OUTAGE_S = 30.0
+"""Seconds of its quota that the watched client gets while the job is away."""
+
 PATIENCE_S = 120.0
 
 
@@ -79,11 +82,10 @@ class Watch:
         except AssertionError:
             pytest.fail(f"never {is_so.__name__}: {self.shares(HUNGRY)}")
 
-    def used(self, since_s: float) -> float:
-        """The use of the client that is always hungry since then, on the clock of `time.time`, over its quota."""
+    def samples(self) -> list[tuple[int, float]]:
+        """The samples of the client that is always hungry."""
         (client,) = (client for client in self._clients if client.name == HUNGRY)
-        got = sum(amount for at_ms, amount in client.samples if at_ms >= since_s * 1000)
-        return got / ((time.time() - since_s) * QUOTA)
+        return client.samples
 
     def alive(self) -> int:
         """The number of brokers that Kafka takes for alive."""
@@ -126,14 +128,13 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
         watch.wait_for(is_shared_by_all)
 
         job.kill()
-        without_job_s = time.time()
-        time.sleep(OUTAGE_S)  # what clients get takes time
-        used = watch.used(without_job_s)
+        without_job_ms = now_ms()
+        eventually(lambda: came(watch.samples(), without_job_ms) > OUTAGE_S * QUOTA)
         errors = [error for client in clients for error in client.errors]
         for client in clients:
             client.stop()
         heartbeats.close()
 
-    assert 0.5 < used < 1.3
+    check_bound(watch.samples(), QUOTA, without_job_ms, BROKERS * LARGEST_REQUEST)
     address = servers.split(",")[0]
     assert [error for error in errors if address not in error] == []

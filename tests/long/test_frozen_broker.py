@@ -25,7 +25,7 @@ from tests.commands import run_sluice
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """Longest time of a command: the search for a broker, requests of 3 s, and Python's start on a busy machine."""
 
 
@@ -48,12 +48,12 @@ def doctor(servers: str) -> tuple[list[str], float]:
     return [line for line, _ in lines[first:last]], lines[last - 1][1] - lines[first - 1][1]
 
 
-def test_a_frozen_broker_is_said_in_ten_seconds(tmp_path: Path) -> None:
+def test_a_frozen_broker_is_said_once_the_search_for_it_is_given_up(tmp_path: Path) -> None:
     with Broker(tmp_path / "broker") as broker, frozen(broker):
         (line,), took_s = doctor(broker.bootstrap_servers)
 
     assert line.startswith("FAIL  broker: no ")
-    assert took_s < 15
+    assert took_s < 30
 
 
 def test_of_three_brokers_a_frozen_one_delays_the_doctor_by_seconds(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_of_three_brokers_a_frozen_one_delays_the_doctor_by_seconds(tmp_path: Pa
         lines, took_s = doctor(cluster.bootstrap_servers)
 
     assert lines[0].startswith("ok    broker: ")
-    assert took_s < 25
+    assert took_s < 50
 
 
 @pytest.fixture(scope="module")

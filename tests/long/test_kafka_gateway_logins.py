@@ -103,7 +103,7 @@ def send(servers: str, login: Mapping[str, Any]) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, "client.id": "app", **login})
     for _ in range(SENT // 50_000):
         producer.produce("orders", bytes(50_000), on_delivery=lambda error, _: failed.append(error) if error else None)
-    if producer.flush(20) or failed:
+    if producer.flush(60) or failed:
         raise KafkaError(f"not delivered: {failed}")
 
 
@@ -140,7 +140,7 @@ def test_a_client_that_logs_in_again_stays_who_it_is(secure: tuple[Broker, Setti
         producer = confluent_kafka.Producer({"bootstrap.servers": gateway.bootstrap_servers, **login})
         for _ in range(20):
             producer.produce("orders", bytes(50_000))
-            assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
             time.sleep(0.5)
         eventually(lambda: charged(broker).get("alice", 0) >= 1_000_000)
 
