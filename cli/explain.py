@@ -18,7 +18,6 @@ from sluice.insight.format import figure, printable, short
 from sluice.state.contract.records import REFUSED_API, CountedEntity
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.resolution import Quotas
 
 if TYPE_CHECKING:
     from sluice.insight.reports.explain import Explained, Limit
@@ -157,7 +156,7 @@ def unknown_text(user: str | None, client_id: str | None, entries: Iterable[Quot
     >>> unknown_text("nobody", None, [])
     "no decision names user 'nobody', and no quota would limit its requests"
     """
-    resolved = resolve(Quotas(entries), user or "", client_id or "", None)
+    resolved = resolve(entries, user or "", client_id or "")
     applied = [explanation.configured[0][1] for explanation in resolved if explanation.configured]
     limits = [f"{entry.kind}={value_text(entry)} of {entity_text(entry.entity)}" for entry in applied]
     unknown = f"no decision names {_client_text(user, client_id)}"

@@ -48,7 +48,6 @@ from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas,
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Family
-from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ def resolve_quotas(
         raise UsageError("no request; give --user, --client-id, --topic or several of them")
     quotas_table = table.quotas_table()
     version = quotas_table.version()
-    explanations = list(explain(Quotas(quotas_table.entries(version), version), user or NO_LOGIN, client, topic))
+    explanations = list(explain(quotas_table.entries(version), user or NO_LOGIN, client, topic))
     if json_output:
         print_json(
             {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True

@@ -14,15 +14,15 @@ from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, TOPIC_KINDS, EntryKind, QuotaKind
 from sluice.state.quotas.resolution import (
-    ModeQuotas,
+    PRECEDENCE_LEVELS,
+    TENANT_LEVELS,
+    TOPIC_LEVELS,
     PrecedenceLevel,
     Quotas,
     Resolution,
-    TenantLimits,
-    client_levels,
+    bounded_entity,
+    entity_at,
     level_of,
-    tenant_levels,
-    topic_levels,
 )
 
 REACH = {
@@ -93,41 +93,36 @@ class Explanation(NamedTuple):
         }
 
 
-def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Iterator[Explanation]:
+def explain(
+    entries: Iterable[QuotaEntry], user: str, client_id: str, topic: str | None = None
+) -> Iterator[Explanation]:
     """Resolve each client quota for this user and client-id, and each topic quota for `topic` if given.
 
     After a kind's enforced quotas come those of the client's tenant, then its shadow quotas, if they apply. Kinds that
     proxies alone hold are left out while none is set.
     """
-    modes = [quotas] if quotas.shadow is None else [quotas, quotas.shadow]
+    entries = list(entries)
+    quotas = Quotas(entries)
+    set_on = {(entry.kind, entry.mode, bounded_entity(entry.entity)): entry for entry in entries}
+
+    def explained(kind: QuotaKind, mode: Mode, found: Resolution, levels: Iterable[PrecedenceLevel]) -> Explanation:
+        names = user, client_id, topic, found.tags.tenant
+        keys = ((level, (kind, mode, bounded_entity(entity_at(level, *names)))) for level in levels)
+        configured = [(level, set_on[key]) for level, key in keys if key in set_on]
+        return Explanation(kind, mode, configured, found.tags, found.reservation, found.ceiling)
+
     for kind in (*CLIENT_KINDS, *(TOPIC_KINDS if topic is not None else ())):
-        for of_mode in modes:
-            own = _explained(of_mode, kind, user, client_id, topic)
+        for of_mode in (quotas,) if quotas.shadow is None else (quotas, quotas.shadow):
+            if kind in TOPIC_KINDS:
+                is_counted, found = of_mode.enabled(kind), of_mode.resolve_topic(kind, str(topic), -1)
+            else:
+                is_counted, found = bool(of_mode.client_limits(kind)), of_mode.resolve_client(kind, user, client_id)
+            own = explained(kind, of_mode.mode, found, TOPIC_LEVELS if kind in TOPIC_KINDS else PRECEDENCE_LEVELS)
             if own.configured or (of_mode is quotas and (kind not in PROXY_KINDS or quotas.enabled(kind))):
-                yield own
-            limits = of_mode.tenant_limits(kind)
-            if limits is not None and (resolved := limits.resolve(user, client_id)) is not None:
-                yield _explained_tenant(kind, of_mode.mode, limits, resolved)
-
-
-def _explained_tenant(kind: QuotaKind, mode: Mode, limits: TenantLimits, resolved: Resolution) -> Explanation:
-    found = ((level, limits.entry(name)) for level, name in tenant_levels(resolved.tags.tenant))
-    configured = [(level, entry) for level, entry in found if entry]
-    return Explanation(kind, mode, configured, resolved.tags, resolved.reservation, resolved.ceiling)
-
-
-def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, topic: str | None) -> Explanation:
-    found: list[tuple[PrecedenceLevel, QuotaEntry | None]]
-    if kind in TOPIC_KINDS:
-        found = [(level, quotas.topic_entry(kind, name)) for level, name in topic_levels(str(topic))]
-        resolved = quotas.resolve_topic(kind, str(topic), -1)
-    else:
-        found = [(level, quotas.client_limits(kind).entry(key)) for level, key in client_levels(user, client_id)]
-        resolved = quotas.resolve_client(kind, user, client_id)
-    configured = [(level, entry) for level, entry in found if entry]
-    is_counted = quotas.enabled(kind) if kind in TOPIC_KINDS else bool(quotas.client_limits(kind))
-    counter = resolved.tags if is_counted else None
-    return Explanation(kind, quotas.mode, configured, counter, resolved.reservation, resolved.ceiling)
+                yield own if is_counted else own._replace(counter=None)
+            of_tenant = of_mode.resolve_tenant(kind, quotas.tenants.of(user, client_id))
+            if of_tenant is not None:
+                yield explained(kind, of_mode.mode, of_tenant, TENANT_LEVELS)
 
 
 def reach_lines(entity: QuotaEntity, kinds: Iterable[EntryKind], entries: Iterable[QuotaEntry]) -> list[str]:

@@ -96,10 +96,11 @@ def resolve_tenant(
     """
     if (topic is None) == (user is None and client_id is None):
         raise UsageError("give --user, --client-id or both for a client, or --topic for a topic")
-    quotas = Quotas(table.quotas_table().entries())
+    entries = table.quotas_table().entries()
+    quotas = Quotas(entries)
     client = (user or "", client_id or "")
     members = quotas.tenants.members_of(*client) if topic is None else quotas.tenants.members_of_topic(topic)
-    resolved = explain(quotas, *client, None) if topic is None else ()
+    resolved = explain(entries, *client) if topic is None else ()
     limits = [each for each in resolved if each.counter and each.counter.tenant]
     budget = quotas.storage_budgets().get(str(members[0].tenant)) if members else None
     if json_output:

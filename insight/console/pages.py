@@ -26,7 +26,7 @@ from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, EntryKind, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Part, PrecedenceLevel, Resolution
+from sluice.state.quotas.resolution import Resolution, entity_at
 from sluice.state.quotas.tenants import Tenants
 from sluice.state.shares.storage_budget import in_force as storage_in_force
 
@@ -156,7 +156,9 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
     with model.lock:
         charged = model.counters()
         for counter, share in zip(charged, model.usage.shares(charged, now_ms), strict=True):
-            row = rows.get((_quota_entity(counter), counter.key.kind, counter.key.shadow))
+            key = counter.key
+            entity = entity_at(counter.matched, key.user, key.client_id, key.topic, key.tenant)
+            row = rows.get((entity, key.kind, key.shadow))
             if row is not None:
                 row.counters += 1
                 row.throttled += counter.throttled(now_ms)
@@ -224,24 +226,6 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def _quota_entity(counter: CounterState) -> QuotaEntity | None:
-    """The entity of the quota that gave the counter's limit."""
-    key = counter.key
-    if key.topic is not None:
-        own = counter.matched == PrecedenceLevel.TOPIC
-        return QuotaEntity(topic=key.topic if own else DEFAULT) if counter.limit is not None else None
-    if key.tenant:
-        own = counter.matched == PrecedenceLevel.TENANT
-        return QuotaEntity(tenant=key.tenant if own else DEFAULT) if counter.limit is not None else None
-    parts = PRECEDENCE_LEVELS.get(counter.matched)  # type: ignore[call-overload] # a level is the string of decisions
-    if parts is None:
-        return None
-    pairs = zip(parts, (key.user, key.client_id), strict=True)
-    return QuotaEntity(
-        *(name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None for part, name in pairs)
-    )
 
 
 def _counters_of(model: LiveModel, given: Given) -> list[CounterState]:

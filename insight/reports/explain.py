@@ -15,7 +15,7 @@ from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
-from sluice.state.quotas.resolution import PrecedenceLevel, client_levels, tenant_levels, topic_levels
+from sluice.state.quotas.resolution import entity_at
 
 _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 """`topic-partition-offset` of the request; the topic may have dashes and digits of its own."""
@@ -176,19 +176,10 @@ def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict
 
 def _quota_key(decision: dict[str, Any], charge: dict[str, Any]) -> tuple[QuotaEntity, QuotaKind, Mode] | None:
     """The entity, kind and mode of the quota that gave the charge its limit; None without a limit."""
-    kind = KINDS_BY_NAME.get(charge["quota"])
-    if kind is None or charge["matched"] in (None, PrecedenceLevel.NONE):
-        return None
-    mode = Mode(charge.get("mode") or Mode.ENFORCE)
-    topic = (charge["entity"] or {}).get("topic")
-    if topic is not None:
-        names = dict(topic_levels(topic))
-        return QuotaEntity(topic=names[charge["matched"]]), kind, mode
-    tenant = (charge["entity"] or {}).get("tenant")
-    if tenant is not None:
-        return QuotaEntity(tenant=dict(tenant_levels(tenant))[charge["matched"]]), kind, mode
-    user, client_id = dict(client_levels(decision["user"] or "", decision["client_id"] or ""))[charge["matched"]]
-    return QuotaEntity(user=user, client_id=client_id), kind, mode
+    kind, counted = KINDS_BY_NAME.get(charge["quota"]), charge["entity"] or {}
+    names = decision["user"] or "", decision["client_id"] or "", counted.get("topic"), counted.get("tenant") or ""
+    entity = entity_at(charge["matched"], *names)
+    return None if kind is None else (entity, kind, Mode(charge.get("mode") or Mode.ENFORCE))
 
 
 def _limit(table: QuotasTable, row: QuotaRow, in_force: int) -> Limit:

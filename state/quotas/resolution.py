@@ -61,7 +61,21 @@ PRECEDENCE_LEVELS = {
 }
 """The eight precedence levels, most specific first, with what each requires of the user and of the client-id."""
 
-_LEVEL_OF = {parts: level for level, parts in PRECEDENCE_LEVELS.items()}
+TOPIC_LEVELS = (PrecedenceLevel.TOPIC, PrecedenceLevel.DEFAULT_TOPIC)
+"""The two levels for a topic (KIP-1010, "Default Quota Configuration")."""
+
+TENANT_LEVELS = (PrecedenceLevel.TENANT, PrecedenceLevel.DEFAULT_TENANT)
+
+_PARTS: Mapping[str, tuple[Part, Part, Part, Part]] = {
+    **{level: (*parts, Part.ABSENT, Part.ABSENT) for level, parts in PRECEDENCE_LEVELS.items()},
+    PrecedenceLevel.TOPIC: (Part.ABSENT, Part.ABSENT, Part.OWN, Part.ABSENT),
+    PrecedenceLevel.DEFAULT_TOPIC: (Part.ABSENT, Part.ABSENT, Part.DEFAULT, Part.ABSENT),
+    PrecedenceLevel.TENANT: (Part.ABSENT, Part.ABSENT, Part.ABSENT, Part.OWN),
+    PrecedenceLevel.DEFAULT_TENANT: (Part.ABSENT, Part.ABSENT, Part.ABSENT, Part.DEFAULT),
+}
+"""Level -> what it requires of user, client-id, topic and tenant."""
+
+_LEVEL_OF = {parts: PrecedenceLevel(str(level)) for level, parts in _PARTS.items()}
 
 _MAX_CACHED_BYTES = 32 * 1024 * 1024
 """Bytes of the resolutions cached per kind."""
@@ -108,7 +122,7 @@ class ClientLimits:
         self._mode = mode
         self._elastic = elastic
         self._entries = {_bounded((entry.entity.user, entry.entity.client_id)): entry for entry in entries}
-        used = {_LEVEL_OF[_part(user), _part(client_id)] for user, client_id in self._entries}
+        used = {level_of(entry.entity) for entry in self._entries.values()}
         self._levels = [(level, *PRECEDENCE_LEVELS[level]) for level in PRECEDENCE_LEVELS if level in used]
         shapes = {(user is Part.ABSENT, client_id is Part.ABSENT) for _, user, client_id in self._levels}
         # With entities of several shapes, or none, unmatched requests are counted by their client-id.
@@ -159,7 +173,7 @@ class ClientLimits:
         return _most_lend(self._entries.values(), self._elastic)
 
     def entry(self, key: _ClientName) -> QuotaEntry | None:
-        """The entry set on exactly this (user, client-id), for showing which levels were passed over."""
+        """The entry set on exactly this (user, client-id)."""
         return self._entries.get(_bounded(key))
 
     def entities(self) -> frozenset[_ClientName]:
@@ -195,11 +209,11 @@ class TenantLimits:
 
     def limit_of(self, tenant: str) -> "Resolution | None":
         """The limit of a tenant; None without one, and for the name ""."""
-        for level, name in tenant_levels(tenant) if tenant else ():
-            entry = self._entries.get(name)
-            if entry is not None:
-                return _resolution(Tags(tenant=tenant), level, entry, self._mode, self._elastic, self._lend)
-        return None
+        entry = self._entries.get(tenant) or self._entries.get(DEFAULT)
+        if entry is None or not tenant:
+            return None
+        tags, level = Tags(tenant=tenant), level_of(entry.entity)
+        return _resolution(tags, level, entry, self._mode, self._elastic, self._lend)
 
     def lent(self, lend: float) -> Self:
         """The same while `lend` times the quotas are lent."""
@@ -212,10 +226,6 @@ class TenantLimits:
     def most_lend(self) -> float:
         """The largest ceiling over its quota; 1 without any."""
         return _most_lend(self._entries.values(), self._elastic)
-
-    def entry(self, name: EntityName) -> QuotaEntry | None:
-        """The entry set on exactly this tenant, for showing which levels were passed over."""
-        return self._entries.get(name)
 
 
 class ModeQuotas:
@@ -318,11 +328,9 @@ class ModeQuotas:
         topic = bounded_name(topic)
         tags = Tags(topic=topic, partition=partition)
         entries = self._topic_entries[kind]
-        for level, name in topic_levels(topic):
-            entry = entries.get(name)
-            if entry is not None:
-                return _resolution(tags, level, entry, self.mode)
-        return _resolution(tags, PrecedenceLevel.NONE, None, self.mode)
+        entry = entries.get(topic) or entries.get(DEFAULT)
+        level = PrecedenceLevel.NONE if entry is None else level_of(entry.entity)
+        return _resolution(tags, level, entry, self.mode)
 
     def limit_of(self, kind: QuotaKind, tags: Tags) -> float | None:
         """The limit of a counter, found from its tags as Kafka does; None is unlimited."""
@@ -340,9 +348,8 @@ class ModeQuotas:
             return self.resolve_tenant(kind, tags.tenant)
         absent = (not tags.user, bool(tags.user) and not tags.client_id)
         limits = self._client_limits[kind]
-        for level, key in client_levels(tags.user, tags.client_id):
-            user_part, client_part = PRECEDENCE_LEVELS[level]
-            entry = limits.entry(key)
+        for level, (user_part, client_part) in PRECEDENCE_LEVELS.items():
+            entry = limits.entry((_name(user_part, tags.user), _name(client_part, tags.client_id)))
             if entry is not None and (user_part is Part.ABSENT, client_part is Part.ABSENT) == absent:
                 return limits.of_entry(tags, level, entry)
         return None
@@ -373,10 +380,6 @@ class ModeQuotas:
         """The largest ceiling over its quota; 1 without any."""
         limits: list[ClientLimits | TenantLimits] = [*self._client_limits.values(), *self._tenant_limits.values()]
         return max((each.most_lend() for each in limits), default=1.0)
-
-    def topic_entry(self, kind: QuotaKind, name: EntityName) -> QuotaEntry | None:
-        """The entry set on exactly this topic, for showing which levels were passed over."""
-        return self._topic_entries[kind].get(_bounded_part(name))
 
     def is_empty(self) -> bool:
         """True if there is no quota of any kind."""
@@ -415,32 +418,24 @@ class Quotas(ModeQuotas):
         return self.is_empty() and self.shadow.charges_one_counter()
 
 
-def client_levels(user: str, client_id: str) -> list[tuple[PrecedenceLevel, _ClientName]]:
-    """The eight levels for a user and client-id, most specific first, each with the entity it matches."""
-    return [
-        (level, (_name(user_part, user), _name(client_part, client_id)))
-        for level, (user_part, client_part) in PRECEDENCE_LEVELS.items()
-    ]
+def entity_at(level: str, user: str, client_id: str, topic: str | None = None, tenant: str = "") -> QuotaEntity:
+    """The entity on which a request with these names finds a quota of the level; without any part where that is none.
+
+    >>> entity_at("user+default client-id", "alice", "app").to_mapping(), entity_at("none", "alice", "app").to_mapping()
+    ({'user': 'alice', 'client_id': None}, {})
+    """
+    parts = _PARTS.get(level, (Part.ABSENT,) * 4)
+    return QuotaEntity(*map(_name, parts, (user, client_id, topic, tenant)))
 
 
-def topic_levels(topic: str) -> tuple[tuple[PrecedenceLevel, EntityName], ...]:
-    """The two levels for a topic (KIP-1010, "Default Quota Configuration")."""
-    return ((PrecedenceLevel.TOPIC, topic), (PrecedenceLevel.DEFAULT_TOPIC, DEFAULT))
-
-
-def tenant_levels(tenant: str) -> tuple[tuple[PrecedenceLevel, EntityName], ...]:
-    """The two levels for a tenant."""
-    return ((PrecedenceLevel.TENANT, tenant), (PrecedenceLevel.DEFAULT_TENANT, DEFAULT))
+def bounded_entity(entity: QuotaEntity) -> QuotaEntity:
+    """The entity with the names that counters of its requests have."""
+    return QuotaEntity(*map(_bounded_part, (entity.user, entity.client_id, entity.topic, entity.tenant)))
 
 
 def level_of(entity: QuotaEntity) -> PrecedenceLevel:
     """The level on which a request finds quotas of this entity."""
-    if entity.tenant is not None:
-        return next(level for level, name in tenant_levels(str(entity.tenant)) if name == entity.tenant)
-    if entity.topic is not None:
-        return next(level for level, name in topic_levels(str(entity.topic)) if name == entity.topic)
-    key = (entity.user, entity.client_id)
-    return next(level for level, names in client_levels(str(entity.user), str(entity.client_id)) if names == key)
+    return _LEVEL_OF[_part(entity.user), _part(entity.client_id), _part(entity.topic), _part(entity.tenant)]
 
 
 def _members(entries: Iterable[QuotaEntry]) -> list[QuotaEntity]:
@@ -462,7 +457,7 @@ def _part(name: EntityName) -> Part:
     return Part.DEFAULT if name is DEFAULT else Part.OWN
 
 
-def _name(part: Part, own: str) -> EntityName:
+def _name(part: Part, own: str | None) -> EntityName:
     """The entity name at this level for a request named `own`."""
     if part is Part.OWN:
         return own
