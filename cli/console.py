@@ -9,7 +9,7 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.capacity import broker_limits
-from sluice.configs.settings import Settings, with_bootstrap_servers
+from sluice.configs.settings import Settings
 
 if TYPE_CHECKING:
     from sluice.insight.console.server import Sources
@@ -34,7 +34,7 @@ def console(
     """
     if find_spec("jinja2") is None:
         raise UsageError("the console needs the extra console; pip install 'sluice-kafka[job,console]'")
-    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    settings = job_settings(config, bootstrap_servers)
     from sluice.insight.console.server import ConsoleOptions, check_address, console_server, reading, token_of
 
     options = ConsoleOptions(address, port, token_of(token, token_file), max_clients)

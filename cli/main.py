@@ -177,7 +177,7 @@ def simulate(
 @app.command()
 def doctor(config: ConfigOption = None, bootstrap_servers: BootstrapServersOption = None) -> None:
     """Check Java, jars, broker, topics, checkpoint and tables, a line for each."""
-    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    settings = job_settings(config, bootstrap_servers)
     from sluice.cli.doctor import run_doctor
 
     raise typer.Exit(run_doctor(settings))
@@ -197,7 +197,7 @@ def broker_plugin(
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
     """Write the jar that makes Kafka brokers gateways; prints the lines for their server.properties."""
-    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    settings = job_settings(config, bootstrap_servers)
     from sluice.cli.broker_plugin import are_principals, write_broker_plugin
 
     if not are_principals(principal):
@@ -256,7 +256,7 @@ def kafka_gateway(
     Prints where clients connect. Connects to the brokers with section kafka of the settings. Downloads jars at the
     first start.
     """
-    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    settings = job_settings(config, bootstrap_servers)
     from sluice.cli.demo.processes import stop_on_signals
     from sluice.cli.kafka_gateway import parse_address, parse_listener, run_kafka_gateway, tls_of
 
@@ -298,7 +298,7 @@ def unmute(
         raise UsageError(str(error)) from None
     from sluice.cli.unmute import run_unmute  # Kafka's client is slow to import
 
-    for line in run_unmute(with_bootstrap_servers(job_settings(config), bootstrap_servers), wanted, timeout_s):
+    for line in run_unmute(job_settings(config, bootstrap_servers), wanted, timeout_s):
         typer.echo(line)
 
 

@@ -5,21 +5,21 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import StrEnum
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
 from pwd import getpwuid
 from socket import gethostname
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.settings import Settings, load_settings, reach_s3
+from sluice.configs.settings import Settings, load_settings, reach_s3, with_bootstrap_servers
 from sluice.jvm.jars import REPOSITORY, in_checkout, sluice_home
 from sluice.kafka_io.client import principal_of
 from sluice.sinks.errors import QuotasTableError
@@ -40,13 +40,15 @@ A lock ends with its process, so the file of a run that was killed counts no mor
 """
 
 
-def job_settings(config: Path | None, *, running: bool = True, say: bool = True) -> Settings:
-    """Load the settings of the job; unless `config` names them, standard error says which they are.
+def job_settings(
+    config: Path | None, bootstrap_servers: str | None = None, *, running: bool = True, say: bool = True
+) -> Settings:
+    """Load the settings of the job, with this address; unless `config` names them, standard error says which they are.
 
     Without `running` a running `sluice demo` doesn't count, without `say` nothing is said. Raises InvalidSettingsError.
     """
     path, source = settings_file(config, running=running)
-    settings = load_settings(path)
+    settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
     reach_s3(settings)
     if say and config is None:
         typer.echo(f"sluice: settings: {source}", err=True)
@@ -177,34 +179,21 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     The fields are annotated as Typer's parameters are, and have defaults.
     """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, type] = {}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        kind = hints[name]
-        if not is_dataclass(kind):
-            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        assert isinstance(kind, type)  # noqa: S101 - for mypy: is_dataclass is true for instances too
-        groups[name] = kind
-        field_hints = get_type_hints(kind, include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field_hints[field.name]
-            )
-            for field in fields(kind)
-        ]
+    given = inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in given.items() if is_dataclass(each.annotation)}
+    fields = {name: inspect.signature(group).parameters for name, group in groups.items()}
+    options = (option for name, each in given.items() for option in fields.get(name, {name: each}).values())
 
     def run(**values: Any) -> None:
-        arguments = {
-            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-            for name, kind in groups.items()
+        options_of = {
+            name: group(**{field: values.pop(field) for field in fields[name]}) for name, group in groups.items()
         }
-        command(**arguments, **values)
+        command(**options_of, **values)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # how inspect finds it
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options])
+    run.__signature__ = signature  # type: ignore[attr-defined] # how inspect finds it
+    run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return run
 
 
@@ -232,6 +221,9 @@ FILTER_TYPES = {
     EntityType.TENANTS: "tenant",
 }
 """kafka-configs.sh's entity type -> the protocol's."""
+
+_FLAGS = {"user": "user", "client": "client-id", "topic": "topic", "tenant": "tenant"}
+"""Option of EntityOptions, without --, -> the protocol's entity type."""
 
 
 class EntityCommand(TyperCommand):
@@ -300,16 +292,10 @@ class EntityOptions:
         return entity
 
     def _flags(self) -> list[EntityFilter]:
-        names = (("user", self.user), ("client-id", self.client), ("topic", self.topic), ("tenant", self.tenant))
-        defaults = (
-            ("user", self.user_defaults),
-            ("client-id", self.client_defaults),
-            ("topic", self.topic_defaults),
-            ("tenant", self.tenant_defaults),
-        )
+        named = ((kind, getattr(self, option)) for option, kind in _FLAGS.items())
         return [
-            *(_named(entity_type, name) for entity_type, name in names if name is not None),
-            *(EntityFilter(entity_type, "default") for entity_type, wanted in defaults if wanted),
+            *(_named(kind, name) for kind, name in named if name is not None),
+            *(EntityFilter(kind, "default") for option, kind in _FLAGS.items() if getattr(self, f"{option}_defaults")),
         ]
 
     def _typed(self, ctx: typer.Context) -> list[EntityFilter]:

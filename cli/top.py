@@ -20,7 +20,7 @@ import typer
 from sluice.cli.errors import TopError, UsageError
 from sluice.cli.format import print_json, print_lines, table_lines
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
-from sluice.configs.settings import Settings, with_bootstrap_servers
+from sluice.configs.settings import Settings
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
 from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
 from sluice.kafka_io.client import OF_COMMANDS, error_line
@@ -87,7 +87,7 @@ def top(
     Live on a terminal, until q; elsewhere, and with --once or --json, one look.
     """
     view = _view(sort, quota, text)
-    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    settings = job_settings(config, bootstrap_servers)
     is_live = not once and not json_output and sys.stdin.isatty() and sys.stdout.isatty()
     with closing(DecisionsReader(settings, since_s)) as reader:
         reader.read_past()
