@@ -6,15 +6,18 @@ Names come from events, so no character of a name may act on a terminal, or run 
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import TextIO
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TextIO
 
 import msgspec
 import typer
 from rich.cells import cell_len
 
-from sluice.insight.format import NOTHING, printable
+from sluice.insight.format import NOTHING, printable, short
 
 MAX_NAME = 60
 """Characters of a name in a table; JSON and CSV have the whole name."""
@@ -93,6 +96,42 @@ def write_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], out: Tex
     for row in rows:
         has_return = any(isinstance(value, str) and "\r" in value for value in row)
         (quoted if has_return else plain).writerow(row)
+
+
+class OutputFormat(StrEnum):
+    """Forms of output; json is one object a line."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def print_rows(
+    output_format: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    shown: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
+) -> None:
+    """Print rows in an OutputFormat. A table cuts names, and has the values of the columns in `shown` as these say."""
+    if output_format == OutputFormat.JSON:
+        sys.stdout.writelines(json_text(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+    elif output_format == OutputFormat.CSV:
+        cells = ([csv_safe(cell) if isinstance(cell, str) else _text(cell) for cell in row] for row in rows)
+        write_csv(columns, cells, sys.stdout)
+    else:
+        show = [shown.get(name, lambda value: short(_text(value), MAX_NAME)) for name in columns]
+        texts = ([each(value) for each, value in zip(show, row, strict=True)] for row in rows)
+        lines = table_lines([name.removesuffix("_ms") if name in shown else name for name in columns], texts)
+        sys.stdout.writelines(line + "\n" for line in lines)
+
+
+def _text(value: object) -> str:
+    """A value as text: nothing for null, JSON for lists and structs, base64 for bytes."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return value if isinstance(value, str) else json_text(value).strip('"')
 
 
 def print_json(content: object, *, indent: bool = False) -> None:

@@ -1,28 +1,16 @@
 """The command `sluice sql`: a query over the Delta tables, without Java."""
 
-import sys
-from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime
-from enum import StrEnum
-from typing import Annotated, TextIO
+from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
-from sluice.cli.format import MAX_NAME, csv_safe, json_text, table_lines, write_csv
+from sluice.cli.format import OutputFormat, print_rows
 from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import DeltaSettings
-from sluice.insight.format import short
 
 TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas", "elastic")
 """Settings in section `delta` with a table's path; queries know the table by the same name."""
-
-
-class OutputFormat(StrEnum):
-    """Forms of output; json is one object a line."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
 
 
 def sql(
@@ -42,7 +30,7 @@ def sql(
 
     paths = {name: getattr(delta, name) for name in TABLES}
     rows = run_query(query, paths, delta.storage_options)
-    _PRINTERS[output_format](rows.columns, rows, sys.stdout)
+    print_rows(output_format, rows.columns, rows)
     if output_format is OutputFormat.TABLE:
         typer.echo(f"{rows.count} {'row' if rows.count == 1 else 'rows'}")
     audited = {name: path for name, path in paths.items() if name != "quotas"}
@@ -69,35 +57,3 @@ def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
     ago_s = (now - written_at).total_seconds()
     at = written_at.isoformat(timespec="seconds")
     return f"no rows; the audit query last wrote {ago_s:.0f} s ago, at {at}: newer decisions are not in the tables yet"
-
-
-def print_json_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    """Write each row as an object of JSON on a line."""
-    for row in rows:
-        out.write(json_text(dict(zip(columns, row, strict=True))) + "\n")
-
-
-def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    """Write the rows as CSV."""
-    write_csv(columns, ([_cell(value) for value in row] for row in rows), out)
-
-
-def _cell(value: object) -> str:
-    return csv_safe(value) if isinstance(value, str) else _text(value)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    for line in table_lines(columns, ([short(_text(value), MAX_NAME) for value in row] for row in rows)):
-        out.write(line + "\n")
-
-
-def _text(value: object) -> str:
-    """A value as text: nothing for null, JSON for lists and structs, base64 for bytes."""
-    if value is None:
-        return ""
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return value if isinstance(value, str) else json_text(value).strip('"')
-
-
-_PRINTERS = {OutputFormat.TABLE: _table, OutputFormat.CSV: print_csv, OutputFormat.JSON: print_json_lines}

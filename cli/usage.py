@@ -1,18 +1,18 @@
 """The commands `sluice usage`, for chargeback, and `sluice slo`: throttled minutes a week by client."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import MAX_NAME, print_json, table_lines, time_text
+from sluice.cli.format import MAX_NAME, print_json, print_rows, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
-from sluice.cli.sql import print_csv, print_json_lines, say_no_rows
+from sluice.cli.sql import say_no_rows
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.insight.format import duration, percent, quantity, short
@@ -105,7 +105,7 @@ def usage(
     else:
         starts = map(from_ms, found["start"].cast("int64").to_pylist())
         rows = zip(starts, *(column.to_pylist() for column in found.columns[1:]), strict=True)
-        _PRINTERS[output_format](found.column_names, rows, sys.stdout)
+        print_rows(output_format, found.column_names, rows, _SHOWN)
     if by is By.USER and len(found) and not any(found["user"].to_pylist()):
         typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
     if not len(found):
@@ -125,18 +125,6 @@ def _tenants(settings: Settings, by: By, file: Path | None) -> Tenants:
     return tenants
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    """Write a table with amounts in units that people read."""
-    shown = [_SHOWN.get(name, _text) for name in columns]
-    cells = ([show(value) for show, value in zip(shown, row, strict=True)] for row in rows)
-    for line in table_lines([name.removesuffix("_ms") for name in columns], cells):
-        out.write(line + "\n")
-
-
-def _text(value: Any) -> str:
-    return short(str(value), MAX_NAME)
-
-
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "start": lambda at: at.strftime("%Y-%m-%d %H:%M"),
     "bytes_in": lambda size: quantity(size, "B"),
@@ -146,9 +134,6 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "share": percent,
 }
 """The form of a column's values in a table."""
-
-
-_PRINTERS = {UsageFormat.TABLE: _table, UsageFormat.CSV: print_csv, UsageFormat.JSON: print_json_lines}
 
 
 def slo(
