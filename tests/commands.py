@@ -4,6 +4,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+from typer.testing import CliRunner
+
+from sluice.cli.main import main
 
 SLUICE = (sys.executable, "-m", "sluice.cli.main")
 
@@ -20,6 +26,20 @@ class Ended(NamedTuple):
         """The only line of the error."""
         (line,) = self.error.splitlines()
         return line
+
+
+def invoke(*arguments: object, answer: str | None = None, code: int | None = 0) -> Ended:
+    """Run `sluice` in the process of the test as its script does, with `answer` as input; any exit code if None."""
+    command = ["sluice", *map(str, arguments)]
+    with CliRunner().isolation(answer) as (output, error, _), patch.object(sys, "argv", command):
+        with pytest.raises(SystemExit) as ended:
+            main()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        texts = [stream.getvalue().decode(errors="surrogateescape") for stream in (output, error)]
+    done = Ended(int(ended.value.code or 0), *texts)
+    assert code in (done.code, None), done
+    return done
 
 
 Sluice = Callable[..., Ended]

@@ -4,17 +4,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from scripts.testbed.quotas_without_job import AlteringAdmin
-from sluice.cli.quotas import app
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
-from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind
+from tests.commands import invoke
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.group("broker_quotas")]
@@ -63,25 +61,21 @@ def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_b
     """With --prune those of users and client-ids go that the cluster hasn't; what no cluster has stays."""
     table = QuotasTable(str(tmp_path / "quotas"))
     table.create([*SLUICES_OWN, *OLD], "seed", datetime.now(UTC))
-    arguments = ["import", "--bootstrap-servers", kafka_broker, "--table", table.path, "--yes"]
+    arguments = ["quotas", "import", "--bootstrap-servers", kafka_broker, "--table", table.path, "--yes"]
     alter_all(kafka_broker, remove=False)
     try:
         eventually(lambda: is_described(kafka_broker))
-        result = CliRunner().invoke(app, arguments)
+        ended = invoke(*arguments)
         merged = set(table.entries())
-        again = CliRunner().invoke(app, [*arguments, "--prune"])
+        invoke(*arguments, "--prune")
     finally:
         alter_all(kafka_broker, remove=True)
 
-    assert result.exit_code == 0, (result.output, result.exception)
     assert merged == ENTRIES | {*SLUICES_OWN, *OLD}
-    assert result.stderr == "left out {'ip': '127.0.0.9'}: Sluice has no quotas on ips\n"
-    assert again.exit_code == 0, (again.output, again.exception)
+    assert ended.error == "left out {'ip': '127.0.0.9'}: Sluice has no quotas on ips\n"
     assert set(table.entries()) == ENTRIES | set(SLUICES_OWN)
 
 
 def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
-    arguments = ["import", "--bootstrap-servers", "127.0.0.1:1", "--table", str(tmp_path / "quotas"), "--yes"]
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, KafkaUnavailableError)
-    assert "no Kafka broker answers at 127.0.0.1:1" in str(result.exception)
+    arguments = ["quotas", "import", "--bootstrap-servers", "127.0.0.1:1", "--table", str(tmp_path / "quotas"), "--yes"]
+    assert "no Kafka broker answers at 127.0.0.1:1" in invoke(*arguments, code=1).error

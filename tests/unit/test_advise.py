@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
 from sluice.insight.waits import WaitEnds
@@ -23,6 +21,7 @@ from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind, QuotaSettings, Window
+from tests.commands import invoke
 from tests.recorded import START_MS, event, rows_of, simulated, write_decisions
 
 ALICE = QuotaEntity(user="alice")
@@ -154,20 +153,20 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def test_it_prints_a_quota_file_that_quotas_apply_takes(command: list[str], tmp_path: Path) -> None:
-    printed = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+    printed = invoke(*command).output
     (tmp_path / "proposed.yaml").write_text(printed)
 
     found = {entry.entity.user: entry.value for entry in load_quotas_file(tmp_path / "proposed.yaml")}
     apply = ["quotas", "apply", str(tmp_path / "proposed.yaml"), "--table", str(tmp_path / "quotas"), "--yes"]
-    applied = CliRunner().invoke(app, apply)
+    applied = invoke(*apply)
 
     assert found == {"alice": 13_200, HOSTILE: 650, "bob": 650}
-    assert "Quotas are now at version 1." in applied.stdout
+    assert "Quotas are now at version 1." in applied.output
 
 
 def test_comments_say_how_sure_it_is_and_cannot_be_left(command: list[str]) -> None:
     """A name ends no comment, and reaches no terminal raw."""
-    printed = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+    printed = invoke(*command).output
     lines = printed.splitlines()
     evidence = {line.partition(":")[0]: line for line in lines if line.startswith("# user-principal")}
 
@@ -178,7 +177,7 @@ def test_comments_say_how_sure_it_is_and_cannot_be_left(command: list[str]) -> N
 
 def test_it_says_what_the_limits_would_have_throttled(command: list[str]) -> None:
     """None here: they are above every rate. The limit in force on alice, 1 byte/s, is the one that is replaced."""
-    lines = CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()
+    lines = invoke(*command).output.splitlines()
     [total] = [line.split() for line in lines if line.startswith("# all 4 clients")]
 
     assert total[4:] == ["603", "1", "0", "0.5", "0.0", "0"]
@@ -188,11 +187,11 @@ def test_defaults_a_quota_and_a_file(command: list[str], tmp_path: Path) -> None
     out = tmp_path / "proposed.yaml"
     arguments = ["--defaults", "--quota", "producer_byte_rate", "--by", "user/client-id", "--out", str(out)]
 
-    result = CliRunner().invoke(app, [*command, *arguments], catch_exceptions=False)
+    printed = invoke(*command, *arguments).output
 
     [entry] = load_quotas_file(out)
     assert entry.entity == QuotaEntity(DEFAULT, DEFAULT)
-    assert "of 3 clients" in result.stdout
+    assert "of 3 clients" in printed
 
 
 @pytest.mark.parametrize(
@@ -209,7 +208,7 @@ def test_limits_are_on_what_the_quotas_in_force_are_set_on(
     events = [event(second * 1000, user="", bytes=2000) for second in range(60)]
     write_decisions(settings.delta.decisions, simulated(events, by_client_id))
 
-    printed = CliRunner().invoke(app, [*command, *arguments], catch_exceptions=False).stdout
+    printed = invoke(*command, *arguments).output
 
     if named is None:
         assert "# No user/client-id used anything that these quotas limit; the requests have 1 client-id:" in printed
@@ -220,15 +219,12 @@ def test_limits_are_on_what_the_quotas_in_force_are_set_on(
 
 def test_where_nothing_was_recorded_nothing_is_proposed(command: list[str], tmp_path: Path) -> None:
     """The output is an empty quota file."""
-    result = CliRunner().invoke(app, [*command, "--from", "2026-01-01", "--to", "2026-01-02"], catch_exceptions=False)
-    (tmp_path / "proposed.yaml").write_text(result.stdout)
+    printed = invoke(*command, "--from", "2026-01-01", "--to", "2026-01-02").output
+    (tmp_path / "proposed.yaml").write_text(printed)
 
-    assert "# No client used anything that these quotas limit." in result.stdout
+    assert "# No client used anything that these quotas limit." in printed
     assert load_quotas_file(tmp_path / "proposed.yaml") == []
 
 
 def test_an_unknown_quota_is_one_line(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--quota", "producer"])
-
-    assert result.exit_code == 2
-    assert "expected one of producer_byte_rate" in " ".join(result.output.split())
+    assert "expected one of producer_byte_rate" in invoke(*command, "--quota", "producer", code=2).error_line

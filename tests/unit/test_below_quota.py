@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
 from sluice.insight.live import NEAR_LIMIT
 from sluice.insight.reports.below_quota import full_minutes
 from sluice.insight.reports.slo import slo
@@ -18,6 +16,7 @@ from sluice.insight.reports.span import Span
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
+from tests.commands import invoke
 from tests.recorded import START_MS, event, simulated, write_decisions, write_tables
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
@@ -113,8 +112,8 @@ def test_the_command_says_what_it_counts(tmp_path: Path, monkeypatch: pytest.Mon
     write_tables(tmp_path, QUOTAS, [waits(0, 500, 100)], START)
     span = ["slo", "--below-quota", "--from", START.isoformat(), "--to", "2027-01-15T09:00"]
 
-    shown = CliRunner().invoke(app, span, catch_exceptions=False).stdout
-    found = json.loads(CliRunner().invoke(app, [*span, "--json"], catch_exceptions=False).stdout)
+    shown = invoke(*span).output
+    found = json.loads(invoke(*span, "--json").output)
 
     assert shown.splitlines()[0] == "0 of 1 clients (0.00 %) were throttled below their quota 5 minutes a week or less"
     assert (found["below_quota"], found["worst"][0]["minutes"]) == (True, 1)

@@ -4,10 +4,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
-from tests.commands import Sluice
+from tests.commands import Sluice, invoke
 
 
 @pytest.mark.parametrize("name", ["x\x1b[2J\x1b]0;owned\x07", "x\nsluice: all is well", "\u202ex\u2028", "\x9b31m"])
@@ -27,9 +25,7 @@ def test_a_choice_that_is_none_is_said_without_words_of_a_library(sluice: Sluice
 
 
 def test_the_version_is_the_installed_one() -> None:
-    result = CliRunner().invoke(app, ["--version"])
-
-    assert (result.exit_code, result.stdout) == (0, f"sluice {version('sluice-kafka')}\n")
+    assert invoke("--version").output == f"sluice {version('sluice-kafka')}\n"
 
 
 @pytest.mark.parametrize("group", [[], ["quotas"], ["state"]])
@@ -39,12 +35,11 @@ def test_help_texts_are_whole(group: list[str], width: str, monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", width)
     monkeypatch.setenv("TERMINAL_WIDTH", width)
 
-    result = CliRunner().invoke(app, [*group, "--help"])
+    shown = invoke(*group, "--help").output
 
-    assert result.exit_code == 0
-    assert "Commands:" in result.stdout
-    assert "..." not in result.stdout.replace("[ARGS]...", "")
-    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "Commands:" in shown
+    assert "..." not in shown.replace("[ARGS]...", "")
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("group", [[], ["quotas"], ["state"]])

@@ -5,9 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
 from sluice.insight.reports.explain import last_throttled
 from sluice.insight.sql import Tables
 from sluice.sinks.tables.quotas import QuotasTable
@@ -15,6 +13,7 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from tests.commands import invoke
 from tests.recorded import decided, event_at, report_tables, write_decisions, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -50,9 +49,8 @@ def throttled(tables: Tables, user: str, client_id: str | None, at: datetime, co
 
 
 def explain(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["explain", *arguments], catch_exceptions=False)
-    assert result.exit_code == code
-    return result.stdout if code == 0 else result.stderr
+    ended = invoke("explain", *arguments, code=code)
+    return ended.output if code == 0 else ended.error
 
 
 @pytest.mark.usefixtures("tables")
@@ -150,10 +148,10 @@ def test_an_unknown_decision_says_how_fresh_the_tables_are(name: str) -> None:
 @pytest.mark.parametrize("kind", ["user", "client-id"])
 def test_a_name_of_the_other_kind_is_found_and_said(kind: str) -> None:
     name, other = {"user": ("app", "client-id"), "client-id": ("alice", "user")}[kind]
-    result = CliRunner().invoke(app, ["explain", f"--{kind}", name, "--at", "2026-11-02T11:00"], catch_exceptions=False)
+    ended = invoke("explain", f"--{kind}", name, "--at", "2026-11-02T11:00")
 
-    assert (result.exit_code, result.stdout[:26]) == (0, "quota-requests-0-1: REJECT")
-    assert f"sluice: no {kind} '{name}' was throttled; these are requests of {other} '{name}'" in result.stderr
+    assert ended.output.startswith("quota-requests-0-1: REJECT")
+    assert f"sluice: no {kind} '{name}' was throttled; these are requests of {other} '{name}'" in ended.error
 
 
 @pytest.mark.usefixtures("tables")
@@ -225,7 +223,7 @@ def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_thrott
         "  charges: none; what is refused counts nowhere\n"
     )
     span = ["--from", "2026-11-02", "--to", "2026-11-03", "--format", "json"]
-    used = json.loads(CliRunner().invoke(app, ["usage", "--by", "user", *span]).stdout)
+    used = json.loads(invoke("usage", "--by", "user", *span).output)
     assert (used["requests"], used["throttled_requests"], used["throttled_ms"]) == (8, 7, 800)
 
 
@@ -268,7 +266,6 @@ def test_a_decision_is_explained_with_how_far_limits_gave_way(tmp_path: Path, mo
 
 
 def test_what_is_no_decision_id_is_said_to_be_none() -> None:
-    result = CliRunner().invoke(app, ["explain", "req-000000000001"])
+    said = explain("req-000000000001", code=2)
 
-    assert result.exit_code == 2
-    assert "'req-000000000001' is no decision id; expected topic-partition-offset" in result.output
+    assert "'req-000000000001' is no decision id; expected topic-partition-offset" in said

@@ -8,16 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from sluice.cli import options as found
 from sluice.cli.demo.run import absolute_paths
 from sluice.cli.demo.screen import commands_to_try
 from sluice.cli.options import announced_run, job_settings, running_settings
-from sluice.cli.quotas import app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import HealthSettings
 from sluice.sinks.tables.quotas import QuotasTable
+from tests.commands import invoke
 
 
 @pytest.fixture(autouse=True)
@@ -97,12 +96,11 @@ def test_an_alter_beside_a_running_demo_alters_its_quotas(tmp_path: Path) -> Non
     table.create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
 
     with announced_run("run", demo):
-        arguments = ["alter", "--as", "carol", "--user", "alice", "--add-config", "request_percentage=5", "--json"]
-        result = CliRunner().invoke(app, arguments)
+        limit = ["--user", "alice", "--add-config", "request_percentage=5"]
+        ended = invoke("quotas", "alter", "--as", "carol", *limit, "--json")
 
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)["version"] == 1
-    assert f"sluice: settings: {demo} (of the running demo)" in result.stderr.splitlines()
+    assert json.loads(ended.output)["version"] == 1
+    assert f"sluice: settings: {demo} (of the running demo)" in ended.error.splitlines()
     assert len(table.entries()) == 1
 
 

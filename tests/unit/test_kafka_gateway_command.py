@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from sluice.cli import kafka_gateway
 from sluice.cli.errors import UsageError
@@ -21,8 +20,8 @@ from sluice.cli.kafka_gateway import (
     proxy_properties,
     tls_of,
 )
-from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
+from tests.commands import invoke
 
 SECRET = "proxys-own-Secret"  # noqa: S105 # of no broker
 
@@ -64,10 +63,7 @@ def test_an_option_that_is_not_right_is_refused_at_once(tmp_path: Path, option: 
     file = tmp_path / "settings.yaml"
     file.write_text("kafka: {bootstrap.servers: '127.0.0.1:1'}\n")
 
-    outcome = CliRunner().invoke(app, ["kafka-gateway", "--config", str(file), option, value])
-
-    assert outcome.exit_code == 2
-    assert expected in " ".join(outcome.output.split())
+    assert expected in invoke("kafka-gateway", "--config", file, option, value, code=2).error
 
 
 def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path) -> None:

@@ -13,18 +13,15 @@ from socket import gethostname
 
 import pytest
 from deltalake import DeltaTable
-from typer.testing import CliRunner, Result
 
 from sluice.cli.quota_text import java_double, quotas_yaml, read_configs, read_properties
-from sluice.cli.quotas import app
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
-from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, Membership, QuotaKind
+from tests.commands import Ended, invoke
 
 EXAMPLE = DEFAULTS.with_name("quotas.yaml")
 
@@ -35,28 +32,22 @@ class Shell:
     def __init__(self, table: Path) -> None:
         self.table = QuotasTable(str(table))
 
-    def run(self, line: str, answer: str | None = None) -> Result:
+    def run(self, line: str, answer: str | None = None) -> Ended:
         command, *rest = shlex.split(line)
         author = ["--as", "carol"] if command in ("alter", "apply", "import", "revert") else []
-        return CliRunner().invoke(app, [command, *rest, *author, "--table", self.table.path], input=answer)
+        return invoke("quotas", command, *rest, *author, "--table", self.table.path, answer=answer, code=None)
 
     def lines(self, line: str, answer: str | None = None) -> list[str]:
         """The lines printed by a command that succeeds."""
-        result = self.run(line, answer)
-        assert result.exit_code == 0, (result.output, result.exception)
-        return result.stdout.splitlines()
+        ended = self.run(line, answer)
+        assert ended.code == 0, ended
+        return ended.output.splitlines()
 
     def error(self, line: str) -> str:
-        """The message of a command that is refused as bad input."""
-        result = self.run(line)
-        assert isinstance(result.exception, InvalidQuotaError), (result.output, result.exception)
-        return str(result.exception)
-
-    def usage_error(self, line: str) -> str:
-        """The output, in one line, for a command that contradicts itself."""
-        result = self.run(line)
-        assert result.exit_code == 2, (result.output, result.exception)
-        return " ".join(result.stderr.replace("│", " ").split())
+        """The message of a command that is refused as bad input, or contradicts itself."""
+        ended = self.run(line)
+        assert ended.code == 2, ended
+        return ended.error.splitlines()[-1].removeprefix("sluice: error: ")
 
 
 @pytest.fixture
@@ -128,7 +119,7 @@ def test_topics_have_quotas_too(shell: Shell, options: str, line: str) -> None:
 
 def test_the_help_of_alter_explains_every_key() -> None:
     """Also those that Kafka doesn't have, whose names nobody knows."""
-    help_text = "\n".join(CliRunner().invoke(app, ["alter", "--help"]).stdout.split("Keys:")[1:])
+    help_text = "\n".join(invoke("quotas", "alter", "--help").output.split("Keys:")[1:])
 
     keys = {line.split()[0] for line in help_text.splitlines() if line.startswith("  ") and line[2] != " "}
 
@@ -175,11 +166,10 @@ def test_no_command_makes_a_table(no_table: Shell, tmp_path: Path, line: str) ->
     node = tmp_path / "alice.json"
     node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
 
-    result = no_table.run(line.replace("{node}", str(node)))
+    said = no_table.run(line.replace("{node}", str(node))).error
 
-    assert isinstance(result.exception, QuotasTableError)
-    assert "the job makes it when it starts (`sluice run`)" in str(result.exception)
-    assert "name the settings of the one you mean (--config)" in str(result.exception)
+    assert "the job makes it when it starts (`sluice run`)" in said
+    assert "name the settings of the one you mean (--config)" in said
     assert not Path(no_table.table.path).exists()
 
 
@@ -248,7 +238,7 @@ def test_a_file_may_have_both_modes_and_export_gives_it_back(shell: Shell, tmp_p
         "+ user-principal 'alice': producer_byte_rate 1024.0",
         "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
     ]
-    assert shell.run("export").stdout == content
+    assert shell.run("export").output == content
     assert shell.lines(f"apply {file} --yes") == ["Nothing changes."]
     file.write_text(content[: content.index("- entity", 1)])
     assert shell.lines(f"apply {file} --prune --dry-run") == [
@@ -282,7 +272,7 @@ def test_a_dry_run_shows_the_change_and_whom_it_hits_and_writes_nothing(shell: S
 
 def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -> None:
     shell.lines("alter --user alice --add-config producer_byte_rate=1024")
-    answer = shell.run("alter --user alice --add-config producer_byte_rate=2048 --json").stdout
+    answer = shell.run("alter --user alice --add-config producer_byte_rate=2048 --json").output
     assert json.loads(answer) == {
         "version": 2,
         "changes": [
@@ -338,7 +328,7 @@ def test_alter_refuses_what_kafka_refuses_and_changes_nothing(shell: Shell, opti
     ],
 )
 def test_alter_refuses_options_that_contradict_each_other(shell: Shell, options: str, problem: str) -> None:
-    assert problem in shell.usage_error(f"alter {options}")
+    assert problem in shell.error(f"alter {options}")
 
 
 @pytest.mark.parametrize(
@@ -399,7 +389,7 @@ def test_describe_without_an_entity_shows_all(example: Shell) -> None:
 
 def test_describe_tells_machines_who_set_a_quota(shell: Shell) -> None:
     shell.lines("alter --user-defaults --add-config request_percentage=5 --mode shadow")
-    answer = json.loads(shell.run("describe --json").stdout)
+    answer = json.loads(shell.run("describe --json").output)
     (quota,) = answer["quotas"]
     assert answer["version"] == 1
     assert quota.pop("changed_at").endswith("Z")
@@ -459,13 +449,13 @@ def test_reservation_and_ceiling_stand_beside_a_limit(shell: Shell, tmp_path: Pa
         "producer_byte_rate: 1000.0 (reservation 400.0, ceiling 3000.0) from user-principal 'alice',"
         " counted for user 'alice'"
     )
-    applies = json.loads(shell.run("resolve --user alice --json").stdout)["quotas"][0]
+    applies = json.loads(shell.run("resolve --user alice --json").output)["quotas"][0]
     assert (applies["reservation"], applies["ceiling"]) == (400.0, 3000.0)
 
     shell.lines("alter --user alice --delete-config producer_byte_rate_ceiling")
     assert "- user-principal 'alice': producer_byte_rate_ceiling 3000.0" in shell.lines("history --limit 1")[0]
     file = tmp_path / "quotas.yaml"
-    file.write_text(shell.run("export").stdout)
+    file.write_text(shell.run("export").output)
     assert shell.lines(f"apply {file} --prune") == ["Nothing changes."]
 
 
@@ -568,7 +558,7 @@ def test_resolve_says_which_quotas_proxies_alone_hold(shell: Shell) -> None:
 
 
 def test_resolve_tells_machines_the_same(example: Shell) -> None:
-    answer = json.loads(example.run("resolve --client-id other --json").stdout)
+    answer = json.loads(example.run("resolve --client-id other --json").output)
     assert answer["version"] == 2
     enforced, shadow = answer["quotas"][:2]
     assert enforced == {
@@ -597,7 +587,7 @@ def test_resolve_tells_machines_the_same(example: Shell) -> None:
 
 
 def test_resolve_needs_a_request(example: Shell) -> None:
-    assert "no request; give --user" in example.usage_error("resolve")
+    assert "no request; give --user" in example.error("resolve")
 
 
 # --- history and revert ---
@@ -616,7 +606,7 @@ def test_history_tells_who_changed_what_newest_first(shell: Shell) -> None:
         ("version 1", carol, "+ user-principal 'alice': producer_byte_rate 1024.0"),
     ]
     assert len(shell.lines("history --limit 2")) == 2
-    assert json.loads(shell.run("history --json").stdout)["changes"][0]["version"] == 4
+    assert json.loads(shell.run("history --json").output)["changes"][0]["version"] == 4
 
 
 def test_history_has_the_os_user_and_the_principal_whatever_the_author_says(
@@ -632,7 +622,7 @@ def test_history_has_the_os_user_and_the_principal_whatever_the_author_says(
     )
     shell.lines(f"alter --user alice --add-config producer_byte_rate=1024 --yes --config {settings}")
 
-    (change, *_) = json.loads(shell.run("history --json").stdout)["changes"]
+    (change, *_) = json.loads(shell.run("history --json").output)["changes"]
 
     assert change["changed_by"] == "carol"
     assert change["changed_from"] == {
@@ -670,7 +660,7 @@ def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: 
     ]
     assert shell.lines(f"apply {file} --dry-run") == changes
     refused = shell.run(f"apply {file}", answer="n\n")
-    assert (refused.exit_code, shell.table.version()) == (1, 1)
+    assert (refused.code, shell.table.version()) == (130, 1)
     asked = shell.lines(f"apply {file}", answer="y\n")
     assert asked == [*changes, "Apply 2 change(s)? [y/N]: y", "Quotas are now at version 2."]
     assert len(shell.table.entries()) == 3
@@ -683,8 +673,8 @@ def test_apply_where_nobody_can_answer_names_the_option(shell: Shell, tmp_path: 
 
     refused = shell.run(f"apply {file}", answer="")
 
-    assert (refused.exit_code, shell.table.version()) == (2, 0)
-    assert "give --yes if that is meant" in " ".join(refused.stderr.replace("│", " ").split())
+    assert (refused.code, shell.table.version()) == (2, 0)
+    assert "give --yes if that is meant" in refused.error
 
 
 def test_apply_removes_what_the_file_has_not_only_with_prune(shell: Shell, tmp_path: Path) -> None:
@@ -709,7 +699,7 @@ def test_apply_of_a_file_with_one_error_changes_nothing(shell: Shell, tmp_path: 
 def test_an_export_says_exactly_what_is_set(example: Shell, tmp_path: Path) -> None:
     example.lines("alter --user null --add-config request_percentage=0.1,producer_byte_rate=9e18")
     file = tmp_path / "export.yaml"
-    file.write_text(example.run("export").stdout)
+    file.write_text(example.run("export").output)
     assert set(load_quotas_file(file)) == set(example.table.entries())
     assert example.lines(f"apply {file} --prune") == ["Nothing changes."]
 
@@ -727,7 +717,7 @@ def test_an_export_of_no_quotas_is_a_file_too(shell: Shell, tmp_path: Path) -> N
     shell.lines("alter --user alice --add-config request_percentage=1")
     shell.lines("alter --user alice --delete-config request_percentage")
     file = tmp_path / "export.yaml"
-    file.write_text(shell.run("export").stdout)
+    file.write_text(shell.run("export").output)
     assert load_quotas_file(file) == []
 
 
@@ -763,10 +753,10 @@ def test_another_file_is_no_zookeeper_node(shell: Shell, tmp_path: Path, content
 
 
 def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
-    assert "give either" in shell.usage_error("import")
-    assert "give either" in shell.usage_error("import --file f --bootstrap-servers b")
-    assert "takes over all entities" in shell.usage_error("import --bootstrap-servers b --user alice")
-    assert "--prune goes with --bootstrap-servers" in shell.usage_error("import --file f --user alice --prune")
+    assert "give either" in shell.error("import")
+    assert "give either" in shell.error("import --file f --bootstrap-servers b")
+    assert "takes over all entities" in shell.error("import --bootstrap-servers b --user alice")
+    assert "--prune goes with --bootstrap-servers" in shell.error("import --file f --user alice --prune")
 
 
 # --- the commands as programs ---
@@ -804,7 +794,7 @@ class MirroringShell(Shell):
             f"delta: {{quotas: '{self.table.path}'}}\n"
         )
 
-    def run(self, line: str, answer: str | None = None) -> Result:
+    def run(self, line: str, answer: str | None = None) -> Ended:
         return super().run(f"{line} --config {self.settings}", answer)
 
 
@@ -835,7 +825,7 @@ def mirroring(tmp_path: Path) -> MirroringShell:
 def test_alter_of_mirrored_quotas_names_the_kafka_configs_command(
     mirroring: MirroringShell, arguments: str, command: str
 ) -> None:
-    said = mirroring.usage_error(f"alter {arguments}")
+    said = mirroring.error(f"alter {arguments}")
 
     rule = "quotas.source is kafka, so quotas of users and client-ids are set with kafka-configs.sh"
     assert said.endswith(f"{rule}: {ALTER} {command}")
@@ -849,7 +839,7 @@ def test_quotas_that_no_broker_has_stay_in_the_table(mirroring: MirroringShell) 
     assert mirroring.lines("describe --user alice") == [
         "Quota configs for user-principal 'alice' are connection_count=9.0, producer_byte_rate=1024.0"
     ]
-    said = mirroring.usage_error("alter --user alice --add-config connection_rate=5,producer_byte_rate=2")
+    said = mirroring.error("alter --user alice --add-config connection_rate=5,producer_byte_rate=2")
     assert said.endswith("--entity-name alice --add-config producer_byte_rate=2")
 
 
@@ -874,7 +864,7 @@ def test_a_key_that_only_earlier_releases_had_can_be_removed_and_not_set(tmp_pat
 
 def test_a_login_of_the_settings_is_named_in_the_command(mirroring: MirroringShell) -> None:
     mirroring.settings.write_text(mirroring.settings.read_text().replace("9092'", "9092', security.protocol: SASL_SSL"))
-    said = mirroring.usage_error("alter --user alice --add-config producer_byte_rate=1")
+    said = mirroring.error("alter --user alice --add-config producer_byte_rate=1")
     assert "--bootstrap-server kafka:9092 --command-config login.properties --alter" in said
 
 
@@ -895,7 +885,7 @@ def test_reservation_and_ceiling_of_a_mirrored_limit_stay_in_the_table(mirroring
     mirroring.lines(f"alter --client-defaults --add-config {ceiling}")
     assert "request_percentage_ceiling" in mirroring.lines("history --limit 1")[0]
 
-    said = mirroring.usage_error(f"alter --client-defaults --add-config request_percentage=1,{ceiling}")
+    said = mirroring.error(f"alter --client-defaults --add-config request_percentage=1,{ceiling}")
     assert said.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=1")
 
 
@@ -910,14 +900,14 @@ def test_apply_import_and_revert_of_mirrored_quotas_are_refused(mirroring: Mirro
     node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
     mirroring.table.alter(lambda _: [], "kafka", datetime(2026, 1, 2, tzinfo=UTC))
 
-    applied = mirroring.usage_error(f"apply {file} --yes")
+    applied = mirroring.error(f"apply {file} --yes")
     assert "and 3 of the changes are of such quotas; for the first entity: " in applied
     assert applied.endswith(
         "--entity-type clients --entity-default --add-config consumer_byte_rate=7,request_percentage=60"
     )
-    imported = mirroring.usage_error(f"import --file {node} --user erin --yes")
+    imported = mirroring.error(f"import --file {node} --user erin --yes")
     assert imported.endswith(f"{ALTER} --entity-type users --entity-name erin --add-config producer_byte_rate=1024")
-    reverted = mirroring.usage_error("revert --to-version 0")
+    reverted = mirroring.error("revert --to-version 0")
     assert reverted.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=50")
     assert mirroring.table.version() == 1
 
@@ -931,7 +921,7 @@ def test_a_file_without_mirrored_quotas_can_be_applied_with_prune(mirroring: Mir
         "- topic 'orders': producer.byte.rate 1000000.0",
         "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
     ]
-    file.write_text(mirroring.run("export").stdout.replace("512", "256"))
+    file.write_text(mirroring.run("export").output.replace("512", "256"))
     assert mirroring.lines(f"apply {file} --prune --yes")[:-1] == [
         "~ user-principal 'alice': producer_byte_rate 512.0 (shadow) -> 256.0 (shadow)"
     ]
@@ -943,4 +933,4 @@ def test_a_table_that_is_not_the_jobs_is_altered_freely(mirroring: MirroringShel
     other = Shell(tmp_path / "other")
     other.table.create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
     result = other.run(f"alter --user a --add-config request_percentage=1 --config {mirroring.settings}")
-    assert (result.exit_code, len(other.table.entries())) == (0, 1)
+    assert (result.code, len(other.table.entries())) == (0, 1)

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
-from sluice.insight.errors import SpanError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership
+from tests.commands import invoke
 from tests.recorded import event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -41,9 +39,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def slo(*arguments: str) -> str:
     span = ("--from", "2026-11-02T10:00", "--to", "2026-11-02T11:00")
-    result = CliRunner().invoke(app, ["slo", *span, *arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+    return invoke("slo", *span, *arguments).output
 
 
 @pytest.mark.usefixtures("in_folder")
@@ -114,13 +110,13 @@ def test_brokers_and_controllers_are_left_out_and_few_minutes_are_called_few(
 
 @pytest.mark.usefixtures("in_folder")
 def test_a_span_without_clients_has_no_share() -> None:
-    result = CliRunner().invoke(app, ["slo", "--from", "2025-01-01", "--to", "2025-01-02", "--json"])
+    ended = invoke("slo", "--from", "2025-01-01", "--to", "2025-01-02", "--json")
 
-    assert json.loads(result.stdout)["share"] is None
-    assert "no rows; the audit query last wrote" in result.stderr
+    assert json.loads(ended.output)["share"] is None
+    assert "no rows; the audit query last wrote" in ended.error
 
 
 @pytest.mark.usefixtures("in_folder")
 def test_a_span_that_would_begin_before_all_time_is_refused() -> None:
-    with pytest.raises(SpanError, match=r"^--to 0001-01-01 has no time 7 days before it; give --from too$"):
-        CliRunner().invoke(app, ["slo", "--to", "0001-01-01"], catch_exceptions=False, standalone_mode=False)
+    said = invoke("slo", "--to", "0001-01-01", code=2).error
+    assert said.endswith("sluice: error: --to 0001-01-01 has no time 7 days before it; give --from too\n")

@@ -12,9 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
 from sluice.configs.settings import load_settings
 from sluice.insight.sql import last_written
 from sluice.sinks.tables.quota_metrics import quota_metrics_table
@@ -24,7 +22,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from tests.builders import Json
-from tests.commands import Sluice
+from tests.commands import Sluice, invoke
 from tests.recorded import DECISIONS, decided, event_at, without, write_decisions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -72,9 +70,7 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def sql(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["sql", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
+    return invoke("sql", *arguments).output
 
 
 def rows(query: str) -> list[Json]:
@@ -117,22 +113,20 @@ def test_usage_counts_each_amount_once_also_for_clients_without_a_quota() -> Non
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("output_format", ["table", "csv", "json"])
 def test_an_answer_without_rows_says_when_the_audit_query_last_wrote(output_format: str) -> None:
-    result = CliRunner().invoke(app, ["sql", "SELECT * FROM usage WHERE user = 'x'", "--format", output_format])
+    ended = invoke("sql", "SELECT * FROM usage WHERE user = 'x'", "--format", output_format)
 
-    said = result.stderr.splitlines()[1]
+    said = ended.error.splitlines()[1]
     assert re.fullmatch(
         r"sluice: no rows; the audit query last wrote \d+ s ago, at \S+: newer decisions are not in the tables yet",
         said,
     )
-    assert "no rows" not in result.stdout
+    assert "no rows" not in ended.output
 
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("query", ["SELECT * FROM quotas LIMIT 0", "SELECT 1 FROM decisions", "SELECT 1 LIMIT 0"])
 def test_an_answer_with_rows_or_about_no_table_of_the_audit_query_says_nothing(query: str) -> None:
-    result = CliRunner().invoke(app, ["sql", query])
-
-    assert len(result.stderr.splitlines()) == 1  # which settings
+    assert len(invoke("sql", query).error.splitlines()) == 1  # which settings
 
 
 def test_maintenance_adds_no_rows(tmp_path: Path) -> None:
@@ -151,9 +145,9 @@ def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     DeltaTable.create(SETTINGS.delta.decisions, DECISIONS)
 
-    result = CliRunner().invoke(app, ["sql", "SELECT * FROM decisions"])
+    said = invoke("sql", "SELECT * FROM decisions").error.splitlines()[1]
 
-    assert result.stderr.splitlines()[1] == "sluice: no rows; the audit query has written nothing yet"
+    assert said == "sluice: no rows; the audit query has written nothing yet"
 
 
 @pytest.mark.usefixtures("tables")

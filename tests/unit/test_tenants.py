@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
-from sluice.cli.main import app
 from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.sinks.tables.quotas import QuotasTable
@@ -27,6 +25,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.builders import DEFAULTS, Json
+from tests.commands import invoke
 from tests.strategies import CLIENTS, START_MS, USERS, client_and_topic_entries, events, tenant_entries
 
 PRODUCE, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE
@@ -338,14 +337,8 @@ def test_a_mirror_of_kafka_leaves_tenants_alone() -> None:
     assert not any(cluster_changes(ENTRIES, []))
 
 
-def sluice(*arguments: object) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 def lines(*arguments: object) -> list[str]:
-    result = sluice(*arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.stdout.splitlines()
+    return invoke(*arguments).output.splitlines()
 
 
 @pytest.fixture
@@ -451,11 +444,7 @@ def test_what_is_wrong_is_refused_in_one_line_and_changes_nothing(
     lines("tenants", "alter", "shop", "--add-user", "shop-*", "--as", "carol", *table)
     author = ["--as", "carol"] if "alter" in arguments else []
 
-    result = sluice(*arguments, *author, *table)
-
-    assert result.exit_code != 0
-    assert problem in (result.stderr + str(result.exception))
-    assert "\n" not in str(result.exception)
+    assert problem in invoke(*arguments, *author, *table, code=2).error_line
     assert QuotasTable(table[1]).version() == 1
 
 
@@ -465,16 +454,16 @@ def test_limits_of_a_tenant_without_members_are_taken_with_a_hint(table: list[st
     lines("tenants", "alter", "shop", "--add-user", "shop-*", *by)
     limit = ["--add-config", "producer_byte_rate=5", "--yes", *by]
 
-    dry = sluice("quotas", "alter", "--tenant", "shpo", "--dry-run", *limit)
-    wrong = sluice("quotas", "alter", "--tenant", "shpo", *limit)
-    right = sluice("quotas", "alter", "--tenant", "shop", *limit)
-    default = sluice("quotas", "alter", "--tenant-defaults", *limit)
-    removed = sluice("quotas", "alter", "--tenant", "shpo", "--delete-config", "producer_byte_rate", *by)
+    dry = invoke("quotas", "alter", "--tenant", "shpo", "--dry-run", *limit)
+    wrong = invoke("quotas", "alter", "--tenant", "shpo", *limit)
+    right = invoke("quotas", "alter", "--tenant", "shop", *limit)
+    default = invoke("quotas", "alter", "--tenant-defaults", *limit)
+    removed = invoke("quotas", "alter", "--tenant", "shpo", "--delete-config", "producer_byte_rate", *by)
 
-    assert wrong.stdout == "Completed updating config for tenant shpo.\n"
+    assert wrong.output == "Completed updating config for tenant shpo.\n"
     hint = "tenant 'shpo' has no members; did you mean 'shop'? `sluice tenants alter shpo --add-user NAME` adds one"
-    assert [hint in ended.stderr for ended in (dry, wrong)] == [True, True]
-    assert "no members" not in right.stderr + default.stderr + removed.stderr
+    assert [hint in ended.error for ended in (dry, wrong)] == [True, True]
+    assert "no members" not in right.error + default.error + removed.error
 
 
 @pytest.mark.parametrize(
@@ -495,10 +484,9 @@ def test_a_wrong_file_of_tenants_is_refused(table: list[str], tmp_path: Path, co
     file = tmp_path / "tenants.yaml"
     file.write_text(content)
 
-    result = sluice("tenants", "import", file, "--as", "carol", *table)
+    said = invoke("tenants", "import", file, "--as", "carol", *table, code=2).error_line
 
-    assert isinstance(result.exception, InvalidQuotaError)
-    assert problem in str(result.exception).replace("tenant 'a' is in tenant 'b'", "tenant 'b' is in tenant 'a'")
+    assert problem in said.replace("tenant 'a' is in tenant 'b'", "tenant 'b' is in tenant 'a'")
 
 
 def test_an_import_of_tenants_asks_first(table: list[str], tmp_path: Path) -> None:
@@ -509,11 +497,11 @@ def test_an_import_of_tenants_asks_first(table: list[str], tmp_path: Path) -> No
     lines("tenants", "alter", "bank", "--add-user", "bank-*", *by)
     changes = ["- tenant 'bank': member user 'bank-*'", "+ tenant 'shop': member user 'shop-*'"]
 
-    refused = CliRunner().invoke(app, ["tenants", "import", str(file), "--prune", *by], input="n\n")
-    nobody = sluice("tenants", "import", file, "--prune", *by)
+    refused = invoke("tenants", "import", file, "--prune", *by, answer="n\n", code=130)
+    invoke("tenants", "import", file, "--prune", *by, code=2)
 
-    assert refused.stdout.splitlines()[:2] == changes
-    assert (refused.exit_code, nobody.exit_code, QuotasTable(table[1]).version()) == (1, 2, 1)
+    assert refused.output.splitlines()[:2] == changes
+    assert QuotasTable(table[1]).version() == 1
     assert lines("tenants", "import", file, "--prune", "--yes", *by) == [*changes, "Quotas are now at version 2."]
 
 

@@ -7,13 +7,12 @@ import pyarrow as pa
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
-from typer.testing import CliRunner, Result
 
-from sluice.cli.quotas import app
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
+from tests.commands import Ended, invoke
 
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
 
@@ -45,11 +44,11 @@ class Job:
         table = pa.table({name: pa.array([cell], types.get(name)) for name, cell in row.items()})
         write_deltalake(str(self.metrics), table, mode="append", partition_by=["date"])
 
-    def alter(self, limit: float, *options: str, entity: tuple[str, ...] = ("--user", "alice")) -> Result:
+    def alter(self, limit: float, *options: str, entity: tuple[str, ...] = ("--user", "alice")) -> Ended:
         return self.run(*entity, "--add-config", f"{BYTES}={limit}", "--as", "carol", *options)
 
-    def run(self, *arguments: str) -> Result:
-        return CliRunner().invoke(app, ["alter", *arguments, "--config", str(self.config)])
+    def run(self, *arguments: str) -> Ended:
+        return invoke("quotas", "alter", *arguments, "--config", self.config, code=None)
 
 
 @pytest.fixture
@@ -64,31 +63,28 @@ def test_a_limit_below_half_of_the_highest_minute_needs_a_yes(job: Job) -> None:
 
     refused = job.alter(999)
 
-    assert refused.exit_code == 2
-    message = " ".join(refused.stderr.replace("│", " ").split())
-    assert (
-        "producer_byte_rate 999 is less than half of 2000, the highest minute of the last 15 of user 'alice'" in message
-    )
-    assert "give --yes if that is meant" in message
+    assert refused.code == 2
+    assert "rate 999 is less than half of 2000, the highest minute of the last 15 of user 'alice'" in refused.error
+    assert "give --yes if that is meant" in refused.error
     assert job.quotas.version() == 0
     meant = job.alter(999, "--yes", "--json")
-    assert (meant.exit_code, job.quotas.version()) == (0, 1)
-    assert meant.stderr.startswith("sluice: warning: producer_byte_rate 999 is less than half")
-    assert meant.stdout.startswith("{")
+    assert (meant.code, job.quotas.version()) == (0, 1)
+    assert meant.error.startswith("sluice: warning: producer_byte_rate 999 is less than half")
+    assert meant.output.startswith("{")
 
 
 def test_a_name_that_counters_have_as_a_hash_is_compared_too(job: Job) -> None:
     name = "u" * 257
     job.used(1, 60_000.0, user=bounded_name(name))
 
-    assert job.alter(100, entity=("--user", name)).exit_code == 2
+    assert job.alter(100, entity=("--user", name)).code == 2
 
 
 @pytest.mark.parametrize("options", [("--mode", "shadow"), ("--dry-run",)])
 def test_what_delays_nobody_needs_no_yes(job: Job, options: tuple[str, ...]) -> None:
     job.used(2, 120_000.0, user="alice")
 
-    assert job.alter(1, *options).exit_code == 0
+    assert job.alter(1, *options).code == 0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +100,7 @@ def test_what_delays_nobody_needs_no_yes(job: Job, options: tuple[str, ...]) -> 
 def test_other_usage_doesnt_count(job: Job, used: dict[str, object], entity: tuple[str, ...]) -> None:
     job.used(**{"minutes_ago": 2, **used})  # type: ignore[arg-type] # the columns' types
 
-    assert job.alter(1000, entity=entity).exit_code == 0
+    assert job.alter(1000, entity=entity).code == 0
 
 
 def test_the_minutes_of_the_clients_of_a_user_count_together_and_a_shadow_quota_not_twice(job: Job) -> None:
@@ -112,8 +108,8 @@ def test_the_minutes_of_the_clients_of_a_user_count_together_and_a_shadow_quota_
         job.used(2, 60_000.0, user="alice", client_id=client)
         job.used(2, 60_000.0, mode="shadow", user="alice", client_id=client)
 
-    assert job.alter(1000).exit_code == 0
-    assert job.alter(999).exit_code == 2
+    assert job.alter(1000).code == 0
+    assert job.alter(999).code == 2
 
 
 def test_a_default_is_compared_with_the_busiest_client_that_it_limits(job: Job) -> None:
@@ -122,8 +118,8 @@ def test_a_default_is_compared_with_the_busiest_client_that_it_limits(job: Job) 
     job.used(2, 6e9, user="alice")
     job.used(2, 120_000.0, user="bob")
 
-    assert "of user 'bob'" in " ".join(job.alter(999, entity=("--user-defaults",)).stderr.split())
-    assert job.alter(1000, entity=("--user-defaults",)).exit_code == 0
+    assert "of user 'bob'" in job.alter(999, entity=("--user-defaults",)).error
+    assert job.alter(1000, entity=("--user-defaults",)).code == 0
 
 
 @pytest.mark.parametrize("entity", [("--tenant", "shop"), ("--tenant-defaults",)])
@@ -140,39 +136,37 @@ def test_a_tenants_limit_is_compared_with_its_members_together_and_with_its_own_
 
     refused = job.alter(999, entity=entity)
 
-    assert "less than half of 2000, the highest minute of the last 15 of tenant 'shop'" in " ".join(
-        refused.stderr.replace("│", " ").split()
-    )
-    assert job.alter(1000, entity=entity).exit_code == 0
+    assert "less than half of 2000, the highest minute of the last 15 of tenant 'shop'" in refused.error
+    assert job.alter(1000, entity=entity).code == 0
 
 
 def test_a_tenants_usage_is_that_of_no_client(job: Job) -> None:
     job.used(2, 1e9, tenant="shop")
 
-    assert job.alter(1, entity=("--user-defaults",)).exit_code == 0
+    assert job.alter(1, entity=("--user-defaults",)).code == 0
 
 
 def test_without_a_table_it_says_that_no_usage_is_recorded_yet_and_goes_on(job: Job) -> None:
     result = job.alter(1)
 
-    assert (result.exit_code, job.quotas.version()) == (0, 1)
-    assert result.stderr.startswith("sluice: the limit is not compared with recent usage: no usage is recorded yet in ")
-    assert result.stderr.count("\n") == 1
+    assert (result.code, job.quotas.version()) == (0, 1)
+    assert result.error.startswith("sluice: the limit is not compared with recent usage: no usage is recorded yet in ")
+    assert result.error.count("\n") == 1
 
 
 @pytest.mark.parametrize("config", ["producer_byte_rates=1", "producer_byte_rate=-1"])
 def test_of_a_limit_that_is_refused_nothing_is_said_of_usage(job: Job, config: str) -> None:
     refused = job.run("--user", "alice", "--add-config", config)
 
-    assert refused.exit_code != 0
-    assert "recent usage" not in refused.stderr
+    assert refused.code != 0
+    assert "recent usage" not in refused.error
 
 
 @pytest.mark.parametrize("config", ["stored_bytes=1", "connection_count=2"])
 def test_what_has_no_usage_is_not_compared(job: Job, config: str) -> None:
     ended = job.run("--tenant-defaults", "--add-config", config)
 
-    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert (ended.code, ended.error) == (0, "")
 
 
 def test_a_table_that_cant_be_read_is_no_table_without_usage(job: Job) -> None:
@@ -182,8 +176,8 @@ def test_a_table_that_cant_be_read_is_no_table_without_usage(job: Job) -> None:
 
     result = job.alter(1)
 
-    assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
-    assert "can't be read" in result.stderr
+    assert (result.code, result.error.count("\n")) == (0, 1)
+    assert "can't be read" in result.error
 
 
 def test_an_empty_table_has_no_usage_yet(job: Job) -> None:
@@ -192,7 +186,7 @@ def test_an_empty_table_has_no_usage_yet(job: Job) -> None:
 
     result = job.alter(1)
 
-    assert (result.exit_code, result.stderr) == (
+    assert (result.code, result.error) == (
         0,
         "sluice: the limit is not compared with recent usage: no usage is recorded yet\n",
     )
@@ -210,7 +204,7 @@ def test_usage_that_ends_before_now_is_told(job: Job, minutes_ago: int, note: st
     """Whoever was charged last: the table is behind for all."""
     job.used(minutes_ago, 1.0, user="bob", quota="consumer_byte_rate")
 
-    assert job.alter(1).stderr == note
+    assert job.alter(1).error == note
 
 
 def test_old_usage_that_is_compared_still_needs_a_yes(job: Job) -> None:
@@ -218,5 +212,5 @@ def test_old_usage_that_is_compared_still_needs_a_yes(job: Job) -> None:
 
     refused = job.alter(999)
 
-    assert (refused.exit_code, job.quotas.version()) == (2, 0)
-    assert "until 7 minutes ago" in refused.stderr
+    assert (refused.code, job.quotas.version()) == (2, 0)
+    assert "until 7 minutes ago" in refused.error

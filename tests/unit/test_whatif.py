@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
 from sluice.cli.whatif import client_json
-from sluice.insight.errors import NoTableError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif import replay as replay_module
 from sluice.insight.whatif.recording import Recording, decided_order, independent_by
@@ -34,7 +31,7 @@ from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind, Quota
 from sluice.state.quotas.resolution import Quotas
 from tests import strategies
 from tests.builders import Json
-from tests.commands import Sluice
+from tests.commands import Sluice, invoke
 from tests.recorded import SETTINGS, START_MS, event, simulated, write_decisions
 
 ALICE = QuotaEntity(user="alice")
@@ -435,7 +432,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def test_the_command_shows_clients_by_how_much_their_waits_change(command: list[str]) -> None:
-    found = json.loads(CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False).stdout)
+    found = json.loads(invoke(*command, "--json").output)
 
     assert [(client["user"], client["requests"], client["not_sent"]) for client in found["clients"]] == [
         ("alice", 120, 0),
@@ -448,20 +445,20 @@ def test_the_command_shows_clients_by_how_much_their_waits_change(command: list[
 
 
 def test_hostile_names_are_escaped_in_the_table(command: list[str]) -> None:
-    out = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+    out = invoke(*command).output
 
     assert "\x1b" not in out
     assert r"\x1b[2Jbob | app" in out
 
 
 def test_a_span_without_decisions_has_no_clients(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--from", "2026-01-01", "--to", "2026-01-02"], catch_exceptions=False)
+    shown = invoke(*command, "--from", "2026-01-01", "--to", "2026-01-02").output
 
-    assert result.stdout.splitlines()[-1].split() == ["all", "0", "clients", "0", "0", "0", "0.0", "0.0", "0"]
+    assert shown.splitlines()[-1].split() == ["all", "0", "clients", "0", "0", "0", "0.0", "0.0", "0"]
 
 
 def test_a_client_can_be_asked_for(command: list[str]) -> None:
-    found = json.loads(CliRunner().invoke(app, [*command, "--json", "--client", "alice"]).stdout)
+    found = json.loads(invoke(*command, "--json", "--client", "alice").output)
 
     assert [client["user"] for client in found["clients"]] == ["alice"]
 
@@ -470,7 +467,7 @@ def test_steps_go_from_the_limits_in_force_to_those_of_the_file(command: list[st
     """Each step throttles more."""
     QuotasTable(str(tmp_path / "quotas")).create([limit(4000.0, EVERYBODY)], "test", datetime.now(UTC))
 
-    found = json.loads(CliRunner().invoke(app, [*command, "--json", "--steps", "3"], catch_exceptions=False).stdout)
+    found = json.loads(invoke(*command, "--json", "--steps", "3").output)
 
     assert [step["limits"] for step in found["steps"]] == [
         [f"the default user-principal: producer_byte_rate {value}.0"] for value in (3000, 2000, 1000)
@@ -485,7 +482,7 @@ def test_steps_are_a_narrow_table_however_many_quotas_the_file_has(command: list
     """The limits have a table of their own, of those that change."""
     QuotasTable(str(tmp_path / "quotas")).create([limit(4000.0, EVERYBODY)], "test", datetime.now(UTC))
 
-    lines = CliRunner().invoke(app, [*command, "--steps", "3"], catch_exceptions=False).stdout.splitlines()
+    lines = invoke(*command, "--steps", "3").output.splitlines()
 
     heading = next(number for number, line in enumerate(lines) if line.startswith("step"))
     assert re.split(" {2,}", lines[heading]) == ["step", "throttled", "minutes waited", "clients throttled"]
@@ -496,9 +493,9 @@ def test_steps_are_a_narrow_table_however_many_quotas_the_file_has(command: list
 
 
 def test_a_client_that_sent_nothing_is_said(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [*command, "--client", "app"], catch_exceptions=False)
+    said = invoke(*command, "--client", "app").error
 
-    assert "sluice: nobody of these names sent anything; --client /NAME is a client-id without a user" in result.stderr
+    assert "sluice: nobody of these names sent anything; --client /NAME is a client-id without a user" in said
 
 
 def test_a_quota_that_is_not_in_force_yet_is_not_stepped() -> None:
@@ -527,9 +524,6 @@ def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Pat
     """Also if another process finds it."""
     (tmp_path / "settings.yaml").write_text(f"delta: {{decisions: {tmp_path / 'nowhere'}}}\n")
 
-    result = CliRunner().invoke(app, [*command, "--processes", processes])
+    said = invoke(*command, "--processes", processes, code=1).error
 
-    assert isinstance(result.exception, NoTableError)
-    assert str(result.exception).startswith(
-        f"nothing is recorded yet: there is no table for decisions ({tmp_path / 'nowhere'}); "
-    )
+    assert f"nothing is recorded yet: there is no table for decisions ({tmp_path / 'nowhere'}); " in said
