@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, is_hypothesis_test
 from hypothesis import settings as hypothesis_settings
 
 from sluice.cli import options
@@ -28,10 +28,6 @@ from tests.integration.job_process import QUICK_JAVA
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What an example takes depends on what else runs.
-hypothesis_settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-hypothesis_settings.load_profile("busy machine")
-
 LONG = Path(__file__).parent / "long"
 """The tests of ./scripts/test-long; a test elsewhere joins them by the mark `long`."""
 
@@ -42,21 +38,36 @@ These groups begin first, because they take the longest.
 """
 
 
-def pytest_configure() -> None:
-    """A shell that starts the tests in the background makes them ignore SIGINT, and so all that they start."""
+EXAMPLES, LONG_EXAMPLES = 50, 300
+"""Examples that Hypothesis draws for a property, which ./scripts/test and ./scripts/test-long both test."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples of properties; and a shell that starts the tests in the background makes them ignore SIGINT.
+
+    Then all that they start would ignore it, too.
+    """
+    hypothesis_settings.register_profile(
+        "lane",
+        max_examples=LONG_EXAMPLES if config.getoption("--long") else EXAMPLES,
+        deadline=None,  # what an example takes depends on what else runs
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    hypothesis_settings.load_profile("lane")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook, too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests, or with `--long` all others; and give each test its group, the longest groups first.
+    """Leave out the long tests, or with `--long` all others but properties; and give each test its group.
 
-    A group runs in one process (`--dist loadgroup`): all tests with one of the SHARED fixtures, or those of one file.
+    The longest groups are the first. A group runs in one process (`--dist loadgroup`): all tests with one of the SHARED
+    fixtures, or those of one file.
     """
-    wanted = config.getoption("--long")
-    config.hook.pytest_deselected(items=[item for item in items if _is_long(item) != wanted])
-    items[:] = [item for item in items if _is_long(item) == wanted]
+    is_wanted = _is_long_or_property if config.getoption("--long") else _is_quick
+    config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
+    items[:] = filter(is_wanted, items)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=_turn)
@@ -82,8 +93,12 @@ def _no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(options.CONFIG_VARIABLE, raising=False)
 
 
-def _is_long(item: pytest.Item) -> bool:
-    return _is_marked(item, "long") or item.path.parent == LONG
+def _is_quick(item: pytest.Item) -> bool:
+    return not (_is_marked(item, "long") or item.path.parent == LONG)
+
+
+def _is_long_or_property(item: pytest.Item) -> bool:
+    return not _is_quick(item) or is_hypothesis_test(getattr(item, "obj", None))
 
 
 def _is_marked(item: pytest.Item, name: str) -> bool:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.quotas.entry import QuotaEntry
@@ -31,7 +31,6 @@ def all_bits(balances: Balances) -> dict[str, list[bytes]]:
     return bits(*decode(balances.pages.values(), balances.origin.pages))
 
 
-@settings(deadline=None)
 @given(charge_list=charges, before=st.integers(1, 9), after=st.integers(1, 9))
 def test_a_file_imported_with_another_page_count_has_every_counter_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory, charge_list: list[PageCharge], before: int, after: int
@@ -51,7 +50,6 @@ def test_a_file_imported_with_another_page_count_has_every_counter_bit_for_bit(
     assert imported.origin.pages == after
 
 
-@settings(deadline=None)
 @given(
     stream=st.lists(strategies.events(), max_size=30),
     cut=st.integers(0, 30),

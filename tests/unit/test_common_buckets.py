@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.configs.settings import load_settings
@@ -189,7 +189,6 @@ calls_of = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(calls_of, limits, limits, limits)
 def test_all_decide_as_two_buckets_that_are_asked_before_one_is_charged(
     calls: list[Call], of_tenant: float, of_member: float, of_users: float

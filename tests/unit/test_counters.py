@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.columns import columns_of, concatenate, counters_from
@@ -71,7 +71,6 @@ def everything(counters: EntityCounters) -> str:
     return repr((sorted(rates.items()), others))
 
 
-@settings(max_examples=150)
 @given(batches=micro_batches, quota=strategies.quota_settings, together=st.integers(1, 4))
 def test_many_entities_together_give_the_same_as_one_by_one(
     batches: list[dict[str, list[Row]]], quota: QuotaSettings, together: int
@@ -174,7 +173,6 @@ def hot_rows(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-@settings(max_examples=150)
 @given(before=st.lists(requests, max_size=6), rows=hot_rows(), quota=strategies.quota_settings)
 def test_a_hot_counter_is_charged_in_runs_as_row_by_row(
     before: list[Row], rows: list[Row], quota: QuotaSettings

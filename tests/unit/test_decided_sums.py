@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice import Mutation, Request, TopicPartition
@@ -85,7 +85,6 @@ CHARGED = st.tuples(
 
 
 @given(st.lists(st.lists(CHARGED, min_size=1, max_size=8), min_size=1, max_size=12), st.sampled_from([PRODUCE, FETCH]))
-@settings(max_examples=300, deadline=None)
 def test_shares_from_sums_are_those_from_each_decision(
     batches: Sequence[Sequence[tuple[str | None, int, float, int | None]]], kind: QuotaKind
 ) -> None:
@@ -298,7 +297,6 @@ def random_request(draw: random.Random, at_ms: int, users: int) -> Request:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 40, 200]))
-@settings(max_examples=150, deadline=None)
 def test_the_sums_of_the_job_are_those_of_its_decisions(seed: int, users: int, requests: int) -> None:
     """Whichever way adds a charge: as text, without an object for it, or with one."""
     draw = random.Random(seed)

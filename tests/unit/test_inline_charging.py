@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice import Answer, Gateway, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
@@ -809,7 +809,6 @@ STEP = st.tuples(
 
 
 @given(st.lists(STEP, max_size=25))
-@settings(max_examples=50, deadline=None)
 def test_once_all_is_decided_gateways_agree_on_what_was_charged(
     two_gateways: GatewayLoop, steps: list[tuple[int, str, int, int]]
 ) -> None:

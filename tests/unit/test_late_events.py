@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.counter import Charge, Outcome
@@ -54,7 +54,6 @@ sendings = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(skews_ms=skews, sent=sendings, kind=st.sampled_from([BYTES, QuotaKind.REQUEST_PERCENTAGE]))
 @pytest.mark.parametrize("together", [1, ONE_BY_ONE])
 def test_the_rate_has_all_events_whose_times_lie_in_the_newest_window(
@@ -73,7 +72,6 @@ def test_the_rate_has_all_events_whose_times_lie_in_the_newest_window(
         assert outcome.rate * longest_s >= inside * (1 - 1e-12) - 1e-9
 
 
-@settings(max_examples=200)
 @given(skews_ms=skews, sent=sendings)
 @pytest.mark.parametrize("together", [1, ONE_BY_ONE])
 def test_late_events_are_charged_as_at_the_newest_time(

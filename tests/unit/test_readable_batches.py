@@ -4,7 +4,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 from kafka.errors import CorruptRecordError
@@ -68,7 +68,6 @@ def test_headers_are_of_no_interest() -> None:
     st.integers(0, 2**40),
     st.sampled_from([0, GZIP]),
 )
-@settings(max_examples=50)
 def test_records_are_read_as_the_client_library_reads_them(
     pairs: list[tuple[bytes | None, bytes | None]], first_offset: int, codec: int
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.configs.settings import Settings
@@ -39,7 +39,6 @@ def by_id(records: list[OutputRecord]) -> dict[Any, Any]:
     return answers
 
 
-@settings(max_examples=200)
 @given(
     stream=st.lists(strategies.events(), max_size=30),
     cuts=st.sets(st.integers(0, 30)),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sluice.cli.whatif import client_json
@@ -112,7 +112,6 @@ def reported_ms(outcome: Outcome) -> int:
 # --- what is decided ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(
     stream=st.lists(strategies.events(), min_size=1, max_size=20),
     entries=strategies.quota_entries,
@@ -375,7 +374,6 @@ def test_a_client_alone_fares_as_among_all(busy_table: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=25)
 def test_clients_that_would_not_wait_are_counted_as_a_replay_has_them(data: st.DataObject) -> None:
     """Counts and replays together are those of a replay of all: with waits of then, fetches, time and mutations."""
     sizes = data.draw(st.lists(st.integers(0, 20_000), min_size=1, max_size=60))
