@@ -945,15 +945,11 @@ def test_properties_may_pass_anything_to_the_plugins_kafka_clients(java: JavaCas
     assert java.answer("settings", {"properties": asked}) is None
 
 
-def test_the_same_sources_make_the_same_jar(tmp_path: Path) -> None:
+def test_the_same_sources_make_the_same_jar_and_one_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
     first, second = (build_plugin(BROKER_JARS.paths(), tmp_path / name) for name in ("first", "second"))
-    assert first.read_bytes() == second.read_bytes()
-
-
-def test_a_jar_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
-    build_plugin(BROKER_JARS.paths(), tmp_path)
-    jar = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda _: ["no-such-javac"])
-    assert jar == tmp_path / JAR_NAME
+    again = build_plugin(BROKER_JARS.paths(), tmp_path / "first", compiler=lambda _: ["no-such-javac"])
+    assert first.read_bytes() == second.read_bytes() == again.read_bytes()
+    assert again == tmp_path / "first" / JAR_NAME
 
 
 @pytest.mark.parametrize("comment", [None, b"0" * 64], ids=["cut short", "of other sources"])

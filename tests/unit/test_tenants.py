@@ -505,29 +505,30 @@ def test_an_import_of_tenants_asks_first(table: list[str], tmp_path: Path) -> No
     assert lines("tenants", "import", file, "--prune", "--yes", *by) == [*changes, "Quotas are now at version 2."]
 
 
-def test_ten_thousand_tenants_are_imported_in_seconds(table: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("tenants", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_tenants_are_imported_in_2_ms_each(table: list[str], tmp_path: Path, tenants: int) -> None:
     """Each with a glob, two users and a limit; an import without a tenant removes it with --prune."""
     file = tmp_path / "tenants.yaml"
     file.write_text(
         "".join(
             f"- {{tenant: t{number}, users: [t{number}-*, u{number}, v{number}],"
             f" quotas: {{producer_byte_rate: {number + 1}}}}}\n"
-            for number in range(10_000)
+            for number in range(tenants)
         )
     )
     start = time.process_time()
 
     lines("tenants", "import", file, "--yes", "--as", "carol", *table)
 
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 0.002 * tenants
     entries = QuotasTable(table[1]).entries()
-    assert len(entries) == 40_000
+    assert len(entries) == 4 * tenants
     start = time.process_time()
     quotas = Quotas(entries)
-    for number in range(10_000):
+    for number in range(tenants):
         (found,) = quotas.resolve_all(PRODUCE, f"t{number}-new", "app")
         assert found.limit == number + 1
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 0.001 * tenants
     file.write_text("[{tenant: t1, users: [u1]}]")
     lines("tenants", "import", file, "--prune", "--yes", "--as", "carol", *table)
     assert QuotasTable(table[1]).entries() == [member("t1", user="u1")]
