@@ -582,7 +582,7 @@ def check_sizing(settings: Settings) -> str:
     tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
     workers = "batched" if are_batched(settings.enforce.batched_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
-    return found if first_pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"
+    return found if first_pages == wanted else f"{found}; `sluice state import` moves the balances to {wanted} pages"
 
 
 CHECKS_OF_JOB: Sequence[tuple[str, Callable[[Settings], str]]] = (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("counter", "quota", "rate", "limit", "tokens", "wait ms", "last charged s before")
 
-app = command_group("Export, import and reshard the balances, while no job runs.")
+app = command_group("Export and import the balances, while no job runs.")
 
 
 @app.callback()
@@ -82,7 +82,8 @@ def import_state(
             f"{file}: was exported with {difference}; set it back: balances can move to other pages, not to other"
             " windows or another topic"
         )
-    balances = balances.resharded(new_pages(settings))
+    pages = new_pages(settings)
+    balances = balances.resharded(pages)
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     if not checkpoint.is_new():
         raise CheckpointError(
@@ -91,40 +92,10 @@ def import_state(
         )
     with locked(checkpoint):
         store_imported(checkpoint, balances)
-    typer.echo(f"imported {balances.entities()} entities into {_place(settings)}; {_next_run(balances)}")
-
-
-@app.command("reshard")
-def reshard_state(config: ConfigOption = None) -> None:
-    """Move the balances to another page count.
-
-    Stop the job with SIGTERM, change state.pages or enforce.shuffle_partitions, run this, start the job. The old
-    checkpoint is kept under another name. If this is interrupted, run it again.
-    """
-    settings = job_settings(config)
-    from sluice.streaming.balances.reshard import finish_reshard, reshard_checkpoint
-
-    if finish_reshard(settings):
-        typer.echo(f"finished the reshard that was interrupted: {settings.enforce.checkpoint} is ready for sluice run")
-        return
-    done = reshard_checkpoint(settings)
-    if done is None:
-        typer.echo(f"nothing to change: the balances are in {_place(settings)} already, with its shuffle partitions")
-        return
     typer.echo(
-        f"moved {done.balances.entities()} entities from {done.pages_before} pages to {_place(settings)};"
-        f" {_next_run(done.balances)}; the old checkpoint is kept as {done.kept}"
+        f"imported {balances.entities()} entities into {pages} pages in {settings.enforce.checkpoint};"
+        f" the next sluice run goes on at {_position(balances)}"
     )
-
-
-def _place(settings: Settings) -> str:
-    from sluice.streaming.checkpoint.origin import new_pages
-
-    return f"{new_pages(settings)} pages in {settings.enforce.checkpoint}"
-
-
-def _next_run(balances: "Balances") -> str:
-    return f"the next sluice run goes on at {_position(balances)}"
 
 
 def _position(balances: "Balances") -> str:

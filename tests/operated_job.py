@@ -34,7 +34,6 @@ from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.balances.extract import stored_balances
 from sluice.streaming.balances.file import read_balances, write_balances
 from sluice.streaming.balances.imported import read_imported_start, store_imported
-from sluice.streaming.balances.reshard import reshard_checkpoint
 from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin, job_identity, with_pages
@@ -510,12 +509,6 @@ class Cluster:
         else:
             self.set("delta", quotas=self._new_name(self.settings.delta.quotas))
         QuotasTable(self.settings.delta.quotas).create(entries, "seed", date(self.kafka.now_ms))
-
-    def reshard(self, pages: int) -> None:
-        """Go on with another number of pages."""
-        self.stop()
-        self.set("state", pages=pages)
-        reshard_checkpoint(self.settings)
 
     def export_and_import(self, pages: int) -> None:
         """Go on in a new checkpoint with the balances of the old one."""

@@ -8,7 +8,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.checkpoint.folder import ORIGIN, Checkpoint
+from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 
 QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
@@ -21,19 +21,6 @@ def assert_the_quotas_table_is_altered(url: str) -> None:
 
     table.create([QUOTA], "test", datetime.now(UTC))
     assert QuotasTable(table.path).entries() == [QUOTA]
-
-
-def assert_a_checkpoint_is_moved_and_cleared(checkpoint: Checkpoint) -> None:
-    """As `sluice state reshard` does."""
-    checkpoint.spark.write("offsets/0", b"content")
-    checkpoint.sluice.write(ORIGIN, b"origin")
-    moved = checkpoint.with_suffix(".old")
-    checkpoint.move(moved)
-
-    assert checkpoint.is_new()
-    assert (moved.spark.read("offsets/0"), moved.sluice.read(ORIGIN)) == (b"content", b"origin")
-    moved.clear()
-    assert moved.is_new()
 
 
 def assert_storage_that_does_not_answer_is_an_error(checkpoint: Checkpoint, reason: str = "") -> None:

@@ -85,8 +85,8 @@ class Operator:
     def act(self, rate_per_s: float, pause_s: float) -> str:
         """Do something under load; returns what it was."""
         actions = [
-            self.kill, self.back_up, self.alter_quotas, self.move_quotas, self.reshard, self.move_balances,
-            self.make_topic_again, *[self.restore] * (2 if self._backups else 0),
+            self.kill, self.back_up, self.alter_quotas, self.move_quotas, self.move_balances, self.make_topic_again,
+            *[self.restore] * (2 if self._backups else 0),
         ]  # fmt: skip
         action, number = self._chance.choice(actions), next(self._numbers)
         load = LoadGenerator(seed=number, clients=20, bad_share=0.01)
@@ -146,25 +146,17 @@ class Operator:
         self._rig.start()
         return "quotas table made anew"
 
-    def reshard(self) -> str:
-        """Other pages, by the command."""
-        pages = self._chance.choice([16, 64, 256])
-        self._rig.stop()
-        self._change(state={"pages": pages})
-        self._state("reshard")
-        self._rig.start()
-        return f"reshard to {pages} pages"
-
     def move_balances(self) -> str:
-        """Export and import into a new checkpoint, by the commands."""
+        """Export and import into a new checkpoint with other pages, by the commands."""
         file = self._rig.folder / f"balances-{next(self._numbers)}"
         self._rig.stop()
         self._state("export", file)
-        self._change(enforce={"checkpoint": self._new_place("enforce")})
+        pages = self._chance.choice([16, 64, 256])
+        self._change(enforce={"checkpoint": self._new_place("enforce")}, state={"pages": pages})
         self._state("import", file)
         self._backups.clear()
         self._rig.start()
-        return "balances exported and imported"
+        return f"balances exported, and imported into {pages} pages"
 
     def make_topic_again(self) -> str:
         """The requests topic deleted and created, once all requests have their rows, and a new checkpoint."""

@@ -129,10 +129,6 @@ class Checkpoint:
         """The file that a process locks while it works on a local checkpoint."""
         return Path(self.location) / _SLUICE / _LOCK
 
-    def with_suffix(self, suffix: str) -> "Checkpoint":
-        """The checkpoint in the same folder whose name has this suffix added."""
-        return Checkpoint(self.location + suffix)
-
     def is_new(self) -> bool:
         """True if neither Spark nor Sluice keeps anything in the checkpoint yet; a lock doesn't count."""
         return all(entry.base_name == _LOCK for entry in self._files())
@@ -140,31 +136,6 @@ class Checkpoint:
     def size_bytes(self) -> int:
         """The size of all files in it; 0 for a new one."""
         return sum(entry.size or 0 for entry in self._files())
-
-    def move(self, target: "Checkpoint") -> None:
-        """Rename the checkpoint, in one step but on S3, where each file is copied. Raises CheckpointError."""
-        filesystem, folder = _opened(self.location)
-        destination = _opened(target.location)[1]
-        try:
-            if not is_s3(self.location):
-                filesystem.move(str(folder), str(destination))
-                return
-            files = [PurePosixPath(entry.path) for entry in self._files()]
-            for file in sorted(files, key=lambda file: file.name == ORIGIN):
-                filesystem.copy_file(str(file), str(destination / file.relative_to(folder)))
-            self.sluice.remove(ORIGIN)
-            self.clear()
-        except (OSError, NotImplementedError) as error:
-            raise CheckpointError(
-                f"{self.location} can't be renamed ({error}); name a new enforce.checkpoint, and use `sluice state"
-                " export` with the old and `sluice state import` with the new one"
-            ) from error
-
-    def clear(self) -> None:
-        """Remove the checkpoint with everything in it, if it exists."""
-        filesystem, folder = _opened(self.location)
-        if filesystem.get_file_info(str(folder)).type is fs.FileType.Directory:
-            filesystem.delete_dir(str(folder))
 
     def _files(self) -> list[fs.FileInfo]:
         filesystem, folder = _opened(self.location)

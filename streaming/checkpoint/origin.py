@@ -44,10 +44,6 @@ def grown_pages(pages: int, first_pages: int, entities: int) -> int:
     return pages
 
 
-PREPARED_SUFFIX = ".resharded"
-"""Suffix of the new checkpoint's name while `sluice state reshard` prepares it."""
-
-
 class Origin(msgspec.Struct, frozen=True):
     """The settings a checkpoint was created with. State created with other settings can't be used."""
 
@@ -93,13 +89,12 @@ def check_origin(checkpoint: Checkpoint, settings: Settings) -> None:
     """Record the settings of a new checkpoint. Raises CheckpointError if an old one was made with other settings."""
     stored = read_origin(checkpoint)
     if stored is None:
-        _check_not_between(checkpoint)
         write_origin(checkpoint, Origin.of(settings))
         return
     difference = stored.difference(settings)
     if difference is not None:
         way_on = (
-            "run `sluice state reshard`, which keeps the balances"
+            "name a new enforce.checkpoint (`sluice state export` and `import` move the balances)"
             if stored.pages != new_pages(settings)
             else "name a new enforce.checkpoint (balances start from zero)"
         )
@@ -133,14 +128,6 @@ def write_origin(checkpoint: Checkpoint, origin: Origin) -> None:
     checkpoint.sluice.write(ORIGIN, msgspec.json.encode(origin))
 
 
-def _check_not_between(checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError if a reshard moved the old checkpoint away and did not move the new one in yet."""
-    if checkpoint.with_suffix(PREPARED_SUFFIX).sluice.read(ORIGIN) is not None:
-        raise CheckpointError(
-            f"`sluice state reshard` of {checkpoint.location} was interrupted; run it again to finish it"
-        )
-
-
 _FILE = "job.json"
 
 
@@ -158,13 +145,6 @@ def job_identity(checkpoint: Checkpoint) -> JobIdentity:
         identity = JobIdentity(secrets.token_hex(8), now_ms())
         _write(checkpoint, identity)
     return identity
-
-
-def keep_job_identity(source: Checkpoint, target: Checkpoint) -> None:
-    """Give `target`, which takes the place of `source`, the same identity. Raises CheckpointError."""
-    identity = _read(source)
-    if identity is not None:
-        _write(target, identity)
 
 
 _TOPIC_FILE = "requests_topic.json"

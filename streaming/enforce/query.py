@@ -161,7 +161,7 @@ class EnforceQuery(GatedQuery):
             return grown
         if not self._told_of_pages:
             self._told_of_pages = True
-            told = "%d shuffle partitions can't split %d pages; state.pages = %d and `sluice state reshard` make more"
+            told = "%d shuffle partitions can't split %d pages; `sluice state import` moves the balances to %d"
             log.warning(told, partitions, pages, grown)
         return pages
 

@@ -140,12 +140,6 @@ def _check_refuses(checkpoint: Checkpoint, create: CreateFile, number: int) -> N
         )
 
 
-def keep_epoch(source: Checkpoint, target: Checkpoint) -> None:
-    """Let the epochs of `target`, which takes the place of `source`, go on from there. Raises CheckpointError."""
-    if known := _numbers(source):
-        target.sluice.write(_name(known[-1]), b"")
-
-
 def _numbers(checkpoint: Checkpoint) -> list[int]:
     return sorted(int(name) for name in checkpoint.sluice.names(_FOLDER) if name.isdecimal())
 

@@ -19,7 +19,6 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.leadership.leader_epochs import file_creator, new_epoch
 from tests.shared_storage import (
     QUOTA,
-    assert_a_checkpoint_is_moved_and_cleared,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
 )
@@ -65,10 +64,6 @@ def test_a_process_that_has_read_can_be_forked(checkpoint: Checkpoint) -> None:
         assert forked.exitcode == 0
     finally:
         forked.kill()
-
-
-def test_a_checkpoint_is_moved_and_cleared(checkpoint: Checkpoint) -> None:
-    assert_a_checkpoint_is_moved_and_cleared(checkpoint)
 
 
 def test_snapshots_of_quotas_are_read_where_another_process_wrote_them(checkpoint: Checkpoint) -> None:

@@ -31,7 +31,6 @@ from tests.commands import run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.shared_storage import (
     QUOTA,
-    assert_a_checkpoint_is_moved_and_cleared,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
 )
@@ -76,14 +75,20 @@ def settings(store: ObjectStore, folder: str, tmp_path: Path) -> Settings:
 
 
 def job_on(
-    store: ObjectStore, folder: str, tmp_path: Path, broker: str, profile: str = "default", **sections: Json
+    store: ObjectStore,
+    folder: str,
+    tmp_path: Path,
+    broker: str,
+    profile: str = "default",
+    name: str = "enforce",
+    **sections: Json,
 ) -> JobProcess:
     delta = {name: f"{folder}/delta/{name}" for name in TABLES}
     return JobProcess(
         tmp_path / "job",
         broker,
         QUOTAS,
-        enforce={"checkpoint": f"{folder}/checkpoints/enforce"},
+        enforce={"checkpoint": f"{folder}/checkpoints/{name}"},
         audit={"checkpoint": f"{folder}/checkpoints/audit"} | AUDITED,
         delta=delta,
         **store.settings(profile),
@@ -141,9 +146,10 @@ def test_balances_move_to_other_pages_there(store: ObjectStore, folder: str, tmp
         job.answered(20)
         job.stop()
 
-        job = job_on(store, folder, tmp_path, kafka_broker, state={"pages": 7})
-        resharded = run_sluice("state", "reshard", "--config", job.settings_file)
-        assert "moved 1 entities from 256 pages to 7 pages" in resharded.output, resharded.error
+        assert run_sluice("state", "export", tmp_path / "balances", "--config", job.settings_file).code == 0
+        job = job_on(store, folder, tmp_path, kafka_broker, name="other", state={"pages": 7})
+        imported = run_sluice("state", "import", tmp_path / "balances", "--config", job.settings_file)
+        assert "imported 1 entities into 7 pages" in imported.output, imported.error
         job.start()
         job.publish(EVENTS)
         job.answered(40)
@@ -151,7 +157,6 @@ def test_balances_move_to_other_pages_there(store: ObjectStore, folder: str, tmp
         job.stop()
 
     assert len({decision["decision_id"] for decision in job.decisions()}) == 40
-    assert not Checkpoint(f"{job.settings.enforce.checkpoint}.before-reshard-1").is_new()
 
 
 def refusal(job: JobProcess) -> str:
@@ -246,12 +251,6 @@ def test_files_are_there_once_written_replaced_in_one_step_and_gone_once_removed
     files.remove("a.json")
     files.remove("a.json")
     assert files.read("a.json") is None
-    checkpoint.clear()
-    assert checkpoint.is_new()
-
-
-def test_a_checkpoint_is_moved_and_cleared(settings: Settings) -> None:
-    assert_a_checkpoint_is_moved_and_cleared(Checkpoint(settings.enforce.checkpoint))
 
 
 def hadoop_settings(java: Any, settings: Settings) -> Any:

@@ -69,36 +69,32 @@ def test_debts_move_to_another_checkpoint(kafka_broker: str, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: str, tmp_path: Path) -> None:
-    """8 pages, resharded to 200, exported and imported into 3: one decision a request, the ones of `simulate`."""
+    """8 pages, exported and imported into 200, and then into 3: one decision a request, the ones of `simulate`."""
     folder = tmp_path / "moved"
     job = job_with(folder, kafka_broker, "first", pages=8, shuffle_partitions=2)
     ensure_topics(job.settings.topics, job.settings.kafka)
     topics, requests = job.settings.topics, requests_of(time.time_ns() // 1_000_000)
     job.start()
-    assert "is in use by a job" in state(job, "reshard").error
+    assert "is in use by a job" in state(job, "export", folder / "early").error
     job.publish(requests)
     answered = job.stop_after_a_micro_batch(len(requests))
 
-    job = job_with(folder, kafka_broker, "first", pages=200, shuffle_partitions=1)
-    resharded = state(job, "reshard")
-    assert f"from 8 pages to 200 pages in {folder / 'first'}" in resharded.output, resharded.error
-    assert f"goes on at {topics.requests} 0:{answered};" in resharded.output
-    job.start()
-    answered = job.stop_after_a_micro_batch(len(requests))
-
-    exported = state(job, "export", folder / "balances")
-    assert exported.output.startswith("exported "), exported.error
-    job = job_with(folder, kafka_broker, "second", pages=3, shuffle_partitions=2)
-    imported = state(job, "import", folder / "balances")
-    assert f"goes on at {topics.requests} 0:{answered}\n" in imported.output, imported.error
-    job.start()
+    for name, pages, partitions in (("second", 200, 1), ("third", 3, 2)):
+        exported = state(job, "export", folder / f"balances-{name}")
+        assert exported.output.startswith("exported "), exported.error
+        job = job_with(folder, kafka_broker, name, pages=pages, shuffle_partitions=partitions)
+        imported = state(job, "import", folder / f"balances-{name}")
+        assert f" into {pages} pages in {folder / name};" in imported.output, imported.error
+        assert f"goes on at {topics.requests} 0:{answered}\n" in imported.output
+        job.start()
+        if name == "second":
+            answered = job.stop_after_a_micro_batch(len(requests))
     job.answered(len(requests))
     job.stop()
 
     found, decisions = reconcile(job.settings), job.decisions()
     assert (found.requests, found.simulated, found.answered) == (len(requests), True, True), str(found)
-    # A reshard keeps the job's id; another checkpoint has another.
-    assert len({decision["job_id"] for decision in decisions}) == 2
+    assert len({decision["job_id"] for decision in decisions}) == 3, "each checkpoint is another job's"
     last = [decision for decision in decisions if decision["request_id"].startswith("last ")]
     assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
 

@@ -10,12 +10,11 @@ import pytest
 
 from sluice.configs.settings import Settings
 from sluice.state.quotas.kinds import QuotaSettings, Window
-from sluice.streaming.balances.reshard import finish_reshard
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
-from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, Origin, check_origin, read_origin
+from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.leadership.leader_epochs import keep_epoch, new_epoch
+from sluice.streaming.leadership.leader_epochs import new_epoch
 from tests.builders import DEFAULTS
 
 
@@ -119,16 +118,6 @@ def test_an_epoch_that_no_driver_can_have_had_moves_none_and_is_said(
     assert "make the empty file 00000000000000001002 there" in caplog.text
 
 
-def test_a_resharded_checkpoint_goes_on_with_the_epochs_of_the_old_one(tmp_path: Path) -> None:
-    """It has the same job id, so that lower ones wouldn't count."""
-    old, resharded = Checkpoint((tmp_path / "old").as_uri()), Checkpoint((tmp_path / "new").as_uri())
-    new_epoch(old, old.sluice.create)
-    new_epoch(old, old.sluice.create)
-    keep_epoch(old, resharded)
-
-    assert new_epoch(resharded, resharded.sluice.create) == 3
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -191,18 +180,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="can't write"):
         Checkpoint(str(tmp_path / "file")).sluice.write("x", b"")
-
-
-def test_a_reshard_that_was_interrupted_while_files_were_copied_is_finished_and_loses_none(tmp_path: Path) -> None:
-    """As in an object store, where the files of a checkpoint come and go one by one."""
-    settings = settings_in(tmp_path / "enforce")
-    checkpoint = Checkpoint(settings.enforce.checkpoint)
-    prepared = checkpoint.with_suffix(PREPARED_SUFFIX)
-    check_origin(prepared, settings)
-    checkpoint.sluice.write("a.json", b"a piece")
-
-    assert finish_reshard(settings)
-
-    assert (read_origin(checkpoint), prepared.is_new()) == (Origin.of(settings), True)
-    assert checkpoint.with_suffix(".before-reshard-1").sluice.read("a.json") == b"a piece"
-    assert not finish_reshard(settings)

@@ -109,7 +109,7 @@ def test_a_checkpoint_with_few_pages_is_told_of_more(settings: Settings) -> None
     found = doctor.check_sizing(settings)
 
     assert found.startswith("32 pages; ")
-    assert found.endswith("; `sluice state reshard` moves the balances to 256 pages")
+    assert found.endswith("; `sluice state import` moves the balances to 256 pages")
 
     BatchLog(Checkpoint(settings.enforce.checkpoint)).begin(0, quota_version=0, now_ms=1, pages=512)
     assert doctor.check_sizing(settings).startswith("512 pages; "), "they were split since"

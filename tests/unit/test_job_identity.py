@@ -11,7 +11,7 @@ import pytest
 from sluice.kafka_io import topic_reader
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.origin import JobIdentity, job_identity, keep_job_identity
+from sluice.streaming.checkpoint.origin import JobIdentity, job_identity
 from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings, Planner
@@ -37,14 +37,6 @@ def test_a_restart_keeps_the_id_and_another_checkpoint_has_another(tmp_path: Pat
 
     assert job_identity(checkpoint(tmp_path)) == made
     assert job_identity(checkpoint(tmp_path, "other")).job_id != made.job_id
-
-
-def test_the_checkpoint_that_replaces_another_has_its_id(tmp_path: Path) -> None:
-    made = job_identity(checkpoint(tmp_path))
-
-    keep_job_identity(checkpoint(tmp_path), checkpoint(tmp_path, "resharded"))
-
-    assert job_identity(checkpoint(tmp_path, "resharded")) == made
 
 
 def test_a_damaged_identity_is_named(tmp_path: Path) -> None:

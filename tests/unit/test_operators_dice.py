@@ -168,12 +168,6 @@ class OperatedJob(RuleBasedStateMachine):
         self._go_on()
 
     @rule(pages=pages)
-    def reshard(self, pages: int) -> None:
-        """Another release wants other pages."""
-        self.cluster.reshard(pages)
-        self.settle()
-
-    @rule(pages=pages)
     def export_and_import(self, pages: int) -> None:
         """The balances move to a new checkpoint."""
         self.cluster.export_and_import(pages)

@@ -10,11 +10,10 @@ from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.codec import decode
 from sluice.streaming.balances.file import Balances, read_balances, write_balances
-from sluice.streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
+from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin
-from sluice.streaming.errors import CheckpointError
 from tests.commands import Ended, Sluice
 from tests.stored_pages import stored
 
@@ -103,67 +102,6 @@ def test_balances_that_were_imported_and_not_used_yet_can_be_exported_again(plac
     assert read_balances(again).offsets == {0: 17, 1: 4}
 
 
-def test_a_reshard_keeps_the_old_checkpoint_and_prints_its_name(place: Place) -> None:
-    """And may be done again."""
-    place.state("import", place.file)
-
-    for pages, kept in ((5, ".before-reshard-1"), (3, ".before-reshard-2")):
-        place.use(pages)
-        code, output, _ = place.state("reshard")
-
-        kept_checkpoint = place.checkpoint.location + kept
-        assert (code, output.count("\n")) == (0, 1)
-        assert f" pages to {pages} pages in " in output
-        assert output.endswith(f"the old checkpoint is kept as {kept_checkpoint}\n")
-        assert read_imported_start(Checkpoint(kept_checkpoint)) is not None
-        check_origin(place.checkpoint, place.settings)
-        assert imported_entities(place.settings, pages) == 20
-
-
-def test_a_reshard_with_nothing_to_change_changes_nothing(place: Place) -> None:
-    """Neither the checkpoint of an import nor one whose micro-batches ran with the partitions of the settings."""
-    place.state("import", place.file)
-    for enforce in ({}, {"shuffle_partitions": 3}):
-        place.use(8, enforce={"checkpoint": place.checkpoint.location, **enforce})
-        code, output, _ = place.state("reshard")
-
-        assert (code, output.count("\n")) == (0, 1)
-        assert output.startswith("nothing to change: the balances are in 8 pages in ")
-        assert not Path(place.checkpoint.location + ".before-reshard-1").exists()
-        plan_batch(place, b'{"conf": {"spark.sql.shuffle.partitions": "3"}}')
-        place.checkpoint.spark.write("commits/0", b"v1\n{}")
-        for partition in range(3):
-            place.checkpoint.spark.write(f"state/0/{partition}/1.changelog", b"state")
-        BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
-
-
-def test_a_reshard_cut_short_between_old_and_new_is_finished_by_the_next_one(place: Place) -> None:
-    """Meanwhile the job doesn't start from zero."""
-    place.use(pages=5)
-    balances = read_balances(place.file).resharded(5)
-    store_imported(place.checkpoint.with_suffix(".resharded"), balances)
-
-    with pytest.raises(CheckpointError, match="was interrupted; run it again"):
-        check_origin(place.checkpoint, place.settings)
-    code, output, _ = place.state("reshard")
-
-    assert (code, output.split(":")[0]) == (0, "finished the reshard that was interrupted")
-    check_origin(place.checkpoint, place.settings)
-    assert imported_entities(place.settings, 5) == 20
-
-
-def test_a_reshard_cut_short_while_it_prepared_begins_anew(place: Place) -> None:
-    """Nothing of the half-prepared checkpoint is used."""
-    place.state("import", place.file)
-    place.checkpoint.with_suffix(".resharded").sluice.write("seeds/pages-00000.bin", b"half")
-    place.use(pages=5)
-
-    code, _, _ = place.state("reshard")
-
-    assert code == 0
-    assert imported_entities(place.settings, 5) == 20
-
-
 @pytest.mark.parametrize(
     ("sections", "named"),
     [
@@ -182,15 +120,6 @@ def test_balances_go_to_no_other_topic_or_window(
     assert code == 2
     assert named in error
     assert place.checkpoint.is_new()
-
-    place.use(8)
-    place.state("import", place.file)
-    place.use(5, **sections)
-    code, error = place.refused("reshard")
-
-    assert code == 1
-    assert named in error
-    assert read_imported_start(place.checkpoint) is not None
 
 
 def test_an_import_takes_a_new_folder_only(place: Place) -> None:
@@ -214,11 +143,10 @@ def test_a_damaged_file_leaves_no_trace(place: Place) -> None:
     assert place.checkpoint.is_new()
 
 
-@pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
-def test_there_must_be_balances(place: Place, command: tuple[str, ...]) -> None:
+def test_there_must_be_balances(place: Place) -> None:
     """Neither no checkpoint nor one without a micro-batch; no folder is made."""
     for words in ("name the enforce.checkpoint of a job that has run", "has committed no micro-batch"):
-        code, error = place.refused(*command)
+        code, error = place.refused("export", "unused")
 
         assert code == 1
         assert words in error
@@ -226,26 +154,24 @@ def test_there_must_be_balances(place: Place, command: tuple[str, ...]) -> None:
         check_origin(place.checkpoint, place.settings)
 
 
-@pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
-def test_a_running_job_is_left_alone(place: Place, command: tuple[str, ...]) -> None:
+def test_a_running_job_is_left_alone(place: Place) -> None:
     """It holds its checkpoint."""
     place.state("import", place.file)
 
     with locked(place.checkpoint):
-        code, error = place.refused(*command)
+        code, error = place.refused("export", "unused")
 
     assert code == 1
     assert "is in use by a job or another command; stop it with SIGTERM first" in error
 
 
-@pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
-def test_a_micro_batch_that_was_begun_has_to_be_committed_first(place: Place, command: tuple[str, ...]) -> None:
+def test_a_micro_batch_that_was_begun_has_to_be_committed_first(place: Place) -> None:
     """Part of its decisions may be out; only its own query leaves those out when it repeats the batch."""
     place.state("import", place.file)
     plan_batch(place)
     BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
 
-    code, error = place.refused(*command)
+    code, error = place.refused("export", "unused")
 
     assert code == 1
     assert "micro-batch 0" in error
