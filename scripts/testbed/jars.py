@@ -37,9 +37,13 @@ KAFKA_TEST_JARS = _jars("kafka-tests")
 KAFKA_RELEASE_JARS = {release: _jars(f"kafka-{release}") for release in ("3.9", "4.0", "4.1", "4.2", "4.3")}
 """Kafka's own tests, by the release of Kafka, and its broker unless another set has it."""
 
+JAVA_CLIENT_JARS = {release: _jars(f"java-client-{release}") for release in ("2.8", "3.6", "4.0")}
+"""Kafka's Java client, by its release. PEER_JARS have that of 4.3."""
+
+_OF_RELEASES = (*KAFKA_RELEASE_JARS.values(), *JAVA_CLIENT_JARS.values())
 JAR_SETS = {
     jars.name: jars
-    for jars in (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *KAFKA_RELEASE_JARS.values())
+    for jars in (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from scripts.command import interrupt_on_signals, run_app
+from scripts.scenarios.peers.clients import ClientMatrix
 from scripts.scenarios.peers.kafka_tests import KafkaTests
 from scripts.scenarios.peers.suites import Suites
 
@@ -21,6 +22,7 @@ def test_peers() -> None:
 
 
 app.command("kafka")(KafkaTests)
+app.command("clients")(ClientMatrix)
 app.command("suites")(Suites)
 
 

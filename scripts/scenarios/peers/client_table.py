@@ -1,0 +1,188 @@
+"""The clients of the matrix, and what they negotiate."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from scripts.testbed.jars import JAVA_CLIENT_JARS, PEER_JARS
+from scripts.testbed.locked_python import locked_python
+from sluice.jvm.compiler import compile_java, java_compiler
+from sluice.jvm.jars import REPOSITORY, jars_home
+from sluice.jvm.java import find_java
+
+PROGRAMS = REPOSITORY / "scripts" / "testbed" / "clients"
+_LOCKS = Path(__file__).parent / "locks"
+_JAVA_RELEASE = 11
+_SHARE_GROUPS_SINCE = (4, 0)
+
+Config = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a client is started."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A version of a library. `command` downloads it at the first call; for Java it takes the name of the class."""
+
+    library: str
+    version: str
+    command: Callable[[str], Command]
+
+    @property
+    def name(self) -> str:
+        """Library and version."""
+        return f"{self.library} {self.version}"
+
+    def has(self, feature: "Feature") -> bool:
+        """True if this version of the library has the feature."""
+        since = feature.since.get(self.library)
+        return since is not None and tuple(map(int, self.version.split("."))) >= since
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What a client negotiates; `config` has keys such as `producer.acks`, for one library `java:producer.acks`.
+
+    `since` is the first version of each library that has it. Without a `mechanism` clients don't log in. With `is_old`
+    they send requests that brokers of Kafka 4 refuse.
+    """
+
+    since: Mapping[str, tuple[int, ...]]
+    config: Config = field(default_factory=dict)
+    mechanism: str | None = None
+    is_old: bool = False
+    java_class: str = "JavaClient"
+
+    def config_of(self, library: str) -> dict[str, str]:
+        """What a library is given."""
+        found = {}
+        for key, value in self.config.items():
+            of, _, name = key.rpartition(":")
+            if of in ("", library):
+                found[name] = value
+        return found | ({} if self.mechanism is None else _login(library, self.mechanism))
+
+
+def _login(library: str, mechanism: str) -> dict[str, str]:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
+    if library == "java":
+        module = {"PLAIN": "plain.Plain", "OAUTHBEARER": "oauthbearer.OAuthBearer"}.get(mechanism, "scram.Scram")
+        options = (
+            f'unsecuredLoginStringClaim_sub="{USER}"'
+            if mechanism == "OAUTHBEARER"
+            else f'username="{USER}" password="{PASSWORD}"'
+        )
+        login["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module}LoginModule required {options};"
+    elif mechanism == "OAUTHBEARER":
+        login |= {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": f"principal={USER}"}
+    else:
+        prefix = "sasl.plain" if library == "kafka-python" else "sasl"
+        login |= {f"{prefix}.username": USER, f"{prefix}.password": PASSWORD}
+    return {f"common.{key}": value for key, value in login.items()}
+
+
+USER = "alice"
+PASSWORD = "alices"  # noqa: S105 # of a broker that only exists during the run
+
+
+def _library(name: str, *, version: str, program: str) -> Client:
+    def command(_: str) -> Command:
+        package = {"librdkafka": "confluent-kafka"}.get(name, name)
+        python = locked_python(f"{package}-{version}", _LOCKS / f"{package}-{version}.lock")
+        return _python(python, program)
+
+    return Client(name, version, command)
+
+
+def _python(python: Path, program: str, **environment: str) -> Command:
+    return Command([str(python), "-m", f"scripts.testbed.clients.{program}"], environment)
+
+
+@cache
+def _java(version: str, java_class: str) -> Command:
+    jars = JAVA_CLIENT_JARS.get(version, PEER_JARS).paths()
+    folder = jars_home() / f"java-client-{version}-classes"
+    sources = [PROGRAMS / "JavaClient.java"]
+    if tuple(map(int, version.split("."))) >= _SHARE_GROUPS_SINCE:
+        sources.append(PROGRAMS / "JavaShareClient.java")
+    compile_java(sources, jars, folder, _JAVA_RELEASE, java_compiler)
+    log = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients=debug"
+    options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log)
+    java, _ = find_java()
+    class_path = os.pathsep.join(map(str, [folder, *jars]))
+    return Command([java, *options, "-cp", class_path, f"sluice.testbed.{java_class}"])
+
+
+@cache
+def _oldest_librdkafka(_: str) -> Command:
+    """librdkafka 1.9, whose wheels are for older Pythons: that of 2.2 with the other library put before its own."""
+    lock, home = _LOCKS / "confluent-kafka-1.9.2.lock", jars_home() / "librdkafka-1.9.2"
+    if not any(home.glob("librdkafka-*")):
+        with TemporaryDirectory() as folder:
+            wanted = ("--no-deps", "--only-binary=:all:", "--python-version=3.10", "--require-hashes", "-r", str(lock))
+            pip = (sys.executable, "-m", "pip", "download", "--quiet", *wanted, "--dest", folder)
+            subprocess.run(pip, check=True)
+            [wheel] = Path(folder).glob("*.whl")
+            with zipfile.ZipFile(wheel) as files:
+                for name in files.namelist():
+                    if "/librdkafka-" in name:
+                        home.mkdir(parents=True, exist_ok=True)
+                        (home / Path(name).name).write_bytes(files.read(name))
+    [library] = home.glob("librdkafka-*")
+    python = locked_python("confluent-kafka-2.2.0", _LOCKS / "confluent-kafka-2.2.0.lock")
+    return _python(python, "librdkafka", LD_PRELOAD=str(library))
+
+
+CLIENTS: Sequence[Client] = (
+    Client("librdkafka", "1.9.2", _oldest_librdkafka),
+    _library("librdkafka", version="2.2.0", program="librdkafka"),
+    _library("librdkafka", version="2.6.2", program="librdkafka"),
+    Client("librdkafka", "2.15.1", lambda _: _python(Path(sys.executable), "librdkafka")),  # that of Sluice
+    _library("kafka-python", version="2.0.6", program="kafka_python"),
+    _library("kafka-python", version="2.2.21", program="kafka_python"),
+    _library("kafka-python", version="3.0.12", program="kafka_python"),
+    *(Client("java", version, partial(_java, version)) for version in (*JAVA_CLIENT_JARS, "4.3")),
+)
+
+_ALL = dict.fromkeys(("librdkafka", "kafka-python", "java"), (0,))
+_TRANSACTIONAL = {"librdkafka": (0,), "kafka-python": (2, 2), "java": (0,)}
+_OLD = {"librdkafka": (0,), "kafka-python": (0,)}
+
+
+def _as_for(version: str) -> Config:
+    """The client takes the broker for an older one, and asks for no versions of requests."""
+    return {
+        "librdkafka:common.api.version.request": "false",
+        "librdkafka:common.broker.version.fallback": version,
+        "kafka-python:common.api.version": version,
+    }
+
+
+FEATURES: Mapping[str, Feature] = {
+    "no compression": Feature(_ALL),
+    **{name: Feature(_ALL, {"producer.compression.type": name}) for name in ("gzip", "snappy", "lz4", "zstd")},
+    "acks=0": Feature(_ALL, {"producer.acks": "0"}),
+    "idempotence": Feature(_TRANSACTIONAL, {"producer.enable.idempotence": "true"}),
+    "transactions": Feature(
+        _TRANSACTIONAL, {"producer.transactional.id": "mover", "consumer.isolation.level": "read_committed"}
+    ),
+    "group protocol consumer": Feature({"librdkafka": (2, 6), "java": (4, 0)}, {"consumer.group.protocol": "consumer"}),
+    "share group": Feature({"java": _SHARE_GROUPS_SINCE}, java_class="JavaShareClient"),
+    **{f"as for {each}": Feature(_OLD, _as_for(each), is_old=True) for each in ("0.10.2", "0.11.0", "1.0.0")},
+    **{each: Feature(_ALL, mechanism=each) for each in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")},
+    "OAUTHBEARER": Feature({"librdkafka": (0,), "java": (0,)}, mechanism="OAUTHBEARER"),
+    "PLAIN as for 0.10.2": Feature(_OLD, _as_for("0.10.2"), "PLAIN", is_old=True),
+}
+"""Clients read in a group of the classic protocol unless it says another."""

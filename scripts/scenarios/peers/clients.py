@@ -1,0 +1,393 @@
+"""`./scripts/test-peers clients`: clients on a broker alone, through the proxy, and with the plugin."""
+
+import hashlib
+import os
+import re
+import struct
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import msgspec
+import typer
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import UserScramCredentialUpsertion
+
+from scripts.benchmarks.report import table
+from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
+from scripts.scenarios.peers.client_table import CLIENTS, FEATURES, PASSWORD, USER, Client
+from scripts.testbed.clients.cell import ROUNDS, VALUES_PER_ROUND
+from scripts.testbed.jars import OLD_BROKER_JARS
+from scripts.testbed.jmx import Beans, beans
+from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.configs.settings import Settings, load_settings
+from sluice.jvm.jars import REPOSITORY, JarSet
+from sluice.jvm.machine import Jvm
+from sluice.jvm.plugin import plugin_jar, plugin_properties
+from sluice.kafka_io.client import OF_COMMANDS, connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+
+_ADMIN = "admin"
+_CLIENT_S = 90.0
+_CHARGES_S = 15.0
+_EMPTY_FETCHES_BYTES = 3_000
+"""Clients on two ways send different numbers of fetches that find nothing."""
+_UNREACHED = 1e12
+"""Bytes per second: a quota that meters its clients, and throttles nobody."""
+
+_WINDOW_S = 1_000_000_000
+"""Kafka's rates are sums over a window; with one that never ends, the sum is the rate times its length."""
+
+
+class Way(StrEnum):
+    """How clients reach a broker."""
+
+    DIRECT = "direct"
+    PROXY = "proxy"
+    PLUGIN = "plugin"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a client said and logged, and what the broker has of it.
+
+    `versions` of the requests that it sent, by API; `batches` on the broker's disk, without what a broker chooses;
+    `charged` bytes in events of Sluice, `metered` ones of Kafka's own sensors, by API.
+    """
+
+    said: Sequence[str]
+    versions: Mapping[str, int]
+    features: Sequence[str]
+    batches: Sequence[str]
+    charged: Counter[str] = field(default_factory=Counter)
+    metered: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A client with a feature; `name` is that of its client-ids and topics, each with the initial of its way."""
+
+    name: str
+    client: Client
+    feature: str
+
+    def topic(self, way: Way) -> str:
+        """Names are of one length on all ways, as they count as bytes."""
+        return f"{self.name}-{way[:2]}"
+
+    def run(self, way: Way, servers: str) -> "tuple[list[str], str]":
+        """The lines that the client printed, and its log."""
+        feature = FEATURES[self.feature]
+        read = VALUES_PER_ROUND * (ROUNDS - ("transactions" in self.feature))
+        lines = {"topic": self.topic(way), "servers": servers, "client.id": self.topic(way), "expected": str(read)}
+        lines |= feature.config_of(self.client.library)
+        command = self.client.command(feature.java_class)
+        given = "".join(f"{key}={value}\n" for key, value in lines.items())
+        try:
+            done = subprocess.run(
+                command.words,
+                input=given,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_CLIENT_S,
+                check=False,
+                cwd=REPOSITORY,
+                env={**os.environ, **command.environment},
+            )
+        except subprocess.TimeoutExpired as hung:
+            return [f"error=no end in {_CLIENT_S:.0f} s"], str(hung.stderr or b"", errors="replace")
+        said = done.stdout.splitlines() if done.returncode == 0 else [f"error=exit code {done.returncode}"]
+        return said, done.stderr
+
+
+_REQUESTS = (
+    r"Sent (\w+)Request \(v(\d+)",  # librdkafka
+    r"Request \d+: (\w+)Request_v(\d+)",  # kafka-python 2
+    r"Request \d+: (\w+)Request\(version=(\d+)",  # kafka-python 3
+    r"Sending \w+ request with header RequestHeader\(apiKey=(\w+), apiVersion=(\d+)",  # Java
+)
+_REQUEST = re.compile("|".join(_REQUESTS))
+_FEATURES = re.compile(r"Updated enabled protocol features.* to (.+)$", re.MULTILINE)
+_SESSION = re.compile(r"incremental fetch|[Ii]ncremental FetchRequest", re.MULTILINE)
+
+
+def _versions(log: str) -> dict[str, int]:
+    """The newest version of each API of which the client sent a request."""
+    found: dict[str, int] = {}
+    for line in _REQUEST.finditer(log):
+        api, version = (each for each in line.groups() if each is not None)
+        name = api.replace("_", "").lower()
+        found[name] = max(found.get(name, 0), int(version))
+    return found
+
+
+def _features(log: str) -> list[str]:
+    named = {each for line in _FEATURES.findall(log) for each in line.split(",")}
+    return sorted(named | ({"fetch session"} if _SESSION.search(log) else set()))
+
+
+_BATCH = struct.Struct(">qiibIhiqqqhii")  # of format 2 (KIP-98), which all brokers write
+
+
+def _batches(folder: Path, topic: str) -> list[str]:
+    """The batches of partition 0, without offsets, checksums, ids of producers, and what a marker says of its time."""
+    found = []
+    for segment in sorted((folder / "data" / f"{topic}-0").glob("*.log")):
+        data, at = segment.read_bytes(), 0
+        while at + _BATCH.size <= len(data):
+            _, size, _, magic, _, attributes, last, *_, sequence, count = _BATCH.unpack_from(data, at)
+            if not size:
+                break
+            records = data[at + _BATCH.size : at + 12 + size]
+            is_marker = attributes & 0x20
+            digest = "marker" if is_marker else hashlib.sha256(records).hexdigest()[:12]
+            found.append(f"v{magic} {size} bytes, {attributes:#x}, {last + 1} records, {sequence}, {count}, {digest}")
+            at += 12 + size
+    return found
+
+
+@dataclass(frozen=True)
+class _Rig:
+    """A broker alone, a proxy in front of it, and a broker with the plugin."""
+
+    brokers: Mapping[Way, Broker]
+    proxy: KafkaGateway
+    folders: Mapping[Way, Path]
+    settings: Mapping[Way, Settings]
+    login: Mapping[str, str]
+
+    def servers(self, way: Way) -> str:
+        """Where its clients connect."""
+        return self.proxy.bootstrap_servers if way is Way.PROXY else self.brokers[way].bootstrap_servers
+
+    def create_topics(self, cells: Sequence[Cell]) -> None:
+        """One for each cell and way, with one partition."""
+        for broker in {id(each): each for each in self.brokers.values()}.values():
+            topics = [cell.topic(way) for cell in cells for way, each in self.brokers.items() if each is broker]
+            with KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers, **self.login) as admin:
+                admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1} for topic in topics})
+
+    def charged(self, way: Way) -> Counter[tuple[str, str]]:
+        """Bytes in the events of Sluice so far, by client-id and API."""
+        sums: Counter[tuple[str, str]] = Counter()
+        settings = self.settings[way]
+        with connect(KafkaConsumer, settings.kafka | OF_COMMANDS) as consumer:
+            partition = TopicPartition(settings.topics.requests, 0)
+            consumer.assign([partition])
+            consumer.seek_to_beginning()
+            end = consumer.end_offsets([partition])[partition]
+            while consumer.position(partition) < end:
+                for records in consumer.poll(timeout_ms=200).values():
+                    for record in records:
+                        event = msgspec.json.decode(record.value)
+                        sums[event.get("client_id", ""), event.get("api", "")] += event.get("bytes", 0)
+        return sums
+
+
+@contextmanager
+def _rig(folder: Path, jars: JarSet, *, logs_in: bool) -> Iterator[_Rig]:
+    login: dict[str, str] = {}
+    kafka: dict[str, str] = {}
+    properties = {
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+    }
+    if logs_in:
+        plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        admin = f'{plain} username="{_ADMIN}" password="{_ADMIN}"'
+        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+        login |= {"sasl_plain_username": _ADMIN, "sasl_plain_password": _ADMIN}
+        kafka = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{admin};"}
+        properties |= _login_properties(f'{admin} user_{_ADMIN}="{_ADMIN}" user_{USER}="{PASSWORD}";')
+    metered = {"quota.window.num": "2", "quota.window.size.seconds": str(_WINDOW_S)}
+    folders = {Way.DIRECT: folder / "broker", Way.PROXY: folder / "broker", Way.PLUGIN: folder / "plugin"}
+    plugged = plugin_properties({"bootstrap.servers": "127.0.0.1:{port}"}, load_settings(None).topics)
+    plugged |= {f"sluice.client.{name}": value for name, value in kafka.items()}
+    with (
+        Broker(folders[Way.DIRECT], properties | metered, jars, jmx=True) as broker,
+        Broker(folders[Way.PLUGIN], properties | plugged, jars, [plugin_jar()]) as plugin,
+    ):
+        brokers = {Way.DIRECT: broker, Way.PROXY: broker, Way.PLUGIN: plugin}
+        settings = {way: _settings(folder / f"{way}.yaml", each, kafka) for way, each in brokers.items()}
+        for way in (Way.PROXY, Way.PLUGIN):
+            ensure_topics(settings[way].topics, settings[way].kafka)
+            publish_limits(brokers[way].bootstrap_servers, _LIMITS, 1, login)
+        with AlteringAdmin(bootstrap_servers=broker.bootstrap_servers, **login) as admin_client:
+            admin_client.alter({"client-id": None}, {entry.kind.value: _UNREACHED for entry in _LIMITS})
+        if logs_in:
+            for each in (broker, plugin):
+                _make_user(each.bootstrap_servers, login)
+        with KafkaGateway(folder / "proxy", settings[Way.PROXY]) as proxy:
+            yield _Rig(brokers, proxy, folders, settings, login)
+
+
+def _login_properties(plain: str) -> dict[str, str]:
+    listener, package = "listener.name.client.", "org.apache.kafka.common.security"
+    scram = f"{package}.scram.ScramLoginModule required;"
+    bearer = f"{package}.oauthbearer.OAuthBearerLoginModule required"
+    return {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        f"{listener}sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        f"{listener}plain.sasl.jaas.config": plain,
+        f"{listener}scram-sha-256.sasl.jaas.config": scram,
+        f"{listener}scram-sha-512.sasl.jaas.config": scram,
+        f"{listener}oauthbearer.sasl.jaas.config": f'{bearer} unsecuredLoginStringClaim_sub="{_ADMIN}";',
+    }
+
+
+def _make_user(servers: str, login: Mapping[str, str]) -> None:
+    with KafkaAdminClient(bootstrap_servers=servers, **login) as admin:
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            admin.alter_user_scram_credentials([UserScramCredentialUpsertion(USER, mechanism, PASSWORD)])
+
+
+def _settings(file: Path, broker: Broker, kafka: Mapping[str, str]) -> Settings:
+    own = {"bootstrap.servers": broker.bootstrap_servers, **kafka}
+    file.write_bytes(msgspec.json.encode({"kafka": own, "topics": {"partitions": 1}}))
+    return load_settings(file)
+
+
+_LIMITS = [
+    QuotaEntry(QuotaEntity(client_id=DEFAULT), kind, _UNREACHED)
+    for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
+]
+
+
+def run_cells(cells: Sequence[Cell], jars: JarSet, *, logs_in: bool) -> dict[Cell, dict[Way, Outcome]]:
+    """The outcomes of the cells, all on the same brokers; one after the other, on all ways at once."""
+    found: dict[Cell, dict[Way, Outcome]] = {}
+    with (
+        TemporaryDirectory(prefix="sluice-clients-") as name,
+        ThreadPoolExecutor(len(Way)) as pool,
+        _rig(Path(name), jars, logs_in=logs_in) as rig,
+    ):
+        rig.create_topics(cells)
+        for cell in cells:
+            ran = pool.map(lambda way, cell=cell: cell.run(way, rig.servers(way)), Way)
+            found[cell] = {
+                way: Outcome(said, _versions(log), _features(log), _batches(rig.folders[way], cell.topic(way)))
+                for way, (said, log) in zip(Way, ran, strict=True)
+            }
+        _add_bytes(rig, found)
+    return found
+
+
+def _add_bytes(rig: _Rig, found: Mapping[Cell, Mapping[Way, Outcome]]) -> None:
+    """Wait for the last events, then add what was charged and what Kafka's own sensors have."""
+    with Jvm() as jvm:
+        metered = _metered(beans(jvm, rig.brokers[Way.DIRECT].jmx_port))
+    until = time.monotonic() + _CHARGES_S
+    before: Counter[tuple[str, str]] | None = None
+    while time.monotonic() < until:
+        charged = rig.charged(Way.PROXY) + rig.charged(Way.PLUGIN)
+        if charged == before:
+            break
+        before = charged
+        time.sleep(2)
+    for cell, outcomes in found.items():
+        for way, outcome in outcomes.items():
+            for api in ("Produce", "Fetch"):
+                outcome.charged[api] = charged[cell.topic(way), api]
+                outcome.metered[api] = metered[cell.topic(way), api]
+
+
+def _metered(broker: Beans) -> Counter[tuple[str, str]]:
+    """What Kafka's sensors have metered since their first request, by client-id and API."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for api in ("Produce", "Fetch"):
+        for name, rate in broker.read(f"kafka.server:type={api},*", "byte-rate").items():
+            if client_id := re.search(r"client-id=\"?([^,\"]+)", name):
+                sums[client_id[1], api] += round(rate * _WINDOW_S)
+    return sums
+
+
+def differences(outcomes: Mapping[Way, Outcome], way: Way) -> list[str]:
+    """What a client had otherwise on this way than on that to the broker alone."""
+    direct, other, found = outcomes[Way.DIRECT], outcomes[way], []
+    for name, before, after in (
+        ("said", direct.said, other.said),
+        ("features", direct.features, other.features),
+        ("batches", direct.batches, other.batches),
+    ):
+        if before != after:
+            lost, more = ([x for x in a if x not in b] for a, b in ((before, after), (after, before)))
+            found.append(f"{name}: {'; '.join(lost) or '-'} -> {'; '.join(more) or '-'}")
+    for api in sorted({*direct.versions, *other.versions}):
+        newest = [each.versions.get(api) for each in (direct, other)]
+        if newest[0] != newest[1]:
+            found.append(f"{api} {newest[0]} -> {newest[1]}")
+    own = other.metered if way is Way.PROXY else direct.metered
+    for api in ("Produce", "Fetch"):
+        tolerance = _EMPTY_FETCHES_BYTES if way is Way.PLUGIN and api == "Fetch" else 0
+        if abs(own[api] - other.charged[api]) > tolerance:
+            found.append(f"{api} metered {own[api]} bytes -> charged {other.charged[api]}")
+    return found
+
+
+@dataclass(frozen=True)
+class ClientMatrix:
+    """Run clients on a broker alone, through the proxy, and on a broker with the plugin, and compare what they had.
+
+    Each cell is a version of a client library and what it negotiates. Compared are what it printed (records, their
+    digest, errors), the features and the versions of requests in its log, the batches on the broker's disk, and the
+    bytes that were charged with those of Kafka's own sensors. Exit code 1 if a difference has no reason that is known.
+
+    \b
+      ./scripts/test-peers clients                      all
+      ./scripts/test-peers clients --client java --feature zstd
+    """
+
+    client: Annotated[list[str] | None, typer.Option(help="Begin of a client's name; all if not given.")] = None
+    feature: Annotated[list[str] | None, typer.Option(help="A feature; all if not given.")] = None
+
+    def run(self) -> int:
+        """Run the matrix, and print the differences."""
+        unknown = [each for each in self.feature or () if each not in FEATURES]
+        if unknown:
+            print_error("test-peers", f"no feature {unknown[0]!r}; expected {', '.join(FEATURES)}")
+            return EXIT_BAD_USAGE
+        clients = [each for each in CLIENTS if each.name.startswith(tuple(self.client or [""]))]
+        rows, cells = [], 0
+        for cell, outcomes in run_matrix(clients, self.feature or list(FEATURES)).items():
+            cells += 1
+            for way in (Way.PROXY, Way.PLUGIN):
+                rows += [(cell.client.name, cell.feature, way, text) for text in differences(outcomes, way)]
+        if rows:
+            print("\n".join(table("client", "feature", "way", "difference", rows=rows)))
+        print(f"{cells} cells")
+        return EXIT_FAILED if rows else 0
+
+
+def run_matrix(clients: Sequence[Client], features: Sequence[str]) -> dict[Cell, dict[Way, Outcome]]:
+    """The outcomes of all cells."""
+    found: dict[Cell, dict[Way, Outcome]] = {}
+    wanted = [(client, name) for client in clients for name in features if client.has(FEATURES[name])]
+    cells = [Cell(f"cell-{number:03d}", *each) for number, each in enumerate(wanted)]
+    for is_old, jars in ((False, BROKER_JARS), (True, OLD_BROKER_JARS)):
+        for logs_in in (False, True):
+            of_rig = [
+                cell
+                for cell in cells
+                for feature in [FEATURES[cell.feature]]
+                if (feature.is_old, feature.mechanism is not None) == (is_old, logs_in)
+            ]
+            if of_rig:
+                found |= run_cells(of_rig, jars, logs_in=logs_in)
+    return found
