@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,13 +66,13 @@ class Feature:
     is_old: bool = False
     java_class: str = "JavaClient"
 
-    def config_of(self, library: str) -> dict[str, str]:
-        """What a library is given."""
+    def config_of(self, library: str, name: str) -> dict[str, str]:
+        """What a library is given; `{name}` in a value stands for the client's."""
         found = {}
         for key, value in self.config.items():
-            of, _, name = key.rpartition(":")
+            of, _, plain_key = key.rpartition(":")
             if of in ("", library):
-                found[name] = value
+                found[plain_key] = value.replace("{name}", name)
         return found | ({} if self.mechanism is None else _login(library, self.mechanism))
 
 
@@ -97,13 +98,15 @@ USER = "alice"
 PASSWORD = "alices"  # noqa: S105 # of a broker that only exists during the run
 
 
-def _library(name: str, *, version: str, program: str) -> Client:
+def _locked(library: str, package: str, release: str) -> Client:
     def command(_: str) -> Command:
-        package = {"librdkafka": "confluent-kafka"}.get(name, name)
-        python = locked_python(f"{package}-{version}", _LOCKS / f"{package}-{version}.lock")
-        return _python(python, program)
+        return _python(_package(package, release), library.replace("-", "_"))
 
-    return Client(name, version, command)
+    return Client(library, release, command)
+
+
+def _package(name: str, release: str) -> Path:
+    return locked_python(f"{name}-{release}", _LOCKS / f"{name}-{release}.lock")
 
 
 def _python(python: Path, program: str, **environment: str) -> Command:
@@ -111,11 +114,11 @@ def _python(python: Path, program: str, **environment: str) -> Command:
 
 
 @cache
-def _java(version: str, java_class: str) -> Command:
-    jars = JAVA_CLIENT_JARS.get(version, PEER_JARS).paths()
-    folder = jars_home() / f"java-client-{version}-classes"
+def _java(release: str, java_class: str) -> Command:
+    jars = JAVA_CLIENT_JARS.get(release, PEER_JARS).paths()
+    folder = jars_home() / f"java-client-{release}-classes"
     sources = [PROGRAMS / "JavaClient.java"]
-    if tuple(map(int, version.split("."))) >= _SHARE_GROUPS_SINCE:
+    if tuple(map(int, release.split("."))) >= _SHARE_GROUPS_SINCE:
         sources.append(PROGRAMS / "JavaShareClient.java")
     compile_java(sources, jars, folder, _JAVA_RELEASE, java_compiler)
     log = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients=debug"
@@ -125,7 +128,6 @@ def _java(version: str, java_class: str) -> Command:
     return Command([java, *options, "-cp", class_path, f"sluice.testbed.{java_class}"])
 
 
-@cache
 def _oldest_librdkafka(_: str) -> Command:
     """librdkafka 1.9, whose wheels are for older Pythons: that of 2.2 with the other library put before its own."""
     lock, home = _LOCKS / "confluent-kafka-1.9.2.lock", jars_home() / "librdkafka-1.9.2"
@@ -141,19 +143,18 @@ def _oldest_librdkafka(_: str) -> Command:
                         home.mkdir(parents=True, exist_ok=True)
                         (home / Path(name).name).write_bytes(files.read(name))
     [library] = home.glob("librdkafka-*")
-    python = locked_python("confluent-kafka-2.2.0", _LOCKS / "confluent-kafka-2.2.0.lock")
-    return _python(python, "librdkafka", LD_PRELOAD=str(library))
+    return _python(_package("confluent-kafka", "2.2.0"), "librdkafka", LD_PRELOAD=str(library))
 
 
 CLIENTS: Sequence[Client] = (
     Client("librdkafka", "1.9.2", _oldest_librdkafka),
-    _library("librdkafka", version="2.2.0", program="librdkafka"),
-    _library("librdkafka", version="2.6.2", program="librdkafka"),
-    Client("librdkafka", "2.15.1", lambda _: _python(Path(sys.executable), "librdkafka")),  # that of Sluice
-    _library("kafka-python", version="2.0.6", program="kafka_python"),
-    _library("kafka-python", version="2.2.21", program="kafka_python"),
-    _library("kafka-python", version="3.0.12", program="kafka_python"),
-    *(Client("java", version, partial(_java, version)) for version in (*JAVA_CLIENT_JARS, "4.3")),
+    _locked("librdkafka", "confluent-kafka", "2.2.0"),
+    _locked("librdkafka", "confluent-kafka", "2.6.2"),
+    Client("librdkafka", version("confluent-kafka"), lambda _: _python(Path(sys.executable), "librdkafka")),
+    _locked("kafka-python", "kafka-python", "2.0.6"),
+    _locked("kafka-python", "kafka-python", "2.2.21"),
+    _locked("kafka-python", "kafka-python", "3.0.12"),
+    *(Client("java", each, partial(_java, each)) for each in (*JAVA_CLIENT_JARS, "4.3")),
 )
 
 _ALL = dict.fromkeys(("librdkafka", "kafka-python", "java"), (0,))
@@ -176,7 +177,7 @@ FEATURES: Mapping[str, Feature] = {
     "acks=0": Feature(_ALL, {"producer.acks": "0"}),
     "idempotence": Feature(_TRANSACTIONAL, {"producer.enable.idempotence": "true"}),
     "transactions": Feature(
-        _TRANSACTIONAL, {"producer.transactional.id": "mover", "consumer.isolation.level": "read_committed"}
+        _TRANSACTIONAL, {"producer.transactional.id": "{name}", "consumer.isolation.level": "read_committed"}
     ),
     "group protocol consumer": Feature({"librdkafka": (2, 6), "java": (4, 0)}, {"consumer.group.protocol": "consumer"}),
     "share group": Feature({"java": _SHARE_GROUPS_SINCE}, java_class="JavaShareClient"),

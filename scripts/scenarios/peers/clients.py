@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
+from urllib.request import urlopen
 
 import msgspec
 import typer
@@ -30,6 +31,7 @@ from scripts.testbed.jmx import Beans, beans
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.cli.demo.broker import Broker
 from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.demo.job import wait_until
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.jars import REPOSITORY, JarSet
@@ -43,9 +45,17 @@ from sluice.state.quotas.kinds import QuotaKind
 
 _ADMIN = "admin"
 _CLIENT_S = 90.0
+_START_S = 30.0
 _CHARGES_S = 15.0
 _EMPTY_FETCHES_BYTES = 3_000
 """Clients on two ways send different numbers of fetches that find nothing."""
+
+_UNDELIVERED_BYTES = 200
+"""A client that ends waits for a fetch no more: the broker has metered it, and the proxy could deliver it to nobody."""
+
+_NEWEST_OF_PROXY = {"listoffsets": 10, "produce": 12, "fetch": 17, "offsetcommit": 9, "offsetfetch": 9}
+"""Kroxylicious 0.12 has the requests of Kafka 4.0. What newer versions of these have, docs/support.md says."""
+_CHARGED = ("Produce", "Fetch")
 _UNREACHED = 1e12
 """Bytes per second: a quota that meters its clients, and throttles nobody."""
 
@@ -94,7 +104,7 @@ class Cell:
         feature = FEATURES[self.feature]
         read = VALUES_PER_ROUND * (ROUNDS - ("transactions" in self.feature))
         lines = {"topic": self.topic(way), "servers": servers, "client.id": self.topic(way), "expected": str(read)}
-        lines |= feature.config_of(self.client.library)
+        lines |= feature.config_of(self.client.library, self.topic(way))
         command = self.client.command(feature.java_class)
         given = "".join(f"{key}={value}\n" for key, value in lines.items())
         try:
@@ -126,7 +136,7 @@ _FEATURES = re.compile(r"Updated enabled protocol features.* to (.+)$", re.MULTI
 _SESSION = re.compile(r"incremental fetch|[Ii]ncremental FetchRequest", re.MULTILINE)
 
 
-def _versions(log: str) -> dict[str, int]:
+def versions_in(log: str) -> dict[str, int]:
     """The newest version of each API of which the client sent a request."""
     found: dict[str, int] = {}
     for line in _REQUEST.finditer(log):
@@ -204,6 +214,7 @@ def _rig(folder: Path, jars: JarSet, *, logs_in: bool) -> Iterator[_Rig]:
     login: dict[str, str] = {}
     kafka: dict[str, str] = {}
     properties = {
+        "log.retention.ms": "-1",  # records have a time of their own, which is long ago
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "share.coordinator.state.topic.num.partitions": "1",
@@ -234,7 +245,14 @@ def _rig(folder: Path, jars: JarSet, *, logs_in: bool) -> Iterator[_Rig]:
             for each in (broker, plugin):
                 _make_user(each.bootstrap_servers, login)
         with KafkaGateway(folder / "proxy", settings[Way.PROXY]) as proxy:
+            wait_until(lambda: _limits_version(proxy) == 1, _START_S)  # it charges nobody without limits
             yield _Rig(brokers, proxy, folders, settings, login)
+
+
+def _limits_version(proxy: KafkaGateway) -> int:
+    with urlopen(f"http://127.0.0.1:{proxy.management_port}/metrics") as page:
+        found = re.search(r"^sluice_gateway_limits_version\S* (\S+)", page.read().decode(), re.MULTILINE)
+    return int(float(found[1])) if found else -1
 
 
 def _login_properties(plain: str) -> dict[str, str]:
@@ -282,7 +300,7 @@ def run_cells(cells: Sequence[Cell], jars: JarSet, *, logs_in: bool) -> dict[Cel
         for cell in cells:
             ran = pool.map(lambda way, cell=cell: cell.run(way, rig.servers(way)), Way)
             found[cell] = {
-                way: Outcome(said, _versions(log), _features(log), _batches(rig.folders[way], cell.topic(way)))
+                way: Outcome(said, versions_in(log), _features(log), _batches(rig.folders[way], cell.topic(way)))
                 for way, (said, log) in zip(Way, ran, strict=True)
             }
         _add_bytes(rig, found)
@@ -294,16 +312,20 @@ def _add_bytes(rig: _Rig, found: Mapping[Cell, Mapping[Way, Outcome]]) -> None:
     with Jvm() as jvm:
         metered = _metered(beans(jvm, rig.brokers[Way.DIRECT].jmx_port))
     until = time.monotonic() + _CHARGES_S
-    before: Counter[tuple[str, str]] | None = None
-    while time.monotonic() < until:
+    while True:
         charged = rig.charged(Way.PROXY) + rig.charged(Way.PLUGIN)
-        if charged == before:
+        lacks = (
+            charged[cell.topic(way), api] < metered[cell.topic(Way.DIRECT), api] - _EMPTY_FETCHES_BYTES
+            for cell in found
+            for way in (Way.PROXY, Way.PLUGIN)
+            for api in _CHARGED
+        )
+        if not any(lacks) or time.monotonic() > until:
             break
-        before = charged
-        time.sleep(2)
+        time.sleep(1)
     for cell, outcomes in found.items():
         for way, outcome in outcomes.items():
-            for api in ("Produce", "Fetch"):
+            for api in _CHARGED:
                 outcome.charged[api] = charged[cell.topic(way), api]
                 outcome.metered[api] = metered[cell.topic(way), api]
 
@@ -311,8 +333,8 @@ def _add_bytes(rig: _Rig, found: Mapping[Cell, Mapping[Way, Outcome]]) -> None:
 def _metered(broker: Beans) -> Counter[tuple[str, str]]:
     """What Kafka's sensors have metered since their first request, by client-id and API."""
     sums: Counter[tuple[str, str]] = Counter()
-    for api in ("Produce", "Fetch"):
-        for name, rate in broker.read(f"kafka.server:type={api},*", "byte-rate").items():
+    for api in _CHARGED:
+        for name, rate in broker.read(f"kafka.server:type={api},client-id=*,*", "byte-rate").items():
             if client_id := re.search(r"client-id=\"?([^,\"]+)", name):
                 sums[client_id[1], api] += round(rate * _WINDOW_S)
     return sums
@@ -334,11 +356,17 @@ def differences(outcomes: Mapping[Way, Outcome], way: Way) -> list[str]:
         if newest[0] != newest[1]:
             found.append(f"{api} {newest[0]} -> {newest[1]}")
     own = other.metered if way is Way.PROXY else direct.metered
-    for api in ("Produce", "Fetch"):
-        tolerance = _EMPTY_FETCHES_BYTES if way is Way.PLUGIN and api == "Fetch" else 0
-        if abs(own[api] - other.charged[api]) > tolerance:
+    for api in _CHARGED:
+        tolerance = _EMPTY_FETCHES_BYTES if way is Way.PLUGIN else _UNDELIVERED_BYTES
+        if abs(own[api] - other.charged[api]) > tolerance * (api == "Fetch"):
             found.append(f"{api} metered {own[api]} bytes -> charged {other.charged[api]}")
     return found
+
+
+def is_expected(way: Way, difference: str) -> bool:
+    """True for an older version of a request, if the proxy has no newer one."""
+    api, *versions = difference.replace(" -> ", " ").split(" ")
+    return way is Way.PROXY and versions[1:] == [str(_NEWEST_OF_PROXY.get(api))]
 
 
 @dataclass(frozen=True)
@@ -364,15 +392,23 @@ class ClientMatrix:
             print_error("test-peers", f"no feature {unknown[0]!r}; expected {', '.join(FEATURES)}")
             return EXIT_BAD_USAGE
         clients = [each for each in CLIENTS if each.name.startswith(tuple(self.client or [""]))]
-        rows, cells = [], 0
-        for cell, outcomes in run_matrix(clients, self.feature or list(FEATURES)).items():
-            cells += 1
-            for way in (Way.PROXY, Way.PLUGIN):
-                rows += [(cell.client.name, cell.feature, way, text) for text in differences(outcomes, way)]
+        found = run_matrix(clients, self.feature or list(FEATURES))
+        rows = [
+            (cell.client.name, cell.feature, way, text, "expected" if is_expected(way, text) else "")
+            for cell, outcomes in found.items()
+            for way in (Way.PROXY, Way.PLUGIN)
+            for text in differences(outcomes, way)
+        ]
         if rows:
-            print("\n".join(table("client", "feature", "way", "difference", rows=rows)))
-        print(f"{cells} cells")
-        return EXIT_FAILED if rows else 0
+            print("\n".join(table("client", "feature", "way", "difference", "", rows=rows)))
+        for way in (Way.PROXY, Way.PLUGIN):
+            other = {row[:2] for row in rows if row[2] == way}
+            unexpected = {row[:2] for row in rows if row[2] == way and not row[4]}
+            print(
+                f"{way}: of {len(found)} cells {len(found) - len(other)} are as direct,"
+                f" {len(other - unexpected)} differ as expected, {len(unexpected)} otherwise"
+            )
+        return 0 if all(row[4] for row in rows) else EXIT_FAILED
 
 
 def run_matrix(clients: Sequence[Client], features: Sequence[str]) -> dict[Cell, dict[Way, Outcome]]:

@@ -1,4 +1,4 @@
-"""What each client of the matrix does: it produces values to partition 0 of a topic, and reads them in a group.
+"""The work of each client of the matrix: it produces values to partition 0 of a topic, and reads them in a group.
 
 A client reads lines `key=value` on standard input: `topic`, `servers`, `client.id`, `expected` (values that a consumer
 gets), and its own configuration as `common.*`, `producer.*` and `consumer.*`. It prints `records`, `digest` and a line
@@ -15,13 +15,13 @@ VALUES_PER_ROUND = 20
 
 SECONDS = 20
 TIMESTAMP_MS = 1_700_000_000_000
-"""Of all records: else the sizes of batches would vary with the clock."""
+"""Time of all records: else the sizes of batches would vary with the clock."""
 
 _VALUE_BYTES = 1000
 
 
 class Cell:
-    """What one client has to do, and what became of it."""
+    """The work of one client, and its results."""
 
     def __init__(self, lines: Iterator[str], more: dict[str, str]) -> None:
         self._given = dict(line.rstrip("\n").split("=", 1) for line in lines)

@@ -46,7 +46,8 @@ def produce(cell: Cell) -> None:
 def consume(cell: Cell) -> None:
     """Read all that is there."""
     config = _config(cell, "consumer")
-    consumer = KafkaConsumer(cell.topic, group_id=cell.topic, auto_offset_reset="earliest", **config)
+    config |= {"auto_offset_reset": "earliest", "metadata_max_age_ms": 1000}  # one that joins too early joins again
+    consumer = KafkaConsumer(cell.topic, group_id=cell.topic, **config)
     until = time.monotonic() + SECONDS
     while not cell.is_complete() and time.monotonic() < until:
         for records in consumer.poll(200).values():

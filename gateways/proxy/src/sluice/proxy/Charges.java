@@ -7,6 +7,7 @@ import org.apache.kafka.common.message.ConsumerGroupHeartbeatRequestData;
 import org.apache.kafka.common.message.FetchRequestData;
 import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
+import org.apache.kafka.common.message.RequestHeaderData;
 import org.apache.kafka.common.message.ShareFetchRequestData;
 import org.apache.kafka.common.message.ShareFetchResponseData;
 import org.apache.kafka.common.protocol.ApiKeys;
@@ -32,10 +33,10 @@ final class Charges {
 
     /** Those of a request. A fetch is charged nothing yet: these counters hold it, and it is made to hold no more than they let. */
     static Map<CounterKey, Integer> ofRequest(
-            ApiMessage request, short version, Client client, ProxyMeters meters, TopicNames names) {
+            RequestHeaderData header, ApiMessage request, Client client, ProxyMeters meters, TopicNames names) {
         Charges charges = new Charges(meters, names);
         if (request instanceof ProduceRequestData produce) {
-            charges.add(Kind.PRODUCE, client, size(request, version));
+            charges.add(Kind.PRODUCE, client, size(header, request));
             produce.topicData().forEach(topic -> topic.partitionData()
                     .forEach(part -> charges.add(Kind.TOPIC_PRODUCE, topic.name(), part.index(), size(part.records()))));
         } else if (request instanceof FetchRequestData fetch) {
@@ -111,8 +112,17 @@ final class Charges {
         return topic == null || topic.isEmpty() ? names.of(id) : topic;
     }
 
-    private static int size(ApiMessage message, short version) {
-        return message.size(new ObjectSerializationCache(), version);
+    /** A broker meters a request with its header. */
+    private static int size(RequestHeaderData header, ApiMessage request) {
+        short version = header.requestApiVersion();
+        short headerVersion = ApiKeys.forId(request.apiKey()).requestHeaderVersion(version);
+        ObjectSerializationCache cache = new ObjectSerializationCache();
+        return header.size(cache, headerVersion) + request.size(cache, version);
+    }
+
+    /** A broker meters the response to a fetch without its header, but with the four bytes that say how long it is. */
+    private static int size(ApiMessage response, short version) {
+        return Integer.BYTES + response.size(new ObjectSerializationCache(), version);
     }
 
     private static int size(BaseRecords records) {

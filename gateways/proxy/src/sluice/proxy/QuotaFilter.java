@@ -117,8 +117,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return close(context);
         }
         return learnNames(request, client, context, () -> {
-            short version = header.requestApiVersion();
-            Map<CounterKey, Integer> charges = Charges.ofRequest(request, version, client, proxy.meters(), proxy.names());
+            Map<CounterKey, Integer> charges = Charges.ofRequest(header, request, client, proxy.meters(), proxy.names());
             return admit(new Asked(header, request, context, client, charges), 0);
         });
     }
