@@ -42,8 +42,7 @@ JAVA_CLIENT_JARS = {release: _jars(f"java-client-{release}") for release in ("2.
 
 _OF_RELEASES = (*KAFKA_RELEASE_JARS.values(), *JAVA_CLIENT_JARS.values())
 JAR_SETS = {
-    jars.name: jars
-    for jars in (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
+    jars.name: jars for jars in (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
 }
 
 

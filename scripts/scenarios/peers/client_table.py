@@ -27,7 +27,7 @@ Config = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Command:
-    """How a client is started."""
+    """A command that starts a client."""
 
     words: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Feature:
-    """What a client negotiates; `config` has keys such as `producer.acks`, for one library `java:producer.acks`.
+    """Something that a client negotiates; `config` has keys such as `producer.acks`, for one library `java:producer.acks`.
 
     `since` is the first version of each library that has it. Without a `mechanism` clients don't log in. With `is_old`
     they send requests that brokers of Kafka 4 refuse.
@@ -67,7 +67,7 @@ class Feature:
     java_class: str = "JavaClient"
 
     def config_of(self, library: str, name: str) -> dict[str, str]:
-        """What a library is given; `{name}` in a value stands for the client's."""
+        """Configuration for a library; `{name}` in a value stands for the client's."""
         found = {}
         for key, value in self.config.items():
             of, _, plain_key = key.rpartition(":")

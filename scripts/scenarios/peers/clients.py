@@ -64,7 +64,7 @@ _WINDOW_S = 1_000_000_000
 
 
 class Way(StrEnum):
-    """How clients reach a broker."""
+    """The way of clients to a broker."""
 
     DIRECT = "direct"
     PROXY = "proxy"
@@ -73,7 +73,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client said and logged, and what the broker has of it.
+    """The output and the log of a client, and what the broker has of it.
 
     `versions` of the requests that it sent, by API; `batches` on the broker's disk, without what a broker chooses;
     `charged` bytes in events of Sluice, `metered` ones of Kafka's own sensors, by API.
@@ -331,7 +331,7 @@ def _add_bytes(rig: _Rig, found: Mapping[Cell, Mapping[Way, Outcome]]) -> None:
 
 
 def _metered(broker: Beans) -> Counter[tuple[str, str]]:
-    """What Kafka's sensors have metered since their first request, by client-id and API."""
+    """Bytes that Kafka's sensors have metered since their first request, by client-id and API."""
     sums: Counter[tuple[str, str]] = Counter()
     for api in _CHARGED:
         for name, rate in broker.read(f"kafka.server:type={api},client-id=*,*", "byte-rate").items():
@@ -341,7 +341,7 @@ def _metered(broker: Beans) -> Counter[tuple[str, str]]:
 
 
 def differences(outcomes: Mapping[Way, Outcome], way: Way) -> list[str]:
-    """What a client had otherwise on this way than on that to the broker alone."""
+    """Differences of this way from that to the broker alone."""
     direct, other, found = outcomes[Way.DIRECT], outcomes[way], []
     for name, before, after in (
         ("said", direct.said, other.said),
