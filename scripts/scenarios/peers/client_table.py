@@ -54,7 +54,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Feature:
-    """Something that a client negotiates; `config` has keys such as `producer.acks`, for one library `java:producer.acks`.
+    """Subject of a negotiation; `config` has keys such as `producer.acks`, for one library `java:producer.acks`.
 
     `since` is the first version of each library that has it. Without a `mechanism` clients don't log in. With `is_old`
     they send requests that brokers of Kafka 4 refuse.
