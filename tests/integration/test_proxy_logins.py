@@ -1,4 +1,4 @@
-"""Names that pass by a proxy: of users in logins, as a broker's own servers accept them, and of topics."""
+"""Parts of a proxy by themselves: names in logins, as a broker's own servers accept them, of topics, and holds."""
 
 import os
 import subprocess
@@ -37,11 +37,21 @@ def test_whom_a_broker_accepts_the_proxy_meters_under_that_name(tmp_path: Path) 
     assert min(accepted.values()) > MESSAGES / 100, accepted
 
 
-def test_a_topic_that_is_named_like_the_id_of_another_one_is_charged_as_any(tmp_path: Path) -> None:
-    """Two that the proxy took for one were charged as one, and given back with the one that the broker refused."""
-    sources = [JAVA_SOURCES / "proxy" / "NamesAndIds.java", SOURCES / "sluice" / "proxy" / "TopicRequest.java"]
+def check(program: str, tested: str, folder: Path) -> None:
+    """Run a program of tests/java_proxy that tests this class of the proxy."""
+    sources = [JAVA_SOURCES / "proxy" / f"{program}.java", SOURCES / "sluice" / "proxy" / f"{tested}.java"]
     java, _ = find_java()
-    checks = [java, "-XX:+UseSerialGC", "-cp", compiled(sources, PROXY_JARS.paths(), tmp_path / "proxy")]
-    ran = subprocess.run([*checks, "sluice.proxy.NamesAndIds"], capture_output=True, text=True, check=False)
+    checks = [java, "-XX:+UseSerialGC", "-cp", compiled(sources, PROXY_JARS.paths(), folder / "proxy")]
+    ran = subprocess.run([*checks, f"sluice.proxy.{program}"], capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, f"{ran.stdout}{ran.stderr}"
+
+
+def test_a_topic_that_is_named_like_the_id_of_another_one_is_charged_as_any(tmp_path: Path) -> None:
+    """Two that the proxy took for one were charged as one, and given back with the one that the broker refused."""
+    check("NamesAndIds", "TopicRequest", tmp_path)
+
+
+def test_a_request_is_held_for_ten_seconds_at_most_however_late_each_look_at_it_comes(tmp_path: Path) -> None:
+    """Planned waits were added up, so that ten thousand of 1 ms took as long as the event loop made of them."""
+    check("LateLooks", "Hold", tmp_path)

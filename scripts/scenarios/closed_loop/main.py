@@ -19,6 +19,7 @@ from scripts.scenarios.closed_loop.situation import (
     BrokersSituation,
     ConnectionFlood,
     ElasticSimulation,
+    Holds,
     JobDown,
     NameFlood,
     Neighbours,
@@ -144,6 +145,26 @@ class Connections(ConnectionFlood):
         with work_folder("closed-loop", fresh=True) as folder:
             print(json.dumps(asdict(run_connection_flood(folder, self))))
         return 0
+
+
+@app.command("holds")
+@dataclass(frozen=True)
+class LargeRequests(Holds):
+    """Run producers of librdkafka and of Kafka's Java library, whose requests are 1, 5 and 10 s of their quota.
+
+    They are idempotent, with five requests in flight, and all else as the library has it. It prints JSON: for each the
+    rate over the quota, the longest time to an acknowledgement, requests that were sent again, connections that were
+    closed, errors, and records that arrived twice or not at all. Exit code 1 if there are any of those.
+    """
+
+    def run(self) -> int:
+        """Run them, and print the figures."""
+        from scripts.scenarios.closed_loop.holds import run_holds
+
+        with work_folder("closed-loop", fresh=True) as folder:
+            found = run_holds(folder, self)
+        print(json.dumps({name: asdict(held) for name, held in found.items()}, indent=1))
+        return int(not all(held.undisturbed for held in found.values()))
 
 
 @app.command("elastic")

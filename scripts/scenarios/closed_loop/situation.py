@@ -311,6 +311,23 @@ class ConnectionFlood:
     seconds: Seconds = 20
 
 
+class HoldsGateway(StrEnum):
+    """What makes clients wait: Kafka's own quotas, the plugin, or a proxy."""
+
+    KAFKA = "kafka"
+    PLUGIN = "plugin"
+    PROXY = "proxy"
+
+
+@dataclass(frozen=True)
+class Holds:
+    """Idempotent producers with requests of 1, 5 and 10 s of their quota, five in flight."""
+
+    gateway: Annotated[HoldsGateway, typer.Option(help="What makes them wait.")] = HoldsGateway.PROXY
+    limit: Annotated[float, typer.Option(min=1_000, max=90_000, help="Quota of each, bytes/s.")] = 20_000
+    seconds: Seconds = 600
+
+
 class Noise(StrEnum):
     """Kinds of noisy neighbours, by the names of a public design of multi-tenant Kafka (N1 to N10)."""
 

@@ -94,9 +94,9 @@ final class Proxy implements AutoCloseable {
         throttled.increment();
     }
 
-    void noteHeld(long ms, boolean isNew) {
+    void noteHeld(long ns, boolean isNew) {
         held.increment(isNew ? 1 : 0);
-        heldSeconds.increment(ms / 1e3);
+        heldSeconds.increment(ns / 1e9);
     }
 
     void noteRefusedConnection() {

@@ -46,11 +46,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     /** The longest wait that one response asks for; what was used stays charged, so the next request waits again. */
     static final long MAX_MUTE_MS = 5_000;
 
-    /** The longest time for which a request is held. Kroxylicious closes the connection after 20 s, with decisions. */
-    private static final long MAX_HOLD_MS = 10_000;
-
-    private static final long LOOK_AGAIN_MS = 1_000; // limits may be raised meanwhile
-
     /** The longest time until mutations without a response count as done: else who closes its connection pays nothing. */
     private static final long MAX_UNSETTLED_MS = 30_000;
 
@@ -116,9 +111,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         if (!isAdmitted) {
             return close(context);
         }
+        Hold hold = new Hold(System.nanoTime());
         return learnNames(request, client, context, () -> {
             Map<CounterKey, Integer> charges = Charges.ofRequest(header, request, client, proxy.meters(), proxy.names());
-            return admit(new Asked(header, request, context, client, charges), 0);
+            return admit(new Asked(header, request, context, client, charges, hold), true);
         });
     }
 
@@ -180,15 +176,20 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     /** Serves a request when neither the connection nor a quota makes it wait any more. */
-    private CompletionStage<RequestFilterResult> admit(Asked asked, long heldMs) {
-        long waitMs = Math.min(Math.max(mutedMs(), owedMs(asked.charges.keySet())), MAX_HOLD_MS - heldMs);
-        if (waitMs <= 0) {
+    private CompletionStage<RequestFilterResult> admit(Asked asked, boolean isNew) {
+        long nowNs = System.nanoTime();
+        long nextMs = asked.hold.nextMs(Math.max(mutedMs(), owedMs(asked.charges.keySet())), nowNs);
+        if (nextMs <= 0) {
             return serve(asked);
         }
-        long nextMs = Math.min(waitMs, LOOK_AGAIN_MS);
-        proxy.noteHeld(nextMs, heldMs == 0);
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
-        executor.schedule(() -> forward(() -> admit(asked, heldMs + nextMs), later), nextMs, TimeUnit.MILLISECONDS);
+        executor.schedule(
+                () -> {
+                    proxy.noteHeld(System.nanoTime() - nowNs, isNew);
+                    forward(() -> admit(asked, false), later);
+                },
+                nextMs,
+                TimeUnit.MILLISECONDS);
         return later;
     }
 
@@ -383,7 +384,8 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             ApiMessage message,
             FilterContext context,
             Client client,
-            Map<CounterKey, Integer> charges) {
+            Map<CounterKey, Integer> charges,
+            Hold hold) {
         CompletionStage<RequestFilterResult> forward() {
             return context.forwardRequest(header, message);
         }

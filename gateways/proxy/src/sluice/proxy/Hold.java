@@ -1,0 +1,18 @@
+package sluice.proxy;
+
+/**
+ * How long a request is held, by the clock: a busy event loop is late at each look, and short waits in a row take longer
+ * than was asked for.
+ */
+record Hold(long sinceNs) {
+    /** The longest time for which a request is held. Kroxylicious closes the connection after 20 s, with decisions. */
+    private static final long MAX_MS = 10_000;
+
+    private static final long LOOK_AGAIN_MS = 1_000; // limits may be raised meanwhile
+
+    /** The time until the next look at a request that should wait so long, in ms; 0 when it goes on. */
+    long nextMs(long waitMs, long nowNs) {
+        long leftMs = MAX_MS - (nowNs - sinceNs) / 1_000_000;
+        return Math.max(0, Math.min(waitMs, Math.min(leftMs, LOOK_AGAIN_MS)));
+    }
+}

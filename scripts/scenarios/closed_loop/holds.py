@@ -1,0 +1,266 @@
+"""Producers whose requests are seconds of their quota: what they see of the waits, and what arrives."""
+
+import json
+import struct
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Semaphore, Thread
+from typing import Any
+
+import confluent_kafka
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from scripts.scenarios.closed_loop.situation import Holds, HoldsGateway
+from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster
+from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.jvm.compiler import compile_java, java_compiler
+from sluice.jvm.java import OLDEST
+from sluice.jvm.machine import Jvm
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+
+REQUEST_S = (1, 5, 10)
+"""Sizes of requests, in seconds of the quota."""
+
+IN_FLIGHT = 5
+"""Requests without an answer: the most that an idempotent producer of either library has."""
+
+_SOURCE = Path(__file__).resolve().parents[2] / "testbed" / "NumberedProducer.java"
+_TOPIC = "numbered"
+_NUMBER = struct.Struct(">q")
+_END_S = 120.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Held:
+    """What came of a producer; `of_quota` is its rate over its quota, from its first acknowledgement on.
+
+    `worst_s` is the longest time to an acknowledgement. `retried` are requests that were sent again, as for a time-out,
+    and `closed` connections that either side closed. `twice` and `missing` are acknowledged records in the partition.
+    """
+
+    acknowledged: int
+    of_quota: float
+    worst_s: float
+    retried: int
+    closed: int
+    errors: int
+    twice: int
+    missing: int
+
+    @property
+    def undisturbed(self) -> bool:
+        """True if all arrived, once, and the client saw nothing but waits."""
+        return self.acknowledged > 0 and not any((self.retried, self.closed, self.errors, self.twice, self.missing))
+
+
+def run_holds(folder: Path, asked: Holds) -> dict[str, Held]:
+    """What came of each producer, by library and size of its requests. Everything is kept in `folder`."""
+    with _entrance(folder, asked) as (direct, servers), _java() as jvm:
+        names = [(library, request_s) for library in ("java", "librdkafka") for request_s in REQUEST_S]
+        with connect(KafkaAdminClient, {"bootstrap.servers": direct}) as admin:
+            create_topic(admin, _TOPIC, [len(names)], {"retention.bytes": "-1"})
+        producers: dict[str, _Producer] = {}
+        for partition, (library, request_s) in enumerate(names):
+            name, size = f"{library}, {request_s} s", round(request_s * asked.limit)
+            producers[name] = (
+                _JavaProducer(jvm, name, servers, partition, size)
+                if library == "java"
+                else _LibrdkafkaProducer(name, servers, partition, size)
+            )
+        time.sleep(asked.seconds)
+        ends = [Thread(target=producer.stop) for producer in producers.values()]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join()
+        found = {
+            name: _held(producer, asked.limit, _stored(direct, partition))
+            for partition, (name, producer) in enumerate(producers.items())
+        }
+        for producer in producers.values():
+            producer.close()
+        return found
+
+
+@contextmanager
+def _entrance(folder: Path, asked: Holds) -> Iterator[tuple[str, str]]:
+    """Where a broker itself is and where its clients connect, with the quota on each client-id. There is no job."""
+    with ExitStack() as stack:
+        client_id = new_exempt_client_id()
+        cluster = stack.enter_context(
+            plugin_cluster(folder / "broker", 1, client_id)
+            if asked.gateway is HoldsGateway.PLUGIN
+            else Cluster(folder / "broker", 1)
+        )
+        servers = cluster.bootstrap_servers
+        if asked.gateway is HoldsGateway.KAFKA:
+            with connect(AlteringAdmin, {"bootstrap.servers": servers}) as admin:
+                admin.alter({"client-id": None}, {QuotaKind.PRODUCER_BYTE_RATE.value: asked.limit})
+            yield servers, servers
+            return
+        settings = with_bootstrap_servers(load_settings(environment={}), servers)
+        ensure_topics(settings.topics, settings.kafka)
+        entry = QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, asked.limit)
+        publish_limits(servers, [entry], 1, {"client_id": client_id})
+        if asked.gateway is HoldsGateway.PLUGIN:
+            yield servers, servers
+            return
+        yield servers, stack.enter_context(KafkaGateway(folder / "proxy", settings)).bootstrap_servers
+
+
+@contextmanager
+def _java() -> Iterator[Jvm]:
+    with TemporaryDirectory() as classes:
+        compile_java([_SOURCE], BROKER_JARS.paths(), Path(classes), OLDEST, java_compiler)
+        with Jvm([*BROKER_JARS.paths(), Path(classes)]) as jvm:
+            yield jvm
+
+
+class _Producer(ABC):
+    """A producer of numbered records that runs until `stop`."""
+
+    size: int
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Send nothing more, and wait until all is acknowledged."""
+
+    @abstractmethod
+    def acknowledged(self) -> list[tuple[int, int]]:
+        """Epoch milliseconds of each acknowledgement, and the milliseconds that it took."""
+
+    @abstractmethod
+    def faults(self) -> tuple[int, int, int]:
+        """Requests that were sent again, connections that were closed, and errors."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it."""
+
+
+class _JavaProducer(_Producer):
+    def __init__(self, jvm: Jvm, name: str, servers: str, partition: int, size: int) -> None:
+        self.size = size
+        self._java = jvm.packages.sluice.testbed.NumberedProducer(name, servers, _TOPIC, partition, size, IN_FLIGHT)
+
+    def stop(self) -> None:
+        self._java.stop()
+
+    def acknowledged(self) -> list[tuple[int, int]]:
+        return [(int(at), int(took)) for at, took in map(str.split, self._java.acknowledged().splitlines())]
+
+    def faults(self) -> tuple[int, int, int]:
+        totals = (self._java.total(f"{name}-total") for name in ("record-retry", "connection-close"))
+        return round(next(totals)), round(next(totals)), len(self._java.errors().splitlines())
+
+    def close(self) -> None:
+        self._java.close()
+
+
+class _LibrdkafkaProducer(_Producer):
+    def __init__(self, name: str, servers: str, partition: int, size: int) -> None:
+        self.size = size
+        self._acknowledged: list[tuple[int, int]] = []
+        self._errors: list[str] = []
+        self._statistics: dict[str, Any] = {"brokers": {}}
+        self._room = Semaphore(IN_FLIGHT)
+        self._stop = Event()
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": servers,
+                "client.id": name,
+                "enable.idempotence": True,
+                "batch.num.messages": 1,
+                "linger.ms": 0,
+                "statistics.interval.ms": 1_000,
+                "stats_cb": self._note_statistics,
+                "error_cb": lambda error: self._errors.append(str(error)),
+                "log_level": 2,
+            }
+        )
+        self._thread = Thread(target=self._produce, args=(partition,), name=name, daemon=True)
+        self._thread.start()
+
+    def _note_statistics(self, text: str) -> None:
+        self._statistics = json.loads(text)
+
+    def _produce(self, partition: int) -> None:
+        number, filling = 0, bytes(self.size - _NUMBER.size)
+        while not self._stop.is_set():
+            self._producer.poll(_POLL_S)
+            while not self._stop.is_set() and self._room.acquire(blocking=False):
+                value, sent_ms = _NUMBER.pack(number) + filling, now_ms()
+                self._producer.produce(_TOPIC, value, partition=partition, on_delivery=partial(self._told, sent_ms))
+                number += 1
+
+    def _told(self, sent_ms: int, error: object, _: object) -> None:
+        at_ms = now_ms()
+        if error is None:
+            self._acknowledged.append((at_ms, at_ms - sent_ms))
+        else:
+            self._errors.append(str(error))
+        self._room.release()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(_END_S)
+
+    def close(self) -> None:
+        self._producer.purge()
+
+    def acknowledged(self) -> list[tuple[int, int]]:
+        return self._acknowledged
+
+    def faults(self) -> tuple[int, int, int]:
+        brokers = self._statistics["brokers"].values()
+        retried, closed = (sum(broker[name] for broker in brokers) for name in ("txretries", "disconnects"))
+        return retried, closed, len(self._errors)
+
+
+def _held(producer: _Producer, limit: float, stored: Mapping[int, int]) -> Held:
+    acknowledged = producer.acknowledged()
+    times_ms = [at_ms for at_ms, _ in acknowledged] or [0]
+    span_s = max((max(times_ms) - min(times_ms)) / 1_000, 1.0)
+    retried, closed, errors = producer.faults()
+    return Held(
+        acknowledged=len(acknowledged),
+        of_quota=round((len(acknowledged) - 1) * producer.size / limit / span_s, 3),
+        worst_s=max((took_ms for _, took_ms in acknowledged), default=0) / 1_000,
+        retried=retried,
+        closed=closed,
+        errors=errors,
+        twice=sum(count - 1 for count in stored.values()),
+        missing=max(0, len(acknowledged) - len(stored)),
+    )
+
+
+def _stored(servers: str, partition: int) -> Counter[int]:
+    """How often each number is in a partition."""
+    stored: Counter[int] = Counter()
+    with KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False) as consumer:
+        place = TopicPartition(_TOPIC, partition)
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets([place])[place]
+        while consumer.position(place) < end:
+            for records in consumer.poll(1_000).values():
+                stored.update(_NUMBER.unpack_from(record.value)[0] for record in records)
+    return stored
