@@ -32,10 +32,14 @@ Outcomes = Mapping[str, Outcome]
 
 
 class Suite(ABC):
-    """The tests of a client that need brokers, of which it wants `brokers` with these properties."""
+    """The tests of a client that need brokers, of which it wants `brokers` with these properties.
+
+    A suite with a `port` looks for the brokers at the next ports.
+    """
 
     client: ClassVar[str]
     brokers: ClassVar[int] = 1
+    port: ClassVar[int] = 0
     properties: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod

@@ -1,5 +1,6 @@
 """`./scripts/test-peers suites`: the own tests of Kafka's clients, at brokers and through the Kafka proxy."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -7,23 +8,27 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
 
 from scripts.benchmarks.report import table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
 from scripts.scenarios.peers.franz_go import FranzGo
+from scripts.scenarios.peers.kafka_python import KafkaPython
+from scripts.scenarios.peers.sarama import Sarama
 from scripts.scenarios.peers.suite import Outcomes, Suite
 from scripts.testbed.quotas_without_job import publish_limits
+from sluice.cli.demo.broker import free_ports
 from sluice.cli.demo.cluster import Cluster
 from sluice.cli.demo.work_folder import work_folder
-from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.cli.kafka_gateway import Address, KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 
-SUITES: Mapping[str, type[Suite]] = {suite.client: suite for suite in (FranzGo,)}
+SUITES: Mapping[str, type[Suite]] = {suite.client: suite for suite in (FranzGo, Sarama, KafkaPython)}
 
 
 class Route(StrEnum):
@@ -70,29 +75,54 @@ class Suites:
             suite = SUITES[client]()
             suite.prepare()
             with work_folder(f"suites-{client}", fresh=True) as folder:
-                found = {route: self._run(suite, folder / route, route) for route in routes}
-            print("\n".join(_report(client, found)), flush=True)
+                ran = {route: self._run(suite, folder / route, route) for route in routes}
+            found = {route: outcomes for route, (outcomes, _) in ran.items()}
+            print("\n".join(_table(client, found)))
+            for route, (outcomes, cpu_s) in ran.items():
+                used = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in cpu_s.items())
+                print(f"{route}: {_sums(outcomes)}; CPU: {used}", flush=True)
             as_well &= passes_as_well(found)
         return 0 if as_well else EXIT_FAILED
 
-    def _run(self, suite: Suite, folder: Path, route: Route) -> Outcomes:
-        with entrance(folder, suite, route, self.quota) as servers:
-            return suite.run(servers, folder / "tests.log", self.tests)
+    def _run(self, suite: Suite, folder: Path, route: Route) -> tuple[Outcomes, Mapping[str, float]]:
+        """The outcomes on one way, and the seconds of CPU that its servers used meanwhile."""
+        with entrance(folder, suite, route, self.quota) as (servers, pids):
+            before_s = {name: _cpu_s(of) for name, of in pids.items()}
+            outcomes = suite.run(servers, folder / "tests.log", self.tests)
+            return outcomes, {name: _cpu_s(of) - before_s[name] for name, of in pids.items()}
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
 @contextmanager
-def entrance(folder: Path, suite: Suite, route: Route, quota: float) -> Iterator[str]:
-    """Where clients connect, for new brokers as the suite wants them."""
+def entrance(
+    folder: Path, suite: Suite, route: Route, quota: float
+) -> Iterator[tuple[str, Mapping[str, Sequence[int]]]]:
+    """Where clients connect, for new brokers as the suite wants them, and process ids of the servers."""
     with ExitStack() as stack:
+        if suite.port and route is Route.DIRECT:
+            _fix_ports(folder / "brokers", suite)
         cluster = stack.enter_context(Cluster(folder / "brokers", suite.brokers, lambda *_: suite.properties))
+        pids = {"brokers": [broker.pid for broker in cluster.brokers]}
         if route is Route.DIRECT:
-            yield cluster.bootstrap_servers
+            yield cluster.bootstrap_servers, pids
             return
         settings = with_bootstrap_servers(load_settings(environment={}), cluster.bootstrap_servers)
         ensure_topics(settings.topics, settings.kafka)
         publish_limits(cluster.bootstrap_servers, _limits(quota) if route is Route.QUOTA else [], 1, {})
-        proxy = KafkaGateway(folder / "proxy", settings, filtered=route is not Route.BARE)
-        yield stack.enter_context(proxy).bootstrap_servers
+        listener = Address(port=suite.port)
+        proxy = KafkaGateway(folder / "proxy", settings, listener, filtered=route is not Route.BARE)
+        stack.enter_context(proxy)
+        yield proxy.bootstrap_servers, {**pids, "proxy": [proxy.pid]}
+
+
+def _fix_ports(folder: Path, suite: Suite) -> None:
+    """Let the brokers of a cluster that is started in this folder have the suite's ports."""
+    folder.mkdir(parents=True)
+    ports = enumerate(free_ports(suite.brokers), suite.port + 1)
+    (folder / "ports.json").write_text(json.dumps(list(ports)))
 
 
 def _limits(quota: float) -> list[QuotaEntry]:
@@ -109,18 +139,17 @@ def passes_as_well(found: Mapping[Route, Outcomes]) -> bool:
     )
 
 
-def _report(client: str, found: Mapping[Route, Outcomes]) -> Sequence[str]:
-    """A table of all tests and a line with the sums of each way."""
+def _table(client: str, found: Mapping[Route, Outcomes]) -> Sequence[str]:
     names = sorted({name for outcomes in found.values() for name in outcomes})
     rows = [
         (name, *(str(outcomes[name]) if name in outcomes else "not run" for outcomes in found.values()))
         for name in names
     ]
-    return [*table(client, *found, rows=rows), "; ".join(_sums(route, outcomes) for route, outcomes in found.items())]
+    return table(client, *found, rows=rows)
 
 
-def _sums(route: Route, outcomes: Outcomes) -> str:
+def _sums(outcomes: Outcomes) -> str:
     texts = [outcome.text for outcome in outcomes.values()]
     seconds = sum(outcome.seconds for outcome in outcomes.values())
     skipped = f", {texts.count('skipped')} skipped" if "skipped" in texts else ""
-    return f"{route}: {texts.count('passed')} of {len(texts)} passed{skipped}, {seconds:.0f} s"
+    return f"{texts.count('passed')} of {len(texts)} passed{skipped}, {seconds:.0f} s"
