@@ -49,7 +49,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Held:
-    """What came of a producer; `of_quota` is its rate over its quota, from its first acknowledgement on.
+    """Outcome of a producer; `of_quota` is its rate over its quota, from its first acknowledgement on.
 
     `worst_s` is the longest time to an acknowledgement. `retried` are requests that were sent again, as for a time-out,
     and `closed` connections that either side closed. `twice` and `missing` are acknowledged records in the partition.
@@ -71,7 +71,7 @@ class Held:
 
 
 def run_holds(folder: Path, asked: Holds) -> dict[str, Held]:
-    """What came of each producer, by library and size of its requests. Everything is kept in `folder`."""
+    """The outcome of each producer, by library and size of its requests. Everything is kept in `folder`."""
     with _entrance(folder, asked) as (direct, servers), _java() as jvm:
         names = [(library, request_s) for library in ("java", "librdkafka") for request_s in REQUEST_S]
         with connect(KafkaAdminClient, {"bootstrap.servers": direct}) as admin:
@@ -253,7 +253,7 @@ def _held(producer: _Producer, limit: float, stored: Mapping[int, int]) -> Held:
 
 
 def _stored(servers: str, partition: int) -> Counter[int]:
-    """How often each number is in a partition."""
+    """The times that each number is in a partition."""
     stored: Counter[int] = Counter()
     with KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False) as consumer:
         place = TopicPartition(_TOPIC, partition)

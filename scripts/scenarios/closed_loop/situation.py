@@ -312,7 +312,7 @@ class ConnectionFlood:
 
 
 class HoldsGateway(StrEnum):
-    """What makes clients wait: Kafka's own quotas, the plugin, or a proxy."""
+    """The throttling side: a broker's own quotas, a broker with the plugin, or a proxy."""
 
     KAFKA = "kafka"
     PLUGIN = "plugin"
