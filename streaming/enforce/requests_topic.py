@@ -73,8 +73,13 @@ def another_topic(settings: Settings, found: str | None) -> str | None:
     has_charged = check_spark_files(checkpoint).planned >= 0 or read_imported_start(checkpoint) is not None
     if found is None or charged in (None, found) or not has_charged:
         return None
-    return (
+    text = (
         f"topic {settings.topics.requests} is another one (id {found}) than the checkpoint {checkpoint.location} has"
-        f" charged (id {charged}): it was made again, or is in another cluster; name a new enforce.checkpoint (balances"
-        " start from zero), or set enforce.fail_on_data_loss: false to go on with its balances and the requests to come"
+        f" charged (id {charged}): it was made again, or is in another cluster"
+    )
+    if not settings.enforce.fail_on_data_loss:
+        return f"{text}; sluice run goes on with the checkpoint's balances and the requests to come"
+    return (
+        f"{text}; name a new enforce.checkpoint (balances start from zero), or set enforce.fail_on_data_loss: false to"
+        " go on with its balances and the requests to come"
     )

@@ -209,10 +209,12 @@ def test_a_requests_topic_that_the_checkpoint_has_not_charged_fails(
 
     checkpoint.spark.write("metadata", b"{}")
     checkpoint.spark.write("offsets/0", b"v1\n{}\n{}\n")
-    with pytest.raises(CheckError, match="is another one"):
+    with pytest.raises(CheckError, match=r"is another one .* set enforce\.fail_on_data_loss: false"):
         doctor.check_requests_topic(settings)
     goes_on = dataclasses.replace(settings, enforce=dataclasses.replace(settings.enforce, fail_on_data_loss=False))
-    assert "is another one" in doctor.check_requests_topic(goes_on)
+    line = doctor.check_requests_topic(goes_on)
+    assert "is another one" in line
+    assert "fail_on_data_loss" not in line, "which is set"
 
 
 def test_before_the_first_start_missing_topics_will_be_created(
