@@ -71,13 +71,13 @@ public final class Settings {
     /** The longest time for which a response mutes its connection. */
     public final long maxMuteMs;
 
-    public final Set<String> exemptPrincipals;
+    final Set<String> exemptPrincipals;
 
     /**
      * A client without a login whose client-id is this, or begins with this and a hyphen, is exempt; null if there is no
      * such part.
      */
-    public final String exemptClientId;
+    final String exemptClientId;
 
     public final String gatewayName;
 

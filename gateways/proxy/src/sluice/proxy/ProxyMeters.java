@@ -17,10 +17,8 @@ import org.apache.kafka.common.metrics.Sensor;
 import org.apache.kafka.common.metrics.stats.Avg;
 import org.apache.kafka.common.metrics.stats.Rate;
 import org.apache.kafka.common.metrics.stats.TokenBucket;
-import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.common.utils.Time;
 import sluice.kafka.CounterKey;
-import sluice.kafka.Exempt;
 import sluice.kafka.Gateway;
 import sluice.kafka.Kind;
 import sluice.kafka.Meter;
@@ -38,7 +36,6 @@ final class ProxyMeters implements AutoCloseable {
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
 
     private final Gateway gateway;
-    private final Exempt exempt;
     private final Settings settings;
     private final Metrics metrics;
     private final Map<CounterKey, Sensors> sensors = new ConcurrentHashMap<>();
@@ -47,13 +44,7 @@ final class ProxyMeters implements AutoCloseable {
     ProxyMeters(Gateway gateway, Settings settings) {
         this.gateway = gateway;
         this.settings = settings;
-        this.exempt = new Exempt(settings.exemptPrincipals, settings.exemptClientId);
         this.metrics = new Metrics(new MetricConfig(), List.of(new Reporter()), Time.SYSTEM, true);
-    }
-
-    /** Whether a client is one of Sluice's own, which no quota holds. */
-    boolean isExempt(Client client) {
-        return exempt.isExempt(new KafkaPrincipal(KafkaPrincipal.USER_TYPE, client.user()), client.clientId());
     }
 
     /** The counter of a client, with its tenant. */

@@ -103,10 +103,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return context.forwardRequest(header, request);
         }
         Client client = client(header, context);
-        if (proxy.meters().isExempt(client)) {
-            isAdmitted = true;
-            return context.forwardRequest(header, request);
-        }
         isAdmitted = isAdmitted || proxy.connections().admits(client, Certificate.channelOf(context));
         if (!isAdmitted) {
             return close(context);
