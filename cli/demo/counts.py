@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
@@ -38,16 +38,35 @@ def stored(settings: Settings, topic: str) -> int:
     return sum(ends(settings, topic).values())
 
 
-def missing_answers(settings: Settings) -> int:
-    """Number of requests without an answer."""
-    return stored(settings, settings.topics.requests) - answered(settings)
+class Surplus(NamedTuple):
+    """Answers and rows for requests that the topic never had: of one before it, or of another cluster."""
+
+    answers: int
+    rows: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Those that there are now, before a run sends requests."""
+        requests = stored(settings, settings.topics.requests)
+        return cls(max(0, answered(settings) - requests), max(0, audited(settings) - requests))
 
 
-def drain(settings: Settings, seconds: float) -> None:
-    """Wait until every request is answered and every answer is in Delta. Raises RunError if that takes longer."""
+_NO_SURPLUS = Surplus(0, 0)
+
+
+def missing_answers(settings: Settings, before: Surplus = _NO_SURPLUS) -> int:
+    """Number of requests without an answer; `before` counts for none of them."""
+    return stored(settings, settings.topics.requests) - answered(settings) + before.answers
+
+
+def drain(settings: Settings, seconds: float, before: Surplus = _NO_SURPLUS) -> None:
+    """Wait until every request is answered and every answer is in Delta. Raises RunError if that takes longer.
+
+    `before` counts for neither.
+    """
     requests = stored(settings, settings.topics.requests)
-    wait_until(lambda: answered(settings) >= requests, seconds)
-    wait_until(lambda: audited(settings) >= requests, seconds)
+    wait_until(lambda: answered(settings) >= requests + before.answers, seconds)
+    wait_until(lambda: audited(settings) >= requests + before.rows, seconds)
 
 
 def ends(settings: Settings, topic: str) -> dict[int, int]:

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from sluice.cli.demo.answers import Answers
 from sluice.cli.demo.broker import Broker, free_ports
-from sluice.cli.demo.counts import drain, missing_answers, rows
+from sluice.cli.demo.counts import Surplus, drain, missing_answers, rows
 from sluice.cli.demo.gateways import Connection, GreedyClient, gateway_options, sending
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.cli.demo.job import TABLES, Json, RunError, Sections, SluiceJob, embedded_profile, storage_in
@@ -169,6 +169,7 @@ def _run_load(
 ) -> int:
     """Publish and show until it is to stop, let the job catch up, and print the summary."""
     settings = job.settings
+    before = Surplus.of(settings)
     with closing(Answers(settings)) as answers:
         answers.start()
         warming, sent = Sent(stored=answers.sent), Sent(stored=answers.sent)
@@ -193,9 +194,9 @@ def _run_load(
             show_until(stop, options.seconds, console, lines, check)
             if stop.is_set():
                 console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
-        missing = lambda: f"for {missing_answers(settings)} answers, and for Delta to have all of them"  # noqa: E731
+        missing = lambda: f"for {missing_answers(settings, before)} answers, and for Delta to have all of them"  # noqa: E731
         with waiting(console, missing), suppress(RunError):
-            drain(settings, _DRAIN_S)
+            drain(settings, _DRAIN_S, before)
         with waiting(console, lambda: "for the job to stop"):
             job.stop()
         return summary(console, settings, answers, warming.and_then(sent))
