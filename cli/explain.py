@@ -11,10 +11,11 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
-from sluice.cli.quota_text import counter_text, entity_text, no_members_text, value_text
+from sluice.cli.quota_text import no_members_text
 from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable, short
+from sluice.insight.texts import client_text, counter_text, entity_text, value_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -86,17 +87,6 @@ def explain(
             typer.echo("\n".join(printable(line) for line in lines))
 
 
-def other_kind_text(user: str | None, client_id: str | None) -> str:
-    """The sentence for a name of one kind that is one of the other kind; one of both is given.
-
-    >>> other_kind_text("app", None)
-    "no user 'app' was throttled; these are requests of client-id 'app'"
-    """
-    kind, other = ("user", "client-id") if client_id is None else ("client-id", "user")
-    name = short(client_id or user or "", MAX_NAME)
-    return f"no {kind} '{name}' was throttled; these are requests of {other} '{name}'"
-
-
 def _throttled(
     tables: "Tables", user: str | None, client_id: str | None, before: datetime, count: int
 ) -> list[dict[str, Any]]:
@@ -114,19 +104,20 @@ def _throttled(
     for client in clients:
         if found := last_throttled(tables, *client, before, count):
             if client != clients[0]:
-                typer.echo(f"sluice: {other_kind_text(user, client_id)}", err=True)
+                told = f"no {client_text(*clients[0])} was throttled; these are requests of {client_text(*client)}"
+                typer.echo(f"sluice: {told}", err=True)
             return found
     if user is None and client_id is None:
         return []
     for client in clients:
         if (seen_ms := last_seen_ms(tables, *client, before)) is not None:
-            known = f"{_client_text(*client)} was not throttled; the last request is of {_time(seen_ms)}"
+            known = f"{client_text(*client)} was not throttled; the last request is of {_time(seen_ms)}"
             break
     else:
         try:
             known = unknown_text(user, client_id, QuotasTable(tables.quotas, tables.storage_options).entries())
         except QuotasTableError as error:
-            known = f"no decision names {_client_text(user, client_id)}; the quotas can't be read: {error}"
+            known = f"no decision names {client_text(user, client_id)}; the quotas can't be read: {error}"
     typer.echo(f"sluice: {printable(known)}", err=True)
     return []
 
@@ -159,14 +150,10 @@ def unknown_text(user: str | None, client_id: str | None, entries: Iterable[Quot
     resolved = resolve(entries, user or "", client_id or "")
     applied = [explanation.configured[0][1] for explanation in resolved if explanation.configured]
     limits = [f"{entry.kind}={value_text(entry)} of {entity_text(entry.entity)}" for entry in applied]
-    unknown = f"no decision names {_client_text(user, client_id)}"
+    unknown = f"no decision names {client_text(user, client_id)}"
     if not limits:
         return f"{unknown}, and no quota would limit its requests"
     return f"{unknown}; its requests would get {', '.join(limits)}"
-
-
-def _client_text(user: str | None, client_id: str | None) -> str:
-    return counter_text(Tags(short(user or "", MAX_NAME), short(client_id or "", MAX_NAME)))
 
 
 def explained_lines(explained: "Explained") -> Iterator[str]:

@@ -13,10 +13,11 @@ import yaml
 
 from sluice.configs.yaml_file import FLOAT
 from sluice.insight.format import printable
+from sluice.insight.texts import entity_text, value_text
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored
-from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, ElasticKey, QuotaKind, StorageKey
 from sluice.state.quotas.tenants import member_text
@@ -47,68 +48,6 @@ KEY_MEANINGS: Mapping[str, str] = {
     **{key: f"{_ELASTIC_PARTS[key.part]} {key.quota}." for key in ElasticKey},
 }
 """Key of a quota -> its meaning and unit. Numbers beside a limit are in the limit's unit."""
-
-
-def java_double(value: float) -> str:
-    """A positive finite number as Java's Double.toString prints it.
-
-    >>> [java_double(value) for value in (1024.0, 1e7, 0.001, 1.5e-5, 2e23, 5e-324)]
-    ['1024.0', '1.0E7', '0.001', '1.5E-5', '2.0E23', '4.9E-324']
-    """
-    shortest = repr(value)
-    if 1e-3 <= value < 1e7:
-        return shortest
-    # the fewest digits that identify the number, but at least two
-    digits = shortest.split("e")[0].replace(".", "").strip("0")
-    mantissa, exponent = f"{value:.{max(2, len(digits)) - 1}e}".split("e")
-    return f"{mantissa}E{int(exponent)}"
-
-
-def entity_text(entity: QuotaEntity) -> str:
-    """The entity as kafka-configs.sh prints it.
-
-    >>> entity_text(QuotaEntity(user=DEFAULT, client_id="app"))
-    "the default user-principal, client-id 'app'"
-    """
-    parts = (
-        ("tenant", entity.tenant),
-        ("user-principal", entity.user),
-        ("client-id", entity.client_id),
-        ("topic", entity.topic),
-    )
-    return ", ".join(_part_text(label, name) for label, name in parts if name is not None)
-
-
-def _part_text(label: str, name: EntityName) -> str:
-    return f"the default {label}" if name is DEFAULT else f"{label} '{name}'"
-
-
-def counter_text(counter: Tags) -> str:
-    """The counter by its tags.
-
-    >>> counter_text(Tags(user="alice", client_id="app")), counter_text(Tags(topic="orders", partition=3))
-    ("user 'alice' and client-id 'app'", "partition 3 of topic 'orders'")
-    """
-    if counter.topic is not None:
-        return f"partition {counter.partition} of topic '{counter.topic}'"
-    names = (("user", counter.user), ("client-id", counter.client_id), ("tenant", counter.tenant))
-    return " and ".join(f"{label} '{name}'" for label, name in names if name) or "no name"
-
-
-def value_text(entry: QuotaEntry) -> str:
-    """The value as Java prints it; a quota that is only metered is marked."""
-    return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
-
-
-def elastic_text(reservation: float | None, ceiling: float | None) -> str:
-    """The numbers beside a limit, nothing without any.
-
-    >>> elastic_text(512.0, 4096.0), elastic_text(None, None)
-    (' (reservation 512.0, ceiling 4096.0)', '')
-    """
-    numbers = (("reservation", reservation), ("ceiling", ceiling))
-    text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
-    return f" ({text})" if text else ""
 
 
 def describe_lines(entries: Iterable[QuotaEntry]) -> list[str]:

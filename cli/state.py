@@ -12,9 +12,9 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, command_group, job_settings
-from sluice.cli.quota_text import counter_text
 from sluice.configs.settings import Settings
 from sluice.insight.format import figure, short
+from sluice.insight.texts import client_text, counter_text
 from sluice.kafka_io.clock import now_ms
 from sluice.streaming.errors import CheckpointError, StateFileError
 from sluice.streaming.runtime.log import OWNER_ONLY
@@ -126,9 +126,8 @@ def balance(
     wanted = Client(bounded_name(user or "") or None, bounded_name(client_id or "") or None)
     micro_batch, version, now_ms, found, of = _read(settings, wanted)
     if of != wanted:
-        kind, other = ("client-id", "user") if wanted.user is None else ("user", "client-id")
-        name = short(of.user or of.client_id or "", MAX_NAME)
-        typer.echo(f"sluice: no counter has the {kind} '{name}'; these have the {other} '{name}'", err=True)
+        sought, found_of = client_text(wanted.user, wanted.client_id), client_text(of.user, of.client_id)
+        typer.echo(f"sluice: no counter has the {sought}; these have the {found_of}", err=True)
     if json_output:
         answer = {"micro_batch": micro_batch, "quota_version": version, "at_ms": now_ms}
         print_json({**answer, "counters": [_mapping(one) for one in found]})

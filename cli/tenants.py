@@ -18,10 +18,11 @@ from sluice.cli.options import (
     command_group,
     grouped,
 )
-from sluice.cli.quota_text import entity_text, java_double, tenants_content, value_text
+from sluice.cli.quota_text import tenants_content
 from sluice.cli.quotas import DryRunOption, YesOption, edit, merging
 from sluice.cli.resolve import explain
 from sluice.configs.quotas import load_quotas_file
+from sluice.insight.texts import entity_text, java_double, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -12,10 +12,11 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from sluice.cli.errors import UnmuteError
-from sluice.cli.quota_text import counter_text, no_members_text
+from sluice.cli.quota_text import no_members_text
 from sluice.configs.settings import Settings
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.recent_usage import RecentUsage, Usage
+from sluice.insight.texts import counter_text
 from sluice.kafka_io.client import OF_COMMANDS, connect, error_line
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader

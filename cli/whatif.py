@@ -11,11 +11,11 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
-from sluice.cli.quota_text import entity_text, value_text
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.insight.format import printable, short
 from sluice.insight.reports.span import from_ms, read_span
+from sluice.insight.texts import entity_text, value_text
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
+from sluice.insight.texts import entity_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Decision, Verdict
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership, StorageKey
 from sluice.state.quotas.tenants import member_text
 
@@ -95,16 +96,6 @@ def who(tags: CounterId | Tags | CountedEntity) -> str:
         return f"tenant {short(tags.tenant)}"
     parts = [short(tags.user), f"client-id {short(tags.client_id)}" if tags.client_id else ""]
     return " / ".join(part for part in parts if part) or "(no name)"
-
-
-def entity_text(entity: QuotaEntity) -> str:
-    """The entity of a quota in words."""
-    parts = (("user", entity.user), ("client-id", entity.client_id), ("topic", entity.topic), ("tenant", entity.tenant))
-    return ", ".join(
-        f"default {part}" if name is DEFAULT else f"{part} {short(str(name))}"
-        for part, name in parts
-        if name is not None
-    )
 
 
 def address(key: CounterId) -> str:

@@ -10,13 +10,14 @@ import msgspec
 
 from sluice.insight.console.check import APIS, Asked, answers
 from sluice.insight.console.clients import ClientsQuery, select
-from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of, entity_text
+from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of
 from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.format import NOTHING, short
 from sluice.insight.live import CounterId, CounterState, LiveModel
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
+from sluice.insight.texts import entity_text
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects

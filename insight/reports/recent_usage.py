@@ -9,6 +9,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.insight.errors import UsageUnknownError
+from sluice.insight.format import short
+from sluice.insight.texts import counter_text
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
@@ -152,7 +154,7 @@ def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], rec
         if entry.value < LEAST_SHARE * rate:
             yield (
                 f"{entry.kind} {entry.value:.15g} is less than half of {rate:.15g}, the highest minute of the last 15"
-                f" of {_counter_text(counter)}"
+                f" of {short(counter_text(counter))}"
             )
 
 
@@ -192,7 +194,3 @@ def _names_match(entity: QuotaEntity, usage: Usage) -> bool:
         return False
     names = ((entity.user, usage.user), (entity.client_id, usage.client_id), (entity.topic, usage.topic))
     return all(not isinstance(own, str) or bounded_name(own) == used for own, used in names)
-
-
-def _counter_text(counter: Tags) -> str:
-    return " and ".join(f"{part} {name!r:.80}" for part, name in counter.to_mapping().items())

@@ -308,13 +308,13 @@ def test_quotas_have_one_row_each_with_what_their_counters_use() -> None:
     at_ms = now_ms()
     alice, carol = (decision(at_ms, user=user, charge={"matched": "default user"}) for user in ("alice", "carol"))
     with serving(facts_of(alice, carol, entries=entries)) as get:
-        rows = re.findall(r'<tr><th scope="row".*?</tr>', get("/quotas").text)
+        rows = re.findall(r'<tr><th scope="row".*?</tr>', unescape(get("/quotas").text))
     texts = [re.sub(r"<[^>]+>", " ", row).split() for row in rows]
-    assert texts[0][:3] == ["default", "user", "producer_byte_rate"]
+    assert texts[0][:4] == ["the", "default", "user-principal", "producer_byte_rate"]
     assert texts[0][-3:] == ["0", "80", "%"]
     assert "2" in texts[0]
-    assert texts[0][3:8] == ["—", "1", "kB/s", "3", "kB/s"], "reservation, limit and ceiling"
-    assert texts[1][:5] == ["user", "bob,", "default", "client-id", "consumer_byte_rate"]
+    assert texts[0][4:9] == ["—", "1", "kB/s", "3", "kB/s"], "reservation, limit and ceiling"
+    assert texts[1][:6] == ["user-principal", "'bob',", "the", "default", "client-id", "consumer_byte_rate"]
     assert len(texts) == 2
 
 

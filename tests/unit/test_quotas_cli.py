@@ -14,9 +14,10 @@ from socket import gethostname
 import pytest
 from deltalake import DeltaTable
 
-from sluice.cli.quota_text import java_double, quotas_yaml, read_configs, read_properties
+from sluice.cli.quota_text import quotas_yaml, read_configs, read_properties
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
+from sluice.insight.texts import java_double
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -1,0 +1,76 @@
+"""Entities, counters and limits in words, the same in commands, on pages and in messages."""
+
+from sluice.insight.format import MAX_NAME, short
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+
+
+def java_double(value: float) -> str:
+    """A positive finite number as Java's Double.toString prints it.
+
+    >>> [java_double(value) for value in (1024.0, 1e7, 0.001, 1.5e-5, 2e23, 5e-324)]
+    ['1024.0', '1.0E7', '0.001', '1.5E-5', '2.0E23', '4.9E-324']
+    """
+    shortest = repr(value)
+    if 1e-3 <= value < 1e7:
+        return shortest
+    # the fewest digits that identify the number, but at least two
+    digits = shortest.split("e")[0].replace(".", "").strip("0")
+    mantissa, exponent = f"{value:.{max(2, len(digits)) - 1}e}".split("e")
+    return f"{mantissa}E{int(exponent)}"
+
+
+def entity_text(entity: QuotaEntity) -> str:
+    """The entity as kafka-configs.sh prints it.
+
+    >>> entity_text(QuotaEntity(user=DEFAULT, client_id="app"))
+    "the default user-principal, client-id 'app'"
+    """
+    parts = {
+        "tenant": entity.tenant,
+        "user-principal": entity.user,
+        "client-id": entity.client_id,
+        "topic": entity.topic,
+    }
+    return ", ".join(
+        f"the default {part}" if name is DEFAULT else f"{part} '{name}'"
+        for part, name in parts.items()
+        if name is not None
+    )
+
+
+def client_text(user: str | None, client_id: str | None) -> str:
+    """The client by the names that are given, long ones cut.
+
+    >>> client_text("alice", None)
+    "user 'alice'"
+    """
+    return counter_text(Tags(short(user or "", MAX_NAME // 2), short(client_id or "", MAX_NAME // 2)))
+
+
+def counter_text(counter: Tags) -> str:
+    """The counter by its tags.
+
+    >>> counter_text(Tags(user="alice", client_id="app")), counter_text(Tags(topic="orders", partition=3))
+    ("user 'alice' and client-id 'app'", "partition 3 of topic 'orders'")
+    """
+    if counter.topic is not None:
+        return f"partition {counter.partition} of topic '{counter.topic}'"
+    names = (("user", counter.user), ("client-id", counter.client_id), ("tenant", counter.tenant))
+    return " and ".join(f"{label} '{name}'" for label, name in names if name) or "no name"
+
+
+def value_text(entry: QuotaEntry) -> str:
+    """The value as Java prints it; a quota that is only metered is marked."""
+    return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
+
+
+def elastic_text(reservation: float | None, ceiling: float | None) -> str:
+    """The numbers beside a limit, nothing without any.
+
+    >>> elastic_text(512.0, 4096.0), elastic_text(None, None)
+    (' (reservation 512.0, ceiling 4096.0)', '')
+    """
+    numbers = (("reservation", reservation), ("ceiling", ceiling))
+    text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
+    return f" ({text})" if text else ""
