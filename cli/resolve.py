@@ -141,18 +141,10 @@ def reach_lines(entity: QuotaEntity, kinds: Iterable[EntryKind], entries: Iterab
 
 def _overrides(other: QuotaEntity, entity: QuotaEntity) -> bool:
     """True if some request that `entity` would limit is limited by `other` instead."""
-    return (
-        PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity))
-        and all(
-            _overlap(name, other_name)
-            for name, other_name in (
-                (entity.user, other.user),
-                (entity.client_id, other.client_id),
-                (entity.topic, other.topic),
-            )
-        )
-        and (entity.tenant is None) == (other.tenant is None)
-    )
+    parts = ((entity.user, other.user), (entity.client_id, other.client_id), (entity.topic, other.topic))
+    is_above = PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity))
+    same_kind = (entity.tenant is None) == (other.tenant is None)
+    return is_above and same_kind and all(_overlap(*names) for names in parts)
 
 
 def _overlap(name: EntityName, other: EntityName) -> bool:
