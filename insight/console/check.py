@@ -1,6 +1,6 @@
 """The page "would this be limited?": quotas and throttle time of a request that is not sent. Nothing is charged."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
 
 from sluice.insight.live import CounterId, LiveModel
@@ -17,7 +17,7 @@ from sluice.state.quotas.kinds import (
     Window,
 )
 from sluice.state.quotas.limits import LimitsInForce
-from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Resolution
+from sluice.state.quotas.resolution import Resolution
 
 APIS = ("Produce", "Fetch", *MUTATION_APIS, "Metadata", *COUNTED_APIS)
 MAX_SIZE = 1e15
@@ -50,16 +50,13 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The effect of one quota. `known` is true if a decision had its counter.
+    """The effect of the quota `found`. `known` is true if a decision had its counter.
 
     The throttle time lies between `least_ms` and `most_ms`: a decision has the rate, not the windows it comes from.
     """
 
     kind: QuotaKind
-    shadow: bool
-    level: PrecedenceLevel
-    counter: CounterId
-    limit: float | None
+    found: Resolution
     amount: float
     known: bool
     rate: float | None
@@ -74,16 +71,23 @@ def answers(
     asked: Asked, limits: LimitsInForce, model: LiveModel, settings: QuotaSettings, now_ms: int
 ) -> list[Answer]:
     """The effect of each quota that the request would be charged to, enforced ones first."""
+    amounts = _amounts(asked)
     return [
-        _answer(found, kind, amount, model, settings, now_ms)
-        for quotas in (limits.enforced, limits.shadow)
-        for kind, amount in _charges(asked, quotas)
-        for found in (
-            quotas.resolve_all(kind, asked.user, asked.client_id)
-            if kind in CLIENT_KINDS
-            else (quotas.resolve_topic(kind, asked.topic, asked.partition),)
-        )
+        _answer(found, kind, amounts[kind], model, settings, now_ms)
+        for kind, found in limits_of(limits, amounts, asked.user, asked.client_id, asked.topic, asked.partition)
     ]
+
+
+def limits_of(
+    limits: LimitsInForce, kinds: Iterable[QuotaKind], user: str, client_id: str, topic: str | None, partition: int
+) -> Iterator[tuple[QuotaKind, Resolution]]:
+    """The limits of these kinds that a request would meet, enforced ones first."""
+    for quotas in (limits.enforced, limits.shadow):
+        for kind in filter(quotas.enabled, kinds):
+            if kind in CLIENT_KINDS:
+                yield from ((kind, found) for found in quotas.resolve_all(kind, user, client_id))
+            elif topic:
+                yield kind, quotas.resolve_topic(kind, topic, partition)
 
 
 def rate_wait_ms(rate: float, amount: float, limit: float, window: Window) -> tuple[int, int]:
@@ -107,19 +111,18 @@ def _possible_ms(wait_ms: float) -> int:
     return min(max(0, round_half_up(wait_ms)), MAX_THROTTLE_MS)
 
 
-def _charges(asked: Asked, quotas: ModeQuotas) -> Iterator[tuple[QuotaKind, float]]:
-    """The quota kinds that are set, and the amount of the request for each."""
+def _amounts(asked: Asked) -> dict[QuotaKind, float]:
+    """The amount of the request for each kind that counts it."""
+    amounts = {}
     for kind in (*CLIENT_KINDS, *TOPIC_KINDS):
-        if not quotas.enabled(kind) or (kind in TOPIC_KINDS and not asked.topic):
-            continue
-        if kind.family is Family.BYTES and asked.api == ("Fetch" if kind.consumer else "Produce"):
-            yield kind, asked.size
-        elif kind.family is Family.REQUEST_TIME:
-            yield kind, asked.request_ms / 10  # a point is 10 ms of a thread
-        elif kind.family is Family.MUTATIONS and asked.api in MUTATION_APIS:
-            yield kind, asked.size
+        mutates = kind.family is Family.MUTATIONS and asked.api in MUTATION_APIS
+        if kind.family is Family.REQUEST_TIME:
+            amounts[kind] = asked.request_ms / 10  # a point is 10 ms of a thread
+        elif mutates or (kind.family is Family.BYTES and asked.api == ("Fetch" if kind.consumer else "Produce")):
+            amounts[kind] = asked.size
         elif COUNTED_APIS.get(asked.api) is kind:
-            yield kind, 1.0
+            amounts[kind] = 1.0
+    return amounts
 
 
 def _answer(
@@ -139,21 +142,8 @@ def _answer(
             least_ms = most_ms = _possible_ms(wait_for_tokens_ms(tokens - (0 if refused else amount), found.limit))
     elif found.limit is not None:
         least_ms, most_ms = rate_wait_ms(rate or 0.0, amount, found.limit, settings.client_window)
-    return Answer(
-        kind,
-        found.shadow,
-        found.level,
-        key,
-        found.limit,
-        amount,
-        counter is not None,
-        rate,
-        tokens,
-        waits_now_ms,
-        least_ms,
-        most_ms,
-        refused,
-    )
+    known = counter is not None
+    return Answer(kind, found, amount, known, rate, tokens, waits_now_ms, least_ms, most_ms, refused)
 
 
 def _number(text: str, most: float) -> float:

@@ -155,7 +155,7 @@ def used(answer: Answer) -> str:
 
 def would_wait(answer: Answer) -> str:
     """The throttle time of the request that was asked for, or its bounds."""
-    if answer.limit is None:
+    if answer.found.limit is None:
         return "no limit"
     if answer.tokens is None and answer.kind.family is Family.MUTATIONS:
         return "unknown: no decision of its counter"

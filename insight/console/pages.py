@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.insight.console.check import APIS, Asked, answers
+from sluice.insight.console.check import APIS, Asked, answers, limits_of
 from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of
 from sluice.insight.console.tables import JobProbe, WeekMinutes
@@ -253,16 +253,15 @@ def _tags(given: Given) -> Tags:
 def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind, Resolution]]:
     """The limits that the next request would meet, enforced ones first."""
     in_force = facts.limits.in_force
-    for quotas in (in_force.enforced, in_force.shadow) if in_force else ():
-        for kind in filter(quotas.enabled, CLIENT_KINDS if tags.topic is None else TOPIC_KINDS):
-            if tags.tenant:
-                limits = quotas.tenant_limits(kind)
-                if limits is not None and (found := limits.limit_of(tags.tenant)) is not None:
-                    yield kind, found
-            elif tags.topic is None:
-                yield from ((kind, each) for each in quotas.resolve_all(kind, tags.user, tags.client_id))
-            else:
-                yield kind, quotas.resolve_topic(kind, tags.topic, -1)
+    if in_force is None:
+        return
+    if not tags.tenant:
+        kinds = CLIENT_KINDS if tags.topic is None else TOPIC_KINDS
+        yield from limits_of(in_force, kinds, tags.user, tags.client_id, tags.topic, -1)
+        return
+    for quotas in (in_force.enforced, in_force.shadow):
+        of_tenant = ((kind, quotas.resolve_tenant(kind, tags.tenant)) for kind in CLIENT_KINDS)
+        yield from ((kind, found) for kind, found in of_tenant if found is not None)
 
 
 def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
