@@ -32,11 +32,10 @@ LONG = Path(__file__).parent / "long"
 """The tests of ./scripts/test-long; a test elsewhere joins them by the mark `long`."""
 
 SHARED = ("shared_job", "spark", "plugin")
-"""Fixtures that are expensive to make: the tests with one of them are a group, so that one process makes it once.
+"""Fixtures that are expensive to make: the tests with one of them are a group, so that one process makes it once."""
 
-These groups begin first, because they take the longest.
-"""
-
+LONGEST = ("tests/integration/test_kafka_gateway.py", *SHARED)
+"""The groups that begin first; the other ones fill the time beside them."""
 
 EXAMPLES, LONG_EXAMPLES = 50, 300
 """Examples that Hypothesis draws for a property, which ./scripts/test and ./scripts/test-long both test."""
@@ -62,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the long tests, or with `--long` all others but properties; and give each test its group.
 
-    The longest groups are the first. A group runs in one process (`--dist loadgroup`): all tests with one of the SHARED
+    The LONGEST groups are the first. A group runs in one process (`--dist loadgroup`): all tests with one of the SHARED
     fixtures, or those of one file.
     """
     is_wanted = _is_long_or_property if config.getoption("--long") else _is_quick
@@ -83,7 +82,7 @@ def _group(item: pytest.Item) -> str:
 
 def _turn(item: pytest.Item) -> int:
     group = _group(item)
-    return SHARED.index(group) if group in SHARED else len(SHARED) + ("/unit/" in group)
+    return LONGEST.index(group) if group in LONGEST else len(LONGEST) + ("/unit/" in group)
 
 
 @pytest.fixture(autouse=True)
