@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -40,10 +39,6 @@ def invoke(*arguments: object, answer: str | None = None, code: int | None = 0) 
     done = Ended(int(ended.value.code or 0), *texts)
     assert code in (done.code, None), done
     return done
-
-
-Sluice = Callable[..., Ended]
-"""Runs `sluice` with these arguments in the process of the test: the fixture `sluice`."""
 
 
 def run_sluice(*arguments: object) -> Ended:

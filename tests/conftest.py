@@ -4,7 +4,6 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,9 @@ from hypothesis import settings as hypothesis_settings
 
 from sluice.cli import options
 from sluice.cli.demo.broker import Broker
-from sluice.cli.main import main
 from sluice.configs.settings import Properties, load_settings
 from sluice.jvm.jars import SPARK_JARS
 from tests.broker_plugin import plugin_classes
-from tests.commands import Ended, Sluice
 from tests.integration.job_process import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -111,19 +108,6 @@ def silent_broker() -> Iterator[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
-    """Runs the command line as its script does."""
-
-    def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture

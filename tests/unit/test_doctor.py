@@ -35,7 +35,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.health import JobHealth, health_server
-from tests.commands import Sluice
+from tests.commands import invoke
 from tests.web import answering
 
 
@@ -375,13 +375,12 @@ def test_the_health_line_says_who_can_read_it(settings: Settings, address: str, 
 
 
 def test_a_missing_java_is_found_before_a_broker_is_waited_for(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sluice: Sluice
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    ended = sluice("run", "--bootstrap-servers", settings.kafka["bootstrap.servers"])
+    ended = invoke("run", "--bootstrap-servers", settings.kafka["bootstrap.servers"], code=1)
 
-    assert ended.code == 1
     assert f"JAVA_HOME is {tmp_path}, but there is no bin/java in it" in ended.error
 
 

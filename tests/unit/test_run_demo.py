@@ -19,7 +19,7 @@ from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
 from tests.builders import decision
-from tests.commands import Sluice
+from tests.commands import invoke
 
 NOW_MS = 1_760_000_000_000
 
@@ -148,12 +148,9 @@ def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_the
         (["--seconds", "0"], "--seconds is 0; expected more than 0, or none for a run until Ctrl-C"),
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused_before_anything_starts(
-    sluice: Sluice, arguments: list[str], problem: str
-) -> None:
-    ended = sluice("demo", *arguments)
+def test_an_option_that_would_do_nothing_is_refused_before_anything_starts(arguments: list[str], problem: str) -> None:
+    ended = invoke("demo", *arguments, code=2)
 
-    assert ended.code == 2
     assert problem in ended.error_line
 
 

@@ -14,7 +14,7 @@ from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin
-from tests.commands import Ended, Sluice
+from tests.commands import Ended, invoke
 from tests.stored_pages import stored
 
 USERS = [Tags(f"user{number}") for number in range(20)]
@@ -29,10 +29,9 @@ def imported_entities(settings: Settings, pages: int) -> int:
 class Place:
     """A folder with settings, a checkpoint and a file of balances, and the command line run on them."""
 
-    def __init__(self, folder: Path, sluice: Sluice) -> None:
+    def __init__(self, folder: Path) -> None:
         self.file = folder / "balances"
         self._settings_file = folder / "settings.yaml"
-        self._sluice = sluice
         self.use(pages=8)
         write_balances(self.file, Balances(Origin.of(self.settings), {0: 17, 1: 4}, stored(CHARGES, 8)))
 
@@ -53,7 +52,7 @@ class Place:
 
     def state(self, *arguments: object) -> Ended:
         """Run `sluice state ...`."""
-        return self._sluice("state", *arguments, "--config", self._settings_file)
+        return invoke("state", *arguments, "--config", self._settings_file, code=None)
 
     def refused(self, *arguments: object) -> tuple[int, str]:
         """Run `sluice state ...`, which says nothing but one line of error: exit code and line."""
@@ -63,10 +62,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Balances of twenty users in 8 pages, and a checkpoint that doesn't exist yet."""
     monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, sluice)
+    return Place(tmp_path)
 
 
 def plan_batch(place: Place, conf: bytes = b"{}") -> None:
