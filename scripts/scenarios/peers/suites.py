@@ -15,6 +15,7 @@ from scripts.benchmarks.report import table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
 from scripts.scenarios.peers.franz_go import FranzGo
 from scripts.scenarios.peers.kafka_python import KafkaPython
+from scripts.scenarios.peers.kafkajs import Kafkajs
 from scripts.scenarios.peers.sarama import Sarama
 from scripts.scenarios.peers.suite import Outcomes, Suite
 from scripts.testbed.quotas_without_job import publish_limits
@@ -28,7 +29,7 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 
-SUITES: Mapping[str, type[Suite]] = {suite.client: suite for suite in (FranzGo, Sarama, KafkaPython)}
+SUITES: Mapping[str, type[Suite]] = {suite.client: suite for suite in (FranzGo, Sarama, KafkaPython, Kafkajs)}
 
 
 class Route(StrEnum):
@@ -47,8 +48,9 @@ class Suites:
     """Run the own tests of Kafka's clients direct, through the Kafka proxy, and through it with a small quota.
 
     Each test is run once on each way, on new brokers. There is no job: a proxy whose job is away enforces the whole
-    limit. franz-go and sarama need Go 1.26. Exit code 1 if a test that passes direct fails on another way, or if none
-    passes. The output of the tests is kept in .work/suites.
+    limit. franz-go and sarama need Go 1.26, kafkajs Node 20 and npm. Sarama's tests that stop brokers or break
+    connections are left out, and kafka-python's of TLS and logins. Exit code 1 if a test that passes direct fails on
+    another way, or if none passes. The output of the tests is kept in .work.
 
     \b
       ./scripts/test-peers suites                                     all suites on three ways
