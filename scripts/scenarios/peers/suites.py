@@ -63,7 +63,10 @@ class Suites:
         typer.Option(help="Ways; bare is the proxy without the filter. direct, proxy and quota if none is given."),
     ] = None
     quota: Annotated[float, typer.Option(min=1, help="Limit of each client-id on the way quota, bytes/s.")] = 400_000
-    tests: Annotated[str | None, typer.Option(help="Only tests whose names this regular expression finds.")] = None
+    tests: Annotated[
+        str | None,
+        typer.Option(help="Only tests whose names this regular expression finds; of kafka-python parts, as a|b."),
+    ] = None
 
     def run(self) -> int:
         """Run them, and print a table of each."""
