@@ -50,6 +50,7 @@ class KafkaPython(Suite):
     def run(self, servers: str, log: Path, tests: str | None) -> Outcomes:
         report = log.with_name("report.xml")
         environment = os.environ | {"KAFKA_URI": f"kafka://{servers}", "KAFKA_VERSION": "4.3"}
+        environment["KAFKA_ROOT"] = str(self._folder)  # some folder has to be there
         options = ["-p", "no:cacheprovider", "-o", "log_level=WARNING", f"--junit-xml={report}", *_only(tests)]
         ignored = [f"--ignore=test/integration/test_{name}_integration.py" for name in ("ssl", "sasl")]
         command = [sys.executable, "-m", "pytest", "test/integration", *ignored, *options]
