@@ -3,6 +3,10 @@
 from sluice.insight.format import MAX_NAME, short
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.tenants import Tenants
+
+NO_TENANT = "(none)"
+"""The tenant of clients that are in none."""
 
 
 def java_double(value: float) -> str:
@@ -74,3 +78,8 @@ def elastic_text(reservation: float | None, ceiling: float | None) -> str:
     numbers = (("reservation", reservation), ("ceiling", ceiling))
     text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
     return f" ({text})" if text else ""
+
+
+def tenant_name(tenants: Tenants, user: str, client_id: str) -> str:
+    """The tenant of a client, or NO_TENANT."""
+    return tenants.of(user, client_id) or NO_TENANT

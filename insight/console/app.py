@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from sluice.insight.console.filters import FILTERS
 from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import Guard, cookie_name, cookie_of, is_token
-from sluice.insight.reports.tenants import NO_TENANT
+from sluice.insight.texts import NO_TENANT
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 

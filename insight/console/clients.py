@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
-from sluice.insight.reports.tenants import NO_TENANT, tenant_name
+from sluice.insight.texts import NO_TENANT, tenant_name
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.tenants import Tenants
 

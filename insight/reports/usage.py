@@ -24,8 +24,8 @@ from sluice.insight.reports.columns import (
 from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
 from sluice.insight.reports.recorded_waits import Names, NamesOf, RecordedWaits, wait_ends, wait_fields
 from sluice.insight.reports.span import By, Per, Span
-from sluice.insight.reports.tenants import tenant_name
 from sluice.insight.sql import Tables
+from sluice.insight.texts import tenant_name
 from sluice.insight.waits import WaitEnds
 from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import Verdict

@@ -28,7 +28,7 @@ from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
 from sluice.insight.errors import ConsoleError, ListenError
 from sluice.insight.format import printable
-from sluice.insight.reports.tenants import NO_TENANT
+from sluice.insight.texts import NO_TENANT
 from sluice.kafka_io.clock import now_ms
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms

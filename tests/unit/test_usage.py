@@ -15,8 +15,8 @@ import pytest
 
 from sluice.cli.format import csv_safe, write_csv
 from sluice.configs.quotas import load_quotas_file
-from sluice.insight.reports.tenants import NO_TENANT
 from sluice.insight.sql import Tables
+from sluice.insight.texts import NO_TENANT
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
