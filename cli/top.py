@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import TopError, UsageError
-from sluice.cli.format import print_json, print_lines, table_lines
+from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
 from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
+from sluice.insight.texts import counter_name
 from sluice.kafka_io.client import OF_COMMANDS, error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
@@ -45,7 +46,6 @@ QUOTAS = (None, *QuotaKind)
 """The filters that a key goes through; None shows all quotas."""
 
 COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "LEVEL", "WAITED/MIN", "MIN/H", "LAST 3 MINUTES")
-MAX_NAME = 40
 SPARK_POINTS = 18
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MAX_FILTER = 80
@@ -172,8 +172,8 @@ def _names(key: CounterId) -> tuple[str, str, str]:
 
 
 def name_of(row: CounterRow) -> str:
-    """The names of the counter in one text, as they were given; a tenant's says that it is one."""
-    return f"tenant {row.key.tenant}" if row.key.tenant else " | ".join(map(str, row.key.tags().values()))
+    """The name of the row's counter."""
+    return counter_name(row.key)
 
 
 def json_row(row: CounterRow) -> dict[str, object]:
@@ -213,7 +213,7 @@ def _cells(row: CounterRow) -> tuple[str, ...]:
     """The row as texts, one for each of COLUMNS."""
     kind = row.key.kind
     return (
-        short(name_of(row), MAX_NAME) or "-",
+        short(name_of(row), MAX_NAME),
         kind.value + (" (shadow)" if row.key.shadow else ""),
         percent(row.used),
         amount(kind, row.limit),

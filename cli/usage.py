@@ -10,13 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_rows, time_text
+from sluice.cli.format import print_json, print_rows, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.sql import say_no_rows
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
-from sluice.insight.format import duration, percent, quantity, short
+from sluice.insight.format import duration, percent, quantity
 from sluice.insight.reports.span import By, Per
+from sluice.insight.texts import counter_name
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 
@@ -199,7 +201,6 @@ def slo(
         since = time_text(from_ms(found.first_ms))
         typer.echo(f"recorded: {recorded} of the {duration(span.length_ms)} asked for, since {since}{left_out}")
     for client in found.worst:
-        whose = f"user '{short(client.user, MAX_NAME)}', client-id '{short(client.client_id, MAX_NAME)}'"
-        whose = whose if by is By.CLIENT else f"tenant '{short(client.tenant, MAX_NAME)}'"
+        whose = counter_name(Tags(client.user, client.client_id, tenant=client.tenant))
         seen = f"{client.minutes} seen, {percent(min(client.minutes / found.recorded_minutes, 1.0))} of those recorded"
         typer.echo(f"  {client.minutes_a_week:8.1f} minutes a week ({seen}): {whose}")

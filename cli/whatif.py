@@ -15,7 +15,8 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.insight.format import printable, short
 from sluice.insight.reports.span import from_ms, read_span
-from sluice.insight.texts import entity_text, value_text
+from sluice.insight.texts import counter_name, entity_text, value_text
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def report_lines(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
     *_, clients = replayed.clients
     ordered = by_change(clients)
     waiting = [(name, client) for name, client in ordered if client.now.throttled or client.then.throttled]
-    rows = [_row(_client_text(name), client) for name, client in waiting[:SHOWN_CLIENTS]]
+    rows = [_row(short(counter_name(Tags(*name)), MAX_NAME), client) for name, client in waiting[:SHOWN_CLIENTS]]
     if more := len(waiting) - len(rows):
         rows.append([f"and {more} more that wait", *[""] * (len(COLUMNS) - 1)])
     yield from table_lines(COLUMNS, [*rows, _cells(f"all {len(ordered)} clients", total_json(clients), "")])
@@ -171,10 +172,6 @@ def _client(text: str) -> tuple[str, str | None]:
     if not text:
         raise UsageError("--client is empty; expected a user such as alice, or a user and a client-id, alice/app")
     return user, client_id if slash else None
-
-
-def _client_text(name: "ClientName") -> str:
-    return " | ".join(short(part, MAX_NAME) or "-" for part in name)
 
 
 def _row(name: str, client: "ClientReplay") -> list[str]:

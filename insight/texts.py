@@ -1,6 +1,8 @@
 """Entities, counters and limits in words, the same in commands, on pages and in messages."""
 
 from sluice.insight.format import MAX_NAME, short
+from sluice.insight.live import CounterId
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.tenants import Tenants
@@ -41,6 +43,16 @@ def entity_text(entity: QuotaEntity) -> str:
         for part, name in parts.items()
         if name is not None
     )
+
+
+def counter_name(counter: CounterId | Tags | CountedEntity) -> str:
+    """The name of a counter in a table: `alice / client-id app`, long names cut."""
+    if isinstance(counter, CountedEntity):
+        counter = Tags.of(counter)
+    if counter.topic is not None:
+        return f"topic {short(counter.topic)}" + (f", partition {counter.partition}" if counter.partition >= 0 else "")
+    names = {"": counter.user, "client-id ": counter.client_id, "tenant ": counter.tenant}
+    return " / ".join(f"{part}{short(name)}" for part, name in names.items() if name) or "(no name)"
 
 
 def client_text(user: str | None, client_id: str | None) -> str:

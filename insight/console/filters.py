@@ -15,9 +15,8 @@ from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
-from sluice.insight.texts import entity_text
-from sluice.state.contract.records import REFUSED_API, CountedEntity, Decision, Verdict
-from sluice.state.quotas.entity import Tags
+from sluice.insight.texts import counter_name, entity_text
+from sluice.state.contract.records import REFUSED_API, Decision, Verdict
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership, StorageKey
 from sluice.state.quotas.tenants import member_text
 
@@ -84,18 +83,6 @@ def _svg(kind: str, width: int, height: int, text: str, content: Markup) -> Mark
     return Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         kind, width, height, escape(text), content
     )
-
-
-def who(tags: CounterId | Tags | CountedEntity) -> str:
-    """The client, or the topic-partition, that a counter is kept for."""
-    if isinstance(tags, CountedEntity):
-        tags = Tags.of(tags)
-    if tags.topic is not None:
-        return f"topic {short(tags.topic)}" + (f", partition {tags.partition}" if tags.partition >= 0 else "")
-    if tags.tenant:
-        return f"tenant {short(tags.tenant)}"
-    parts = [short(tags.user), f"client-id {short(tags.client_id)}" if tags.client_id else ""]
-    return " / ".join(part for part in parts if part) or "(no name)"
 
 
 def address(key: CounterId) -> str:
@@ -233,8 +220,8 @@ def _seconds_text(seconds: Sequence[Second]) -> str:
 
 
 _FUNCTIONS: tuple[Callable[..., str], ...] = (
-    *(who, entity_text, address, element_id, quota_amount, age, throttle_time, remaining, used, would_wait, sentence),
-    *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
-    *(band_of, tenant_of, member_text, duration, moment, percent, printable, short),
+    *(address, element_id, quota_amount, age, throttle_time, remaining, used, would_wait, sentence),
+    *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart, band_of, tenant_of),
+    *(counter_name, entity_text, member_text, duration, moment, percent, printable, short),
 )
 FILTERS = {function.__name__: function for function in _FUNCTIONS}

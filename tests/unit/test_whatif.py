@@ -446,7 +446,7 @@ def test_hostile_names_are_escaped_in_the_table(command: list[str]) -> None:
     out = invoke(*command).output
 
     assert "\x1b" not in out
-    assert r"\x1b[2Jbob | app" in out
+    assert r"\x1b[2Jbob / client-id app" in out
 
 
 def test_a_span_without_decisions_has_no_clients(command: list[str]) -> None:
