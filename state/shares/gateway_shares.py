@@ -256,10 +256,11 @@ class GatewayShares:
     def busiest(self, now_ms: int) -> list[Share]:
         """The shares of the MAX_SHARES counters that use the most of their limit, among the RECENT_COUNTERS used last.
 
-        Counters with names of more than MAX_SHOWN_CHARACTERS are passed over.
+        Counters with names of more than MAX_SHOWN_CHARACTERS are passed over, and those that nothing was charged to
+        since their reset.
         """
         recent = islice(reversed(self._touched.items()), RECENT_COUNTERS)
-        shares = [self._shown(*each, now_ms) for each in recent if _is_shown(each[0][1])]
+        shares = [self._shown(*each, now_ms) for each in recent if each[1].limit and _is_shown(each[0][1])]
         return nlargest(MAX_SHARES, shares, key=lambda share: share.charged / share.limit)
 
     def _shown(self, counter: CounterKey, known: CounterShare, now_ms: int) -> Share:

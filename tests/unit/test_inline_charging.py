@@ -615,6 +615,17 @@ class TestHeartbeats:
         assert beats[1]["heartbeat"]["staleness_ms"] == 1_200
         assert [beat["heartbeat"]["load"]["bytes_in_per_s"] for beat in beats] == [75_000, 0]
 
+    def test_one_is_published_though_a_counter_was_reset_and_not_charged_again(
+        self, loop: GatewayLoop, gateway: Gateway
+    ) -> None:
+        gateway.admit(produce(15_000))
+        loop.decide()
+        loop.decide_events([b'{"control": "unmute", "entity": {"user": "alice"}}'])
+
+        loop.beat()
+
+        assert (loop.decisions[-1]["api"], gateway.stats().gateways) == ("GatewayHeartbeat", 1)
+
     def test_one_is_decided_though_a_limit_is_as_large_as_a_number_can_be(self) -> None:
         with gateway_loop([quota(TIME, 1.7e308, user=DEFAULT)], count=2) as loop:
             for _ in range(4):
