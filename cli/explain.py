@@ -1,8 +1,7 @@
 """The command `sluice explain`: the reasons of a decision, from the tables, without Java."""
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json
-from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
+from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import no_members_text
 from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
@@ -59,9 +58,10 @@ def explain(
         )
     if decision_id is not None and at is not None:
         raise UsageError("--at goes with --user, --client-id and --tenant; a decision's id names one request")
-    delta = job_settings(config).delta
+    settings = job_settings(config)
+    delta = settings.delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.insight.reports.explain import decisions_by_id
+    from sluice.insight.reports.explain import decisions_by_id, last_throttled_of_tenant
     from sluice.insight.reports.explain import explain as explain_decision
     from sluice.insight.reports.span import read_time
     from sluice.insight.sql import Tables
@@ -72,7 +72,9 @@ def explain(
     if decision_id is not None:
         decisions = decisions_by_id(tables, decision_id)
     elif tenant is not None:
-        decisions = _throttled_of_tenant(tables, tenant, before, count)
+        decisions = last_throttled_of_tenant(tables, tenant, before, count)
+        if not decisions:
+            _say_none_of(tenant, quotas_in_force(settings))
     else:
         decisions = _throttled(tables, user, client_id, before, count)
     if not decisions:
@@ -122,23 +124,11 @@ def _throttled(
     return []
 
 
-def _throttled_of_tenant(tables: "Tables", tenant: str, before: datetime, count: int) -> list[dict[str, Any]]:
-    """The decisions on the last requests that waited for a tenant's limits.
-
-    Standard error says if there are none, and if nobody is in the tenant.
-    """
-    from sluice.insight.reports.explain import last_throttled_of_tenant
-    from sluice.sinks.errors import QuotasTableError
-    from sluice.sinks.tables.quotas import QuotasTable
-
-    found = last_throttled_of_tenant(tables, tenant, before, count)
-    if not found:
-        typer.echo(f"sluice: no request waited for a limit of tenant '{short(tenant, MAX_NAME)}'", err=True)
-        with suppress(QuotasTableError):
-            entries = QuotasTable(tables.quotas, tables.storage_options).entries()
-            if (hint := no_members_text(tenant, entries)) is not None:
-                typer.echo(f"sluice: {hint}", err=True)
-    return found
+def _say_none_of(tenant: str, entries: Sequence[QuotaEntry]) -> None:
+    """Say on standard error that no request waited for a tenant's limits, and if nobody is in the tenant."""
+    typer.echo(f"sluice: no request waited for a limit of tenant '{short(tenant, MAX_NAME)}'", err=True)
+    if entries and (hint := no_members_text(tenant, entries)) is not None:
+        typer.echo(f"sluice: {hint}", err=True)
 
 
 def unknown_text(user: str | None, client_id: str | None, entries: Iterable[QuotaEntry]) -> str:
