@@ -45,6 +45,14 @@ place of the plugin.
 _NOT_SLUICE = ("ReplicationQuotasTest", "DynamicConnectionQuotaTest")
 """Classes of quotas that stay Kafka's own; a job has no part in them."""
 
+WITH_A_JOB: Mapping[str, str] = {
+    "each class": "brokers have a listener for Sluice alone, as the clients of a test may log in; Sluice's are exempt",
+    "ClientIdQuotaTest, UserClientIdQuotaTest, UserQuotaTest": "where Kafka waits until the limit of the leader is the "
+    "quota, the test waits until the altered quota is in force at each node: of two brokers each has a share of it",
+    ", ".join(_NOT_SLUICE): "not run: these quotas stay Kafka's own",
+}
+"""What differs from Kafka's own classes on the side with a job, and why."""
+
 RELEASES: Mapping[str, Sequence[JarSet]] = {
     "3.9": (OLD_BROKER_JARS, KAFKA_RELEASE_JARS["3.9"]),
     "4.0": (KAFKA_RELEASE_JARS["4.0"],),
@@ -140,6 +148,8 @@ class KafkaTests:
         names = sorted({name for outcomes in found.values() for name in outcomes})
         rows = [(name, *(outcomes.get(name, "") for outcomes in found.values())) for name in names]
         print("\n".join(table("test", *found, rows=rows)))
+        if Side.JOB in (self.side or Side):
+            print("\n".join(table("with a job", "what differs", rows=WITH_A_JOB.items())))
         passed = {column: [fault == PASSED for fault in outcomes.values()] for column, outcomes in found.items()}
         print("; ".join(f"{column}: {sum(each)} of {len(each)} passed" for column, each in passed.items()))
         return 0 if all(map(all, passed.values())) else EXIT_FAILED
@@ -168,7 +178,7 @@ def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[st
         *(f"-D{key}={value}" for key, value in _properties(side, folder).items()),
         "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",  # UserQuotaTest: Kerberos
         *("-cp", os.pathsep.join(map(str, [compiled, *jars]))),
-        *("org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none"),
+        *("org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=testfeed"),
         *(part for each in classes for part in ("--select-class", f"sluice.tests.{each}")),
         *("--reports-dir", str(folder / "reports")),
     ]
@@ -176,7 +186,7 @@ def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[st
     with log.open("w") as output:
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
     shutil.rmtree(temporary)
-    outcomes = {name: fault for report in folder.glob("reports/*.xml") for name, fault in _outcomes(report).items()}
+    outcomes = {name: fault for report in folder.glob("reports/*.xml") for name, fault in read_outcomes(report).items()}
     if not outcomes:
         raise KafkaTestsError(f"Kafka's tests can't be run: {(log.read_text().splitlines() or ['no message'])[-1]}")
     return outcomes
@@ -209,7 +219,7 @@ def _compiler(release: int) -> Sequence[str]:
     return (*javac(release), "-Xlint:-classfile")  # the jars lack an annotation of Kafka's tests
 
 
-def _outcomes(report: Path) -> Outcomes:
+def read_outcomes(report: Path) -> Outcomes:
     """The outcomes of a report in JUnit's format; of a test with several parameters the first fault."""
     outcomes: dict[str, str] = {}
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - our own child wrote it
