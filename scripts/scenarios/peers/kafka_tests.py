@@ -51,7 +51,7 @@ WITH_A_JOB: Mapping[str, str] = {
     "quota, the test waits until the altered quota is in force at each node: of two brokers each has a share of it",
     ", ".join(_NOT_SLUICE): "not run: these quotas stay Kafka's own",
 }
-"""What differs from Kafka's own classes on the side with a job, and why."""
+"""Differences from Kafka's own classes on the side with a job, and their reasons."""
 
 RELEASES: Mapping[str, Sequence[JarSet]] = {
     "3.9": (OLD_BROKER_JARS, KAFKA_RELEASE_JARS["3.9"]),
@@ -132,6 +132,7 @@ class KafkaTests:
     classes: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(CLASSES)}; all if none is given.")] = None
     side: Annotated[list[Side] | None, typer.Option(help="All if none is given.")] = None
     release: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(RELEASES)}; all if none is given.")] = None
+    test: Annotated[str, typer.Option(metavar="REGEX", help="Tests of these classes whose names end so.")] = ""
 
     def run(self) -> int:
         """Run them, and print the table."""
@@ -144,7 +145,9 @@ class KafkaTests:
         with work_folder("kafka-tests", fresh=True) as folder:
             for release in releases:
                 for side in self.side or list(Side):
-                    found[f"{release} {side}"] = run_kafka_tests(folder / release / side, release, side, classes)
+                    found[f"{release} {side}"] = run_kafka_tests(
+                        folder / release / side, release, side, classes, self.test
+                    )
         names = sorted({name for outcomes in found.values() for name in outcomes})
         rows = [(name, *(outcomes.get(name, "") for outcomes in found.values())) for name in names]
         print("\n".join(table("test", *found, rows=rows)))
@@ -159,8 +162,10 @@ class KafkaTestsError(SluiceError):
     """Kafka's tests can't be run."""
 
 
-def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[str]) -> Outcomes:
-    """The outcome of each test of these classes, in one Java process; its log is `log` in the new `folder`.
+def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[str], test: str = "") -> Outcomes:
+    """The outcome of each test of these classes, in one Java process, whose log is `log` in the new `folder`.
+
+    `test` is a regular expression of the end of tests' names.
 
     Raises KafkaTestsError (nothing was run), JarError, JavaError and PluginBuildError.
     """
@@ -178,9 +183,10 @@ def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[st
         *(f"-D{key}={value}" for key, value in _properties(side, folder).items()),
         "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",  # UserQuotaTest: Kerberos
         *("-cp", os.pathsep.join(map(str, [compiled, *jars]))),
-        *("org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=testfeed"),
+        *("org.junit.platform.console.ConsoleLauncher", "execute"),
+        *("--disable-banner", "--disable-ansi-colors", "--details=testfeed"),
         *(part for each in classes for part in ("--select-class", f"sluice.tests.{each}")),
-        *("--reports-dir", str(folder / "reports")),
+        *("--include-methodname", f".*{test}", "--reports-dir", str(folder / "reports")),
     ]
     log = folder / "log"
     with log.open("w") as output:
