@@ -20,7 +20,6 @@ from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
-    from sluice.insight.reports.explain import Explained, Limit
     from sluice.insight.sql import Tables
 
 
@@ -83,7 +82,7 @@ def explain(
     for position, decision in enumerate(decisions):
         explained = explain_decision(tables, decision)
         if json_output:
-            print_json(_mapping(explained))
+            print_json(explained)
         else:
             lines = [*([""] if position else []), *explained_lines(explained)]
             typer.echo("\n".join(printable(line) for line in lines))
@@ -146,9 +145,8 @@ def unknown_text(user: str | None, client_id: str | None, entries: Iterable[Quot
     return f"{unknown}; its requests would get {', '.join(limits)}"
 
 
-def explained_lines(explained: "Explained") -> Iterator[str]:
-    """The decision in words; names are those of the client."""
-    decision = explained.decision
+def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
+    """The explained decision in words; names are those of the client."""
     is_refused = decision["api"] == REFUSED_API
     verdict = "refused by the gateway" if is_refused else decision["verdict"]
     yield f"{decision['decision_id']}: {verdict}{_verdict_wait(decision)}"
@@ -163,13 +161,12 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
         yield f"  limits gave way: {_elastic_text(decision['elastic'])}"
     for wait in decision.get("throttled_by") or []:
         yield f"  applied inline: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
-    charges = decision["charges"] or []
-    if not charges:
+    if not decision["charges"]:
         yield f"  charges: none; {'what is refused counts nowhere' if is_refused else 'no quota counts such a request'}"
-    for charge, limit, decided in zip(charges, explained.limits, explained.decides, strict=True):
-        yield from _charge_lines(charge, limit, decided=decided)
-    if explained.trouble:
-        yield f"  the quotas can't be read: {explained.trouble}"
+    for charge in decision["charges"]:
+        yield from _charge_lines(charge)
+    if decision["quotas_trouble"]:
+        yield f"  the quotas can't be read: {decision['quotas_trouble']}"
 
 
 def _elastic_text(note: dict[str, Any]) -> str:
@@ -194,25 +191,26 @@ def _through(decision: dict[str, Any]) -> str:
     return f", through gateway '{decision['gateway']}'" if decision["gateway"] else ""
 
 
-def _charge_lines(charge: dict[str, Any], limit: "Limit | None", *, decided: bool) -> Iterator[str]:
+def _charge_lines(charge: dict[str, Any]) -> Iterator[str]:
     mode = f" ({charge['mode']})" if charge.get("mode") else ""
     marks = [
         *(["over the limit"] if charge["violated"] else []),
         *([f"asks for {charge['throttle_ms']} ms"] if charge["throttle_ms"] else []),
-        *(["decides"] if decided else []),
+        *(["decides"] if charge["decides"] else []),
     ]
     quota = f"{charge['quota']}{mode} of {_counter(charge['entity'])}"
-    yield f"  {'*' if decided else '-'} {quota}: {', '.join(marks) or 'no wait'}"
+    yield f"  {'*' if charge['decides'] else '-'} {quota}: {', '.join(marks) or 'no wait'}"
     level = "" if charge.get("tokens") is None else f", {figure(charge['tokens'])} tokens left"
     rate = "" if charge["rate"] is None else f", rate {figure(charge['rate'])}"
     allowed = "no limit" if charge["limit"] is None else f"limit {figure(charge['limit'])} (level: {charge['matched']})"
     yield f"      charged {figure(charge['value'])}{rate}, {allowed}{level}"
-    if limit is not None:
-        old = "no quota" if limit.old is None else figure(limit.old.value)
-        version = "" if limit.version is None else f" with version {limit.version}"
-        when = limit.row.changed_at.isoformat(timespec="seconds")
-        was = f"{old} -> " if limit.version is not None else ""
-        yield f"      set by {limit.row.changed_by} at {when}{version}: {was}{figure(limit.row.entry.value)}"
+    if (change := charge["quota_set"]) is not None:
+        old = "no quota" if change["old"] is None else figure(change["old"])
+        version, was = "", ""
+        if change["version"] is not None:
+            version, was = f" with version {change['version']}", f"{old} -> "
+        when = datetime.fromisoformat(change["changed_at"]).isoformat(timespec="seconds")
+        yield f"      set by {change['changed_by']} at {when}{version}: {was}{figure(change['new'])}"
 
 
 def _counter(entity: dict[str, Any] | None) -> str:
@@ -228,27 +226,3 @@ def _time(at_ms: int | None) -> str:
         return from_ms(at_ms).isoformat(timespec="milliseconds")
     except OverflowError:
         return f"{at_ms} ms"
-
-
-def _mapping(explained: "Explained") -> dict[str, Any]:
-    """The decision as in the topic, and with each charge the quota behind it."""
-    charges = [
-        {**charge, "decides": decided, "quota_set": _limit_mapping(limit)}
-        for charge, limit, decided in zip(
-            explained.decision["charges"] or [], explained.limits, explained.decides, strict=True
-        )
-    ]
-    return {**explained.decision, "charges": charges, "quotas_trouble": explained.trouble}
-
-
-def _limit_mapping(limit: "Limit | None") -> dict[str, Any] | None:
-    if limit is None:
-        return None
-    return {
-        "entity": limit.row.entry.entity.to_mapping(),
-        "version": limit.version,
-        "changed_by": limit.row.changed_by,
-        "changed_at": limit.row.changed_at.isoformat(),
-        "old": None if limit.old is None else limit.old.value,
-        "new": limit.row.entry.value,
-    }

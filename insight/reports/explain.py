@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from sluice.insight.reports.span import to_ms
 from sluice.insight.sql import Tables, literal
@@ -13,7 +13,7 @@ from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import entity_at
 
@@ -47,29 +47,10 @@ _CLOCKS_APART_MS = 60_000
 """By how much the clock of whoever set a quota may be ahead of the job's."""
 
 
-class Limit(NamedTuple):
-    """The quota behind a charge, with author and time, and the one before it; `old` is None if there was none.
-
-    `version` is the version of the quotas table that set it, None if the table's history doesn't say.
-    """
-
-    row: QuotaRow
-    version: int | None
-    old: QuotaEntry | None
+Json = dict[str, Any]
 
 
-class Explained(NamedTuple):
-    """A decision as its row in the table, and for each of its charges the limit; None where there is none."""
-
-    decision: dict[str, Any]
-    decides: Sequence[bool]
-    """For each charge True if its wait is the decision's."""
-    limits: Sequence[Limit | None]
-    trouble: str | None
-    """The reason if the quotas can't be read."""
-
-
-def decisions_by_id(tables: Tables, decision_id: str) -> list[dict[str, Any]]:
+def decisions_by_id(tables: Tables, decision_id: str) -> list[Json]:
     """The rows of the decision with an id, the newest first: one for each topic that there was with the name.
 
     The id names the record of the request, by which the files of the table can be skipped. Raises QueryError.
@@ -88,9 +69,7 @@ def decisions_by_id(tables: Tables, decision_id: str) -> list[dict[str, Any]]:
     )
 
 
-def last_throttled(
-    tables: Tables, user: str | None, client_id: str | None, at: datetime, count: int
-) -> list[dict[str, Any]]:
+def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: datetime, count: int) -> list[Json]:
     """The rows of a client's last decisions before `at` that throttled it, newest first. Raises QueryError.
 
     A decision throttles if it asks for a wait or refuses, or if its gateway applied a wait inline. None for the user
@@ -100,7 +79,7 @@ def last_throttled(
     return _rows(tables, _newest(tables, _NAMES, [*_whose(user, client_id), waited], at, count))
 
 
-def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: int) -> list[dict[str, Any]]:
+def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: int) -> list[Json]:
     """The rows of the last decisions before `at` whose clients waited for a limit of a tenant, newest first.
 
     Raises QueryError.
@@ -109,7 +88,7 @@ def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: i
     return _rows(tables, _newest(tables, _NAMES, [], at, count, waits))
 
 
-def _rows(tables: Tables, found: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+def _rows(tables: Tables, found: Iterable[tuple[Any, ...]]) -> list[Json]:
     """The row of each decision with one of these names."""
     return [
         next(row for row in decisions_by_id(tables, decision_id) if row["source_topic_id"] == topic_id)
@@ -147,19 +126,25 @@ def _newest(
     return found
 
 
-def explain(tables: Tables, decision: dict[str, Any]) -> Explained:
-    """The decision with the limits of its charges, from the version of the quotas table that was in force."""
+def explain(tables: Tables, decision: Json) -> Json:
+    """The decision with the limits of its charges, from the version of the quotas table that was in force.
+
+    Of its charges `decides` is True if the wait is the decision's, and `quota_set` the change that set the limit, None
+    where there is none. `quotas_trouble` is the reason if the quotas can't be read.
+    """
     charges = decision["charges"] or []
     asked = [("" if charge.get("mode") else charge["quota"], charge["throttle_ms"] or 0) for charge in charges]
-    decides = deciding(decision["decided_by"], asked)
+    trouble, changes = None, list[Json | None]([None] * len(charges))
     try:
-        limits = _limits(QuotasTable(tables.quotas, tables.storage_options), decision, charges)
+        changes = _changes(QuotasTable(tables.quotas, tables.storage_options), decision, charges)
     except QuotasTableError as error:
-        return Explained(decision, decides, [None] * len(charges), str(error))
-    return Explained(decision, decides, limits, None)
+        trouble = str(error)
+    told = zip(charges, deciding(decision["decided_by"], asked), changes, strict=True)
+    explained = [{**charge, "decides": decides, "quota_set": change} for charge, decides, change in told]
+    return {**decision, "charges": explained, "quotas_trouble": trouble}
 
 
-def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict[str, Any]]) -> list[Limit | None]:
+def _changes(table: QuotasTable, decision: Json, charges: Iterable[Json]) -> list[Json | None]:
     version = decision["quota_version"]
     if version is None:
         return [None for _ in charges]
@@ -170,11 +155,11 @@ def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict
         raise QuotasTableError(
             f"version {version} was made after the decision, so {table.path} is another table than at that time"
         )
-    changes = {id(row): _limit(table, row, version) for row in found if row is not None}
+    changes = {id(row): _change(table, row, version) for row in found if row is not None}
     return [None if row is None else changes[id(row)] for row in found]
 
 
-def _quota_key(decision: dict[str, Any], charge: dict[str, Any]) -> tuple[QuotaEntity, QuotaKind, Mode] | None:
+def _quota_key(decision: Json, charge: Json) -> tuple[QuotaEntity, QuotaKind, Mode] | None:
     """The entity, kind and mode of the quota that gave the charge its limit; None without a limit."""
     kind, counted = KINDS_BY_NAME.get(charge["quota"]), charge["entity"] or {}
     names = decision["user"] or "", decision["client_id"] or "", counted.get("topic"), counted.get("tenant") or ""
@@ -182,11 +167,20 @@ def _quota_key(decision: dict[str, Any], charge: dict[str, Any]) -> tuple[QuotaE
     return None if kind is None else (entity, kind, Mode(charge.get("mode") or Mode.ENFORCE))
 
 
-def _limit(table: QuotasTable, row: QuotaRow, in_force: int) -> Limit:
-    """The change that set the quota: the newest one in the table's log at the time that the row has."""
-    version = table.version_at(row.changed_at, in_force)
-    if version is None or version == 0:
-        return Limit(row, version, None)
-    key = (row.entry.entity, row.entry.kind, row.entry.mode)
-    before = {(entry.entity, entry.kind, entry.mode): entry for entry in table.entries(version - 1)}
-    return Limit(row, version, before.get(key))
+def _change(table: QuotasTable, row: QuotaRow, in_force: int) -> Json:
+    """The change that set the quota: the newest one in the table's log at the time that the row has.
+
+    `version` is the version of the table that it made, None if the log doesn't say, `old` the value before, if any.
+    """
+    entry, version, old = row.entry, table.version_at(row.changed_at, in_force), None
+    if version:
+        same = (each for each in table.entries(version - 1) if each.entity == entry.entity and each.kind == entry.kind)
+        old = next((each.value for each in same if each.mode is entry.mode), None)
+    return {
+        "entity": entry.entity.to_mapping(),
+        "version": version,
+        "changed_by": row.changed_by,
+        "changed_at": row.changed_at.isoformat(),
+        "old": old,
+        "new": entry.value,
+    }
