@@ -1,8 +1,10 @@
 """Clusters whose brokers are gateways: with the broker plugin, and a look at its heartbeats."""
 
 import secrets
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 
 from sluice.cli.demo.cluster import Cluster
 from sluice.cli.demo.job import wait_until
@@ -17,10 +19,17 @@ _ALIVE_MS = 3_000
 _START_S = 300.0
 
 
-def plugin_cluster(folder: Path, size: int, exempt_client_id: str, controllers: int = 0) -> Cluster:
+def plugin_cluster(
+    folder: Path,
+    size: int,
+    exempt_client_id: str,
+    controllers: int = 0,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Cluster:
     """`size` brokers, and separate controllers, with the plugin, which uses the topics of the default settings.
 
-    Clients whose client-id is `exempt_client_id`, or begins with it and a hyphen, are exempt from quotas.
+    Clients whose client-id is `exempt_client_id`, or begins with it and a hyphen, are exempt from quotas. Brokers have
+    `more` server properties.
     """
     topics = load_settings().topics
 
@@ -29,6 +38,7 @@ def plugin_cluster(folder: Path, size: int, exempt_client_id: str, controllers: 
             **plugin_properties({"bootstrap.servers": bootstrap_servers}, topics),
             "sluice.gateway.name": f"broker-{node_id}",
             "sluice.exempt.client.id": exempt_client_id,
+            **more,
         }
 
     return Cluster(folder, size, properties, [plugin_jar()], controllers)

@@ -44,6 +44,7 @@ _SOURCE = Path(__file__).resolve().parents[2] / "testbed" / "NumberedProducer.ja
 _TOPIC = "numbered"
 _NUMBER = struct.Struct(">q")
 _END_S = 120.0
+_NEVER_IDLE = {"connections.max.idle.ms": "86400000"}  # by default a broker closes what is idle for ten minutes
 _POLL_S = 0.1
 
 
@@ -105,9 +106,9 @@ def _entrance(folder: Path, asked: Holds) -> Iterator[tuple[str, str]]:
     with ExitStack() as stack:
         client_id = new_exempt_client_id()
         cluster = stack.enter_context(
-            plugin_cluster(folder / "broker", 1, client_id)
+            plugin_cluster(folder / "broker", 1, client_id, more=_NEVER_IDLE)
             if asked.gateway is HoldsGateway.PLUGIN
-            else Cluster(folder / "broker", 1)
+            else Cluster(folder / "broker", 1, lambda *_: _NEVER_IDLE)
         )
         servers = cluster.bootstrap_servers
         if asked.gateway is HoldsGateway.KAFKA:
