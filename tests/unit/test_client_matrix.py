@@ -45,13 +45,15 @@ def test_the_newest_version_of_each_request_is_read_in_the_log(library: str) -> 
 def test_whatever_a_client_has_otherwise_is_a_difference(changed: Outcome, difference: str) -> None:
     assert differences({Way.DIRECT: OUTCOME, Way.PROXY: OUTCOME}, Way.PROXY) == []
     assert differences({Way.DIRECT: OUTCOME, Way.PROXY: changed}, Way.PROXY) == [difference]
-    assert not is_expected(Way.PROXY, difference)
+    assert not is_expected("zstd", Way.PROXY, difference)
 
 
 def test_an_older_version_is_expected_where_the_proxy_has_no_newer_one() -> None:
-    assert is_expected(Way.PROXY, "listoffsets 11 -> 10")
-    assert not is_expected(Way.PROXY, "listoffsets 11 -> 9")
-    assert not is_expected(Way.PLUGIN, "listoffsets 11 -> 10")
+    assert is_expected("zstd", Way.PROXY, "listoffsets 11 -> 10")
+    assert not is_expected("zstd", Way.PROXY, "listoffsets 11 -> 9")
+    assert not is_expected("zstd", Way.PLUGIN, "listoffsets 11 -> 10")
+    assert is_expected("share group", Way.PROXY, "said: records=100 -> error=no")
+    assert not is_expected("share group", Way.PLUGIN, "said: records=100 -> error=no")
 
 
 def test_each_feature_has_a_client_and_each_client_features() -> None:

@@ -1,15 +1,12 @@
 """The clients of the matrix, and what they negotiate."""
 
 import os
-import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from scripts.testbed.jars import JAVA_CLIENT_JARS, PEER_JARS
 from scripts.testbed.locked_python import locked_python
@@ -25,12 +22,7 @@ _SHARE_GROUPS_SINCE = (4, 0)
 Config = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command that starts a client."""
-
-    words: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
+Command = Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -109,8 +101,8 @@ def _package(name: str, release: str) -> Path:
     return locked_python(f"{name}-{release}", _LOCKS / f"{name}-{release}.lock")
 
 
-def _python(python: Path, program: str, **environment: str) -> Command:
-    return Command([str(python), "-m", f"scripts.testbed.clients.{program}"], environment)
+def _python(python: Path, program: str) -> Command:
+    return [str(python), "-m", f"scripts.testbed.clients.{program}"]
 
 
 @cache
@@ -125,29 +117,11 @@ def _java(release: str, java_class: str) -> Command:
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log)
     java, _ = find_java()
     class_path = os.pathsep.join(map(str, [folder, *jars]))
-    return Command([java, *options, "-cp", class_path, f"sluice.testbed.{java_class}"])
-
-
-def _oldest_librdkafka(_: str) -> Command:
-    """librdkafka 1.9, whose wheels are for older Pythons: that of 2.2 with the other library put before its own."""
-    lock, home = _LOCKS / "confluent-kafka-1.9.2.lock", jars_home() / "librdkafka-1.9.2"
-    if not any(home.glob("librdkafka-*")):
-        with TemporaryDirectory() as folder:
-            wanted = ("--no-deps", "--only-binary=:all:", "--python-version=3.10", "--require-hashes", "-r", str(lock))
-            pip = (sys.executable, "-m", "pip", "download", "--quiet", *wanted, "--dest", folder)
-            subprocess.run(pip, check=True)
-            [wheel] = Path(folder).glob("*.whl")
-            with zipfile.ZipFile(wheel) as files:
-                for name in files.namelist():
-                    if "/librdkafka-" in name:
-                        home.mkdir(parents=True, exist_ok=True)
-                        (home / Path(name).name).write_bytes(files.read(name))
-    [library] = home.glob("librdkafka-*")
-    return _python(_package("confluent-kafka", "2.2.0"), "librdkafka", LD_PRELOAD=str(library))
+    return [java, *options, "-cp", class_path, f"sluice.testbed.{java_class}"]
 
 
 CLIENTS: Sequence[Client] = (
-    Client("librdkafka", "1.9.2", _oldest_librdkafka),
+    _locked("librdkafka", "confluent-kafka", "2.0.2"),
     _locked("librdkafka", "confluent-kafka", "2.2.0"),
     _locked("librdkafka", "confluent-kafka", "2.6.2"),
     Client("librdkafka", version("confluent-kafka"), lambda _: _python(Path(sys.executable), "librdkafka")),
