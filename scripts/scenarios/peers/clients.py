@@ -302,6 +302,7 @@ def run_cells(cells: Sequence[Cell], jars: JarSet, *, logs_in: bool) -> dict[Cel
         rig.create_topics(cells)
         for cell in cells:
             print(f"{cell.client.name}: {cell.feature}", file=sys.stderr, flush=True)
+            cell.client.command(FEATURES[cell.feature].java_class)  # downloads and compiles, before all ways ask for it
             ran = pool.map(lambda way, cell=cell: cell.run(way, rig.servers(way)), Way)
             found[cell] = {
                 way: Outcome(said, versions_in(log), _features(log), _batches(rig.folders[way], cell.topic(way)))
