@@ -76,7 +76,7 @@ def test_a_decision_throttles_its_client_until_the_time_it_names(kafka_broker: s
 def test_a_record_that_no_decoder_can_follow_ends_no_reader(kafka_broker: str) -> None:
     """Neither in a gateway that runs nor in one that starts later."""
     settings, now = own_settings(kafka_broker), now_ms()
-    deep = decision("mallory", now + 60_000)[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}"
+    deep = decision("mallory", now + 60_000)[:-1] + b', "new": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
     with Gateway(settings.kafka, gateway_options(settings)) as running:
         assert running.wait_until_ready(30)
         write(settings, deep, decision("alice", now + 60_000))

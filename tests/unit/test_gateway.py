@@ -217,7 +217,7 @@ def sums_record(changes: dict[str, Any] | None = None, **wrong: Any) -> bytes:
         b"[1]",
         b"\xff\xfe",
         b'{"heartbeat": 7}',
-        sums_record()[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+        sums_record()[:-1] + b', "new": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
         sums_record({"gateways": []}),
         sums_record({"quotas": []}),
         sums_record({"sums": "none"}),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -764,6 +765,7 @@ def test_a_job_that_goes_on_from_a_backup_of_some_micro_batches_ago_counts_at_on
     assert counter(gateway, PRODUCE, user="alice").others_decided == 5.0
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="what C reads is as deep wherever it is called from Python")
 def test_a_record_that_nests_too_deep_ends_no_request(gateway: Gateway) -> None:
     """The reader can pass over it, but not a request whose thread has called deeper."""
     nested = "[" * 900 + "]" * 900

@@ -48,7 +48,7 @@ def test_a_deeply_nested_decision_is_unreadable_in_passing(
         return loads(text)
 
     closing = "".join({"[": "]", "{": "}"}.get(sign, "") for sign in reversed(opening))
-    nested = member(decision(1), field, (opening * 2_000 + "1" + closing * 2_000).encode())
+    nested = member(decision(1), field, (opening * 20_000 + "1" + closing * 20_000).encode())
     monkeypatch.setattr("sluice.sinks.tables.json_records.json.loads", counted)
     values = [*(text(decision(offset)) for offset in range(2, 302)), nested]
 
