@@ -15,7 +15,7 @@ from kafka.errors import KafkaError, ThrottlingQuotaExceededError
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
@@ -26,10 +26,13 @@ from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
-from tests.kafka_bound import LARGEST_REQUEST, came, check_held
+from tests.kafka_bound import BURST_S, LARGEST_REQUEST, came, check_bound, check_held
 from tests.waiting import eventually
 
 _VALUE = bytes(50_000)
+
+FETCH_BYTES = 100_000
+"""Size of what `consume` asks for in one request."""
 
 MEMBERS = tuple(f"member-{number}" for number in range(10))
 
@@ -125,10 +128,13 @@ class PluginBroker:
         with closing(AlteringAdmin(bootstrap_servers=self.servers, **self._login)) as admin:
             admin.alter({"client-id": client_id}, {key: value})
 
-    def charged(self) -> dict[tuple[str, str], float]:
-        """The charges of each meter (group, client-id) in the last ten seconds, by Kafka's own methods."""
+    def charged(self, of: str = "sum") -> dict[tuple[str, str], float]:
+        """The charges of each meter (group, client-id) in the last ten seconds, by Kafka's own methods.
+
+        `of` "most" is the most that this ever was: all charges of a meter that is charged for no longer than that.
+        """
         sums = json.loads(self._sums.read_text())
-        return {(each["group"], each["client_id"]): each["sum"] for each in sums}
+        return {(each["group"], each["client_id"]): each[of] for each in sums}
 
     def metric(self, name: str) -> float:
         """An attribute of the plugin's own bean."""
@@ -155,9 +161,17 @@ def produce(servers: str, client_id: str, seconds: float, most: int = 10**9, **l
     return accepted
 
 
+def check_throttled(servers: str, client_id: str, quota: float, **login: Any) -> None:
+    """Fails if more than a fresh meter lets through at once is accepted before Kafka admits it."""
+    began_ms, amount = now_ms(), int(1.5 * BURST_S * quota)
+    accepted = produce(servers, client_id, 120, amount, **login)
+    assert accepted >= amount
+    check_bound([(now_ms(), accepted)], quota, began_ms, len(_VALUE))
+
+
 def consume(servers: str, client_id: str, seconds: float, most: int = 10**9) -> int:
     """Consume as fast as the broker lets it, once it knows the topic; returns the bytes that came."""
-    consumer = KafkaConsumer(bootstrap_servers=servers, client_id=client_id, max_partition_fetch_bytes=200_000)
+    consumer = KafkaConsumer(bootstrap_servers=servers, client_id=client_id, max_partition_fetch_bytes=FETCH_BYTES)
     consumer.partitions_for_topic("orders")
     consumer.assign([TopicPartition("orders", 0)])
     consumer.seek_to_beginning()
@@ -167,17 +181,6 @@ def consume(servers: str, client_id: str, seconds: float, most: int = 10**9) -> 
             read += sum(len(record.value) for record in records)
     consumer.close()
     return read
-
-
-def rates(clients: Sequence[Client], seconds: float, since_s: float = 10) -> list[float]:
-    """Bytes per second of each in so many seconds, `since_s` after the first bytes of any: a fresh meter bursts."""
-    eventually(lambda: any(client.samples for client in clients))
-    begin_ms = min(client.samples[0][0] for client in clients if client.samples) + since_s * 1000
-    eventually(lambda: now_ms() > begin_ms + seconds * 1000, since_s + seconds + 10)
-    return [
-        sum(amount for at_ms, amount in client.samples if 0 <= at_ms - begin_ms < seconds * 1000) / seconds
-        for client in clients
-    ]
 
 
 def published(servers: str, **login: Any) -> list[dict[str, Any]]:

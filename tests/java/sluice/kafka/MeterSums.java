@@ -9,7 +9,6 @@ import java.nio.file.Paths;
 import java.nio.file.StandardCopyOption;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricsReporter;
@@ -17,12 +16,13 @@ import org.apache.kafka.common.metrics.stats.Rate;
 
 /**
  * Writes what a broker's quota meters hold to the file `test.meter.sums`, four times a second, by Kafka's public methods
- * alone: the rate times its window. For the first ten seconds of a counter that is all it was ever charged.
+ * alone: the rate times its window, and the most that this ever was. Of a counter that is charged for no longer than ten
+ * seconds that is all it was charged.
  */
 public final class MeterSums implements MetricsReporter {
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    private final Set<KafkaMetric> metrics = ConcurrentHashMap.newKeySet();
+    private final Map<KafkaMetric, Double> metrics = new ConcurrentHashMap<>();
     private Path file;
 
     @Override
@@ -43,7 +43,7 @@ public final class MeterSums implements MetricsReporter {
         String name = metric.metricName().name();
         if (metric.metricName().tags().containsKey("client-id")
                 && (name.equals("byte-rate") || name.equals("mutation-rate") || name.equals("request-time"))) {
-            metrics.add(metric);
+            metrics.putIfAbsent(metric, 0.0);
         }
     }
 
@@ -59,12 +59,15 @@ public final class MeterSums implements MetricsReporter {
         try {
             for (; ; Thread.sleep(250)) {
                 ArrayNode sums = JSON.createArrayNode();
-                for (KafkaMetric metric : metrics) {
+                for (KafkaMetric metric : metrics.keySet()) {
+                    double sum = sum(metric);
+                    Double most = metrics.computeIfPresent(metric, (known, before) -> Math.max(before, sum));
                     sums.addObject()
                             .put("group", metric.metricName().group())
                             .put("user", metric.metricName().tags().get("user"))
                             .put("client_id", metric.metricName().tags().get("client-id"))
-                            .put("sum", sum(metric));
+                            .put("sum", sum)
+                            .put("most", most == null ? sum : most);
                 }
                 Path fresh = file.resolveSibling(file.getFileName() + ".fresh");
                 JSON.writeValue(fresh.toFile(), sums);
