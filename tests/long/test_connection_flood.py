@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.scenarios.closed_loop.connections import run_connection_flood
+from scripts.scenarios.closed_loop.connections import CONNECTIONS_PER_S, run_connection_flood
 from scripts.scenarios.closed_loop.situation import ConnectionFlood
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
@@ -14,5 +14,5 @@ pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
 def test_a_flood_of_connections_leaves_another_clients_connect_below_a_second(tmp_path: Path, addresses: int) -> None:
     found = run_connection_flood(tmp_path, ConnectionFlood(addresses=addresses, seconds=10))
 
-    assert found.attempts_per_s > 1_000  # a busy machine makes fewer
+    assert found.attempts_per_s > 10 * CONNECTIONS_PER_S  # thousands on a machine that has nothing else to do
     assert found.median_s < 1.0
