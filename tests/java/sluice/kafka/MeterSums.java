@@ -7,8 +7,10 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.nio.file.StandardCopyOption;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricsReporter;
@@ -16,13 +18,15 @@ import org.apache.kafka.common.metrics.stats.Rate;
 
 /**
  * Writes what a broker's quota meters hold to the file `test.meter.sums`, four times a second, by Kafka's public methods
- * alone: the rate times its window, and the most that this ever was. Of a counter that is charged for no longer than ten
- * seconds that is all it was charged.
+ * alone: the rate times its window, and the most that this was at two looks. Of a counter that is charged for no longer
+ * than ten seconds that is all it was charged. A fetch that breaks its quota is charged and taken back between two looks.
  */
 public final class MeterSums implements MetricsReporter {
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    private final Map<KafkaMetric, Double> metrics = new ConcurrentHashMap<>();
+    private final Set<KafkaMetric> metrics = ConcurrentHashMap.newKeySet();
+    private final Map<KafkaMetric, Double> before = new HashMap<>();
+    private final Map<KafkaMetric, Double> most = new HashMap<>();
     private Path file;
 
     @Override
@@ -43,7 +47,7 @@ public final class MeterSums implements MetricsReporter {
         String name = metric.metricName().name();
         if (metric.metricName().tags().containsKey("client-id")
                 && (name.equals("byte-rate") || name.equals("mutation-rate") || name.equals("request-time"))) {
-            metrics.putIfAbsent(metric, 0.0);
+            metrics.add(metric);
         }
     }
 
@@ -59,15 +63,16 @@ public final class MeterSums implements MetricsReporter {
         try {
             for (; ; Thread.sleep(250)) {
                 ArrayNode sums = JSON.createArrayNode();
-                for (KafkaMetric metric : metrics.keySet()) {
+                for (KafkaMetric metric : metrics) {
                     double sum = sum(metric);
-                    Double most = metrics.computeIfPresent(metric, (known, before) -> Math.max(before, sum));
+                    Double then = before.put(metric, sum);
+                    most.merge(metric, then == null ? 0.0 : Math.min(then, sum), Math::max);
                     sums.addObject()
                             .put("group", metric.metricName().group())
                             .put("user", metric.metricName().tags().get("user"))
                             .put("client_id", metric.metricName().tags().get("client-id"))
                             .put("sum", sum)
-                            .put("most", most == null ? sum : most);
+                            .put("most", most.get(metric));
                 }
                 Path fresh = file.resolveSibling(file.getFileName() + ".fresh");
                 JSON.writeValue(fresh.toFile(), sums);
