@@ -46,6 +46,16 @@ def give(follower: TopicFollower, *records: FetchedRecord) -> None:
         follower.hand_over(partition, record)
 
 
+def take_published(gateway: Gateway) -> Iterator[bytes]:
+    """The events that a gateway has published since the last call."""
+    queue = gateway._sender._queue
+    while not queue.empty():
+        record = queue.get()
+        if record is not None:
+            gateway._sender._note_success(None)
+            yield record.value
+
+
 class GatewayLoop:
     """Gateways whose events are decided when `decide` is called. `decisions` are those made so far, as JSON."""
 
@@ -86,12 +96,7 @@ class GatewayLoop:
 
     def _published(self) -> Iterator[bytes]:
         for gateway in self.gateways:
-            queue = gateway._sender._queue
-            while not queue.empty():
-                record = queue.get()
-                if record is not None:
-                    gateway._sender._note_success(None)
-                    yield record.value
+            yield from take_published(gateway)
 
 
 @contextmanager
@@ -120,12 +125,17 @@ def gateway_loop(entries: Sequence[QuotaEntry], count: int = 1, **options: Any) 
         yield GatewayLoop(gateways, entries, clock)
 
 
+def limit_records(entries: Sequence[QuotaEntry], version: int) -> list[tuple[bytes, bytes]]:
+    """Records of the limits topic with these quotas as one version."""
+    records = [(limit_key(entry), limit_value(entry, version)) for entry in entries]
+    return [*records, (VERSION_KEY, version_end(version, len(entries)))]
+
+
 def set_limits(gateway: Gateway, version: int, entries: Sequence[QuotaEntry]) -> None:
     """Make these quotas the version in force, as records of the limits topic would."""
     gateway._in_force.restart_limits()
-    for entry in entries:
-        gateway._in_force.on_limit(limit_key(entry), limit_value(entry, version))
-    gateway._in_force.on_limit(VERSION_KEY, version_end(version, len(entries)))
+    for key, value in limit_records(entries, version):
+        gateway._in_force.on_limit(key, value)
 
 
 def wait_ms(gateway: Gateway, *request: Any) -> int:

@@ -1,7 +1,6 @@
 """A real broker with the plugin: Kafka throttles by the limits of Sluice, and what it charged is published."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -240,14 +239,10 @@ def test_a_broker_below_its_own_floor_holds_producers_at_once(tmp_path: Path, cl
 
 
 class EchoJob(BackgroundLoop):
-    """Decides the events of the topic with the job's arithmetic, and as many of a gateway that doesn't exist.
-
-    As a context manager it decides until the end. `other_lives` says whether that gateway serves the same clients.
-    """
+    """Decides the events of the topic with the job's arithmetic; as a context manager until the end."""
 
     def __init__(self, servers: str, entries: list[QuotaEntry]) -> None:
         super().__init__()
-        self.other_lives = True
         self._servers = servers
         # Each one is a job of its own: micro-batches of the same job count once.
         self._simulation = Simulation(Quotas(entries, version=1), load_settings(environment={}), str(uuid4()))
@@ -261,41 +256,14 @@ class EchoJob(BackgroundLoop):
             consumer.seek_to_end()
             while not self._left.is_set():
                 events = [record.value for batch in consumer.poll(100).values() for record in batch]
-                if self.other_lives:
-                    events += [_as_others(event) for event in events]
                 for record in self._simulation.records(events):
                     producer.send(record.topic, record.value, record.key, partition=0)
                 producer.flush()
 
 
-def _as_others(event: bytes) -> bytes:
-    """The same event of the other gateway, whose client wants more."""
-    fields = json.loads(event) | {"instance": "other"}
-    if fields["api"] == "Produce":
-        entity = {"client_id": fields["client_id"]}
-        fields["throttled_by"] = [{"quota": "producer_byte_rate", "entity": entity, "ms": 1_000}]
-    return json.dumps(fields).encode()
-
-
-def test_a_broker_shares_a_limit_with_a_gateway_for_as_long_as_that_one_is_alive(plugin: PluginBroker) -> None:
-    def share() -> float:
-        """The newest that the broker has told, while a client makes it tell."""
-        produce(plugin.servers, "greedy", 0.2)
-        beats = [event for event in published(plugin.servers) if event["api"] == "GatewayHeartbeat"]
-        told = [share for beat in beats[-1:] for share in beat["heartbeat"]["shares"]]
-        shares = [share for share in told if share["quota"] == "producer_byte_rate"]
-        return float(shares[0]["share"]) if shares else math.nan
-
-    with EchoJob(plugin.servers, LIMITS) as job:
-        eventually(lambda: share() < 0.7 * QUOTA)  # half of it, and what is made up for
-        job.other_lives = False
-        eventually(lambda: share() == QUOTA)
-
-
 def test_an_unmute_forgets_what_a_client_owes(plugin: PluginBroker) -> None:
     unmute = {"control": "unmute", "entity": {"client_id": "greedy"}}
-    with EchoJob(plugin.servers, LIMITS) as job:
-        job.other_lives = False
+    with EchoJob(plugin.servers, LIMITS):
         eventually(lambda: produce(plugin.servers, "greedy", 1) < 3 * QUOTA)  # when it has used up its burst
         with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer:
             producer.send("quota-requests", json.dumps(unmute).encode(), partition=0).get(60)

@@ -505,28 +505,6 @@ def test_a_namesake_is_another_gateway(java: JavaCases) -> None:
     assert [count for count, _ in java.answer("shares", shares_case(steps, id_stem="mine-"))] == [1, 2]
 
 
-def test_a_repeated_micro_batch_resets_a_meter_once(java: JavaCases) -> None:
-    """Else it forgot what a client used between the two."""
-    entity = {"user": "alice", "client_id": "app"}
-    reset = [{"quota": "producer_byte_rate", "entity": entity, "limit": 1_000.0}]
-    unmute = {"request_id": "u", "timestamp_ms": START_MS, "api": "Unmute", "charges": reset}
-    batches = (7, 7, 8, 7, 2**63 - 1, 9, 8)  # after the forged one as from a backup
-    steps = [step | {"resets": True} for batch in batches for step in sums_steps([unmute], START_MS, batch)]
-
-    assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0, 1, 1, 0]
-
-
-def test_a_micro_batch_of_a_restored_checkpoint_resets_a_meter_though_its_number_is_known(java: JavaCases) -> None:
-    """Its time is later; that of a repeated one is the same."""
-    entity = {"user": "alice", "client_id": "app"}
-    reset = [{"quota": "producer_byte_rate", "entity": entity, "limit": 1_000.0}]
-    unmute = {"request_id": "u", "timestamp_ms": START_MS, "api": "Unmute", "charges": reset}
-    batches = ((30, 5_000), (30, 5_000), (12, 6_000), (12, 6_000), (13, 6_500), (30, 5_000))
-    steps = [step | {"resets": True} for batch in batches for step in sums_steps([unmute], START_MS, *batch)]
-
-    assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0, 1, 1]
-
-
 @pytest.mark.parametrize(("later_ms", "is_forgotten"), [(15_000, 0), (25_000, 1)])
 def test_counters_that_no_own_client_uses_are_forgotten_20_s_after_their_last_sum(
     java: JavaCases, later_ms: int, is_forgotten: int

@@ -303,21 +303,6 @@ def test_a_reset_by_an_operator_ends_the_wait_inline_and_the_charges_behind_it(
     assert gateway.admit(produce(10_000)).throttle_ms == 0
 
 
-def test_a_repeated_micro_batch_with_a_reset_ends_no_wait_that_came_after_it(
-    loop: GatewayLoop, gateway: Gateway
-) -> None:
-    charge = {"quota": PRODUCE, "entity": {"user": "alice"}}
-    reset = {"api": "Unmute", "timestamp_ms": NOW_MS, "charges": [charge]}
-    gateway.admit(produce(15_000))
-    tell(gateway, reset, batch=7)
-    assert wait_ms(gateway, "alice", "app") == 0
-
-    gateway.admit(produce(15_000))
-    loop.clock.ms += 1_000
-    tell(gateway, reset, batch=7)
-    assert wait_ms(gateway, "alice", "app") == 4_000
-
-
 def test_a_reset_ends_the_wait_of_a_counter_that_was_forgotten() -> None:
     """There was no room for it, but its client waits on."""
     with gateway_loop(QUOTAS, max_counters=1) as loop:
@@ -662,15 +647,6 @@ class TestHeartbeats:
 
             assert gateway.stats().dropped == 1
 
-    def test_a_thousand_others_are_remembered_at_most(self, gateway: Gateway) -> None:
-        for number in range(1_100):
-            tell(
-                gateway,
-                {"request_id": "r", "api": "GatewayHeartbeat", "timestamp_ms": NOW_MS, "instance": f"i-{number}"},
-            )
-
-        assert gateway.stats().gateways <= 1_001
-
     def test_giant_names_of_clients_don_t_keep_a_heartbeat_from_its_record(self, loop: GatewayLoop) -> None:
         gateway = loop.gateways[0]
         for number in range(100):
@@ -735,34 +711,6 @@ def test_a_micro_batch_that_is_repeated_counts_once(gateway: Gateway) -> None:
         tell(gateway, decision, job_id=job_id, batch=batch)
 
     assert counter(gateway, PRODUCE, user="alice").others_decided == 3.0
-
-
-@pytest.mark.parametrize(("last", "then", "counted"), [(5_000, 4_000, 3.0), (2**63 - 1, 8, 3.0), (107, 8, 1.0)])
-def test_a_job_that_goes_on_from_a_backup_counts_at_once(
-    gateway: Gateway, last: int, then: int, counted: float
-) -> None:
-    """Its micro-batches have lower numbers than those before. A forged number holds none up for long, either."""
-    charge = {"quota": PRODUCE, "entity": {"user": "alice"}, "limit": BYTES_PER_S, "value": 1.0}
-    decision = {"timestamp_ms": NOW_MS, "instance": "another", "charges": [charge]}
-    gateway.admit(produce(1))
-    for batch in (last, then, then + 1, then):
-        tell(gateway, decision, batch=batch)
-
-    assert counter(gateway, PRODUCE, user="alice").others_decided == counted
-
-
-def test_a_job_that_goes_on_from_a_backup_of_some_micro_batches_ago_counts_at_once(gateway: Gateway) -> None:
-    """Its numbers are known, but its times are later; a repeated micro-batch has the time of its first attempt."""
-    charge = {"quota": PRODUCE, "entity": {"user": "alice"}, "limit": BYTES_PER_S, "value": 1.0}
-    decision = {"timestamp_ms": NOW_MS, "instance": "another", "charges": [charge]}
-    gateway.admit(produce(1))
-    for batch, decided_at_ms in ((30, 5_000), (31, 5_500), (31, 5_500), (30, 5_000)):
-        tell(gateway, decision, batch=batch, decided_at_ms=decided_at_ms)
-    assert counter(gateway, PRODUCE, user="alice").others_decided == 2.0
-
-    for batch, decided_at_ms in ((31, 5_500), (12, 9_000), (12, 9_000), (13, 9_500), (14, 10_000), (14, 10_000)):
-        tell(gateway, decision, batch=batch, decided_at_ms=decided_at_ms)
-    assert counter(gateway, PRODUCE, user="alice").others_decided == 5.0
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="what C reads is as deep wherever it is called from Python")

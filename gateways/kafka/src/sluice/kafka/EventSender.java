@@ -23,7 +23,7 @@ import org.slf4j.LoggerFactory;
  *
  * <p>For one thread; failures come from that one or from the producer's.
  */
-final class EventSender implements AutoCloseable {
+class EventSender implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(EventSender.class);
     private static final long FIRST_PAUSE_MS = 500;
     static final long MUTE_MS = 60_000;

@@ -17,6 +17,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.Stream;
 import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.utils.Time;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -45,6 +46,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private static final int MAX_SHOWN_CHARACTERS = 500;
 
     private final Settings settings;
+    private final Time time;
     private final String instance;
     private final Quotas kafkaQuotas = new Quotas(-1);
     private final Meters meters;
@@ -56,6 +58,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private final Staleness staleness = new Staleness();
     private final LoadReader loadReader;
     private final DiskGuard diskGuard;
+    final TopicReader.ClusterHandler limitsHandler = new LimitsHandler();
+    final TopicReader.Handler sumsHandler = new SumsHandler();
     private final TopicReader limitsReader;
     private final TopicReader sumsReader;
     private final LastingThread thread;
@@ -84,17 +88,26 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private long nextNs = System.nanoTime();
 
     public Gateway(Settings settings) {
+        this(
+                settings,
+                Time.SYSTEM,
+                new EventSender(settings.requestsTopic, client(settings, "requests"), EventSender.MUTE_MS));
+    }
+
+    /** A gateway whose clock and whose way to the requests topic are given. */
+    Gateway(Settings settings, Time time, EventSender sender) {
         this.settings = settings;
+        this.time = time;
+        this.sender = sender;
         String random = UUID.randomUUID().toString().substring(0, 8);
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
         this.events = new Events(settings.gatewayName, instance);
-        this.meters = new Meters(settings.maxMuteMs, !settings.isProxy, settings.window, System::currentTimeMillis);
+        this.meters = new Meters(settings.maxMuteMs, !settings.isProxy, settings.window, time::milliseconds);
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.loadReader = new LoadReader(settings);
         this.diskGuard = new DiskGuard(settings);
-        this.sender = new EventSender(settings.requestsTopic, client("requests"), EventSender.MUTE_MS);
-        this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
-        this.sumsReader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client("sums"), new SumsHandler());
+        this.limitsReader = new TopicReader(settings.limitsTopic, null, client(settings, "limits"), limitsHandler);
+        this.sumsReader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client(settings, "sums"), sumsHandler);
         // A sample of a meter with one short window would be started anew between two looks.
         this.idleMs = Math.min(IDLE_MS, settings.window.samples * settings.window.windowMs / 2);
         this.thread = new LastingThread("sluice-shares", this::round, this::finish);
@@ -218,7 +231,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     public CounterKey holding(CounterKey key) {
         CounterKey tenant = key.ofTenant();
         CommonBucket bucket = tenant == null ? null : meters.common(tenant);
-        return bucket != null && bucket.waitMs(System.currentTimeMillis()) > 0 ? tenant : key.own();
+        return bucket != null && bucket.waitMs(time.milliseconds()) > 0 ? tenant : key.own();
     }
 
     /**
@@ -229,7 +242,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         Tags own = key.own().tags;
         boolean isNamed = quotas().tenantOf(key.kind, own).equals(key.tags.tenant);
         Tags client = isNamed ? own : new Tags(Names.bounded(user), Names.bounded(clientId));
-        refusals.add(new Refusals.Refusal(key, counter, client, 1, System.currentTimeMillis(), waitMs));
+        refusals.add(new Refusals.Refusal(key, counter, client, 1, time.milliseconds(), waitMs));
     }
 
     /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
@@ -244,7 +257,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** Takes over a metric that was made for a client, who is held from the first request, not from the next look. */
     public void add(KafkaMetric metric) {
-        long nowMs = System.currentTimeMillis();
+        long nowMs = time.milliseconds();
         loadReader.add(metric);
         Meter meter = meters.add(metric, nowMs);
         if (meter == null) {
@@ -264,7 +277,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     /** Takes leave of a metric that was removed. */
     public void remove(KafkaMetric metric) {
         loadReader.remove(metric);
-        meters.remove(metric, System.currentTimeMillis());
+        meters.remove(metric, time.milliseconds());
     }
 
     /** Asks the job whether these topics may be executed; the answer comes later. Never waits. */
@@ -294,12 +307,12 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     private void round() throws InterruptedException {
         nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
-        tick(System.currentTimeMillis());
+        tick(time.milliseconds());
         long leftNs = Math.max(1_000_000, nextNs - System.nanoTime());
         while (leftNs > 0) {
             Mutations mutations = asked.poll(leftNs, TimeUnit.NANOSECONDS);
             if (mutations != null) {
-                publish(mutations, System.currentTimeMillis());
+                publish(mutations, time.milliseconds());
             }
             leftNs = nextNs - System.nanoTime();
         }
@@ -322,7 +335,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private void finish() {
-        publishAll(System.currentTimeMillis());
+        publishAll(time.milliseconds());
         sender.close();
     }
 
@@ -347,7 +360,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         }
     }
 
-    private void tick(long nowMs) {
+    /** Looks at the meters, sets their limits, and publishes what is due. */
+    void tick(long nowMs) {
         if (heartbeatMs - nowMs >= AliveGateways.HEARTBEAT_MS) {
             stepBack(nowMs);
         }
@@ -614,10 +628,10 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private long staleMs() {
-        return staleness.staleMs(System.currentTimeMillis());
+        return staleness.staleMs(time.milliseconds());
     }
 
-    private Map<String, Object> client(String purpose) {
+    private static Map<String, Object> client(Settings settings, String purpose) {
         Map<String, Object> client = new HashMap<>(settings.client);
         String id = settings.exemptClientId == null ? "sluice" : settings.exemptClientId;
         client.put("client.id", id + "-" + settings.node + "-" + purpose);
@@ -724,7 +738,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             LOG.info("Sluice knows the limits (version {}){}", complete.version,
                     settings.isProxy ? "" : "; they replace the quotas set with kafka-configs");
         } else {
-            meters.noteChange(System.currentTimeMillis());
+            meters.noteChange(time.milliseconds());
         }
         inForce = complete;
     }
@@ -743,10 +757,10 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             limitsView.take(key, value);
             if (limitsView.elastic() != heard) {
                 heard = limitsView.elastic();
-                heardUntilMs = heard.holdsUntilMs(System.currentTimeMillis());
+                heardUntilMs = heard.holdsUntilMs(time.milliseconds());
             }
             if (limitsView.storage() != storage) {
-                storageUntilMs = limitsView.storage().holdsUntilMs(System.currentTimeMillis());
+                storageUntilMs = limitsView.storage().holdsUntilMs(time.milliseconds());
                 storage = limitsView.storage();
             }
             Quotas complete = limitsView.inForce();
@@ -774,7 +788,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private final class SumsHandler implements TopicReader.Handler {
         @Override
         public void take(byte[] key, byte[] value) throws Exception {
-            long nowMs = System.currentTimeMillis();
+            long nowMs = time.milliseconds();
             Sums read = Sums.read(value, instance);
             shares.take(read, nowMs).forEach(counter -> meters.reset(counter, nowMs));
             sums += read.entities;

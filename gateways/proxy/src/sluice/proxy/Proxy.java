@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.ToDoubleFunction;
 import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
+import org.apache.kafka.common.utils.Time;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import sluice.kafka.Gateway;
@@ -40,7 +41,7 @@ final class Proxy implements AutoCloseable {
         this.settings = settings;
         this.principalRules = SslPrincipalMapper.fromRules(settings.principalRules);
         this.gateway = new Gateway(settings);
-        this.meters = new ProxyMeters(gateway, settings);
+        this.meters = new ProxyMeters(gateway, settings, Time.SYSTEM);
         this.connections = new Connections(meters);
         throttled = counter("throttled_inline", "Responses that asked their client to wait");
         held = counter("held_requests", "Requests held because their connection or their quota was throttled");

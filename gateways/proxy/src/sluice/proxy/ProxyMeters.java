@@ -37,14 +37,16 @@ final class ProxyMeters implements AutoCloseable {
 
     private final Gateway gateway;
     private final Settings settings;
+    private final Time time;
     private final Metrics metrics;
     private final Map<CounterKey, Sensors> sensors = new ConcurrentHashMap<>();
     private final ReentrantLock creation = new ReentrantLock();
 
-    ProxyMeters(Gateway gateway, Settings settings) {
+    ProxyMeters(Gateway gateway, Settings settings, Time time) {
         this.gateway = gateway;
         this.settings = settings;
-        this.metrics = new Metrics(new MetricConfig(), List.of(new Reporter()), Time.SYSTEM, true);
+        this.time = time;
+        this.metrics = new Metrics(new MetricConfig(), List.of(new Reporter()), time, true);
     }
 
     /** The counter of a client, with its tenant. */
@@ -108,7 +110,7 @@ final class ProxyMeters implements AutoCloseable {
     boolean refuses(CounterKey counter, Client client) {
         long waitMs = Math.min(overdrawnMs(counter), QuotaFilter.MAX_MUTE_MS);
         if (waitMs > 0) {
-            sensors(counter).noteThrottled(waitMs, Time.SYSTEM.milliseconds());
+            sensors(counter).noteThrottled(waitMs, time.milliseconds());
             noteRefused(counter, gateway.holding(counter), client, waitMs);
         }
         return waitMs > 0;
@@ -229,7 +231,7 @@ final class ProxyMeters implements AutoCloseable {
 
         /** Records an amount, and returns the wait in ms. */
         long charge(double amount) {
-            long nowMs = Time.SYSTEM.milliseconds();
+            long nowMs = time.milliseconds();
             try {
                 quota.record(amount, nowMs, true);
                 return 0;
@@ -241,7 +243,7 @@ final class ProxyMeters implements AutoCloseable {
         }
 
         void giveBack(double amount) {
-            quota.record(-amount, Time.SYSTEM.milliseconds(), false);
+            quota.record(-amount, time.milliseconds(), false);
         }
 
         void noteThrottled(long waitMs, long nowMs) {
@@ -253,7 +255,7 @@ final class ProxyMeters implements AutoCloseable {
         }
 
         long waitMs() {
-            long nowMs = Time.SYSTEM.milliseconds();
+            long nowMs = time.milliseconds();
             try {
                 quota.checkQuotas(nowMs);
                 return 0;

@@ -1,0 +1,267 @@
+"""One suite for all kinds of gateway: the client library's, the broker plugin, and the proxy."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from sluice.state.shares.storage_budget import FRESH_MS
+from tests.builders import T0, quota
+from tests.decided_sums import sums_of
+from tests.gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway
+
+PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
+TIME, MUTATIONS = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
+
+BYTES_PER_S = 1_000.0
+LIMITS = [
+    quota(PRODUCE, BYTES_PER_S, client_id="app"),
+    quota(TIME, 100.0, client_id="app"),
+    quota(MUTATIONS, 1.0, client_id="app"),  # a burst of 11 partitions
+]
+MEMBER = QuotaEntry(QuotaEntity(tenant="shop", client_id="shop-*"), Membership.MEMBER, 1.0)
+
+KINDS = ("python", "plugin", "proxy")
+MIXED = [(kind, kind) for kind in KINDS] + [KINDS]
+
+Started = Callable[..., Gateways]
+"""Starts gateways of these kinds."""
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaGateways]:
+    with JavaGateways(tmp_path_factory.mktemp("gateways")) as java:
+        yield java
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest) -> Started:
+    def gateway(kind: str, number: int) -> AnyGateway:
+        if kind == "python":
+            return PythonGateway(number)
+        return JavaGateway(request.getfixturevalue("java"), kind, number)
+
+    return lambda *kinds: Gateways(*(gateway(kind, number) for number, kind in enumerate(kinds)))
+
+
+@pytest.fixture(params=KINDS)
+def one(request: pytest.FixtureRequest, start: Started) -> Gateways:
+    """A gateway alone, which knows the limits."""
+    gateways = start(request.param)
+    gateways.limit(*LIMITS)
+    gateways.step()
+    return gateways
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount", "wait_ms"),
+    [
+        (PRODUCE, 5_000, 0),
+        (PRODUCE, 10_000, 0),
+        (PRODUCE, 15_000, 5_000),
+        (PRODUCE, 100_000, 90_000),
+        (TIME, 10 * 10**9, 0),
+        (TIME, 60 * 10**9, 1_000),  # Kafka caps it to one of its windows
+    ],
+)
+def test_a_gateway_alone_asks_for_the_wait_of_kafka(one: Gateways, kind: QuotaKind, amount: int, wait_ms: int) -> None:
+    """15 000 bytes in ten seconds are 1 500 a second: (1 500 - 1 000) / 1 000 * 10 s."""
+    (gateway,) = one.all
+
+    assert gateway.charge(kind, "app", amount) == wait_ms
+    assert gateway.charge(kind, "other", amount) == 0
+
+
+def test_topics_are_admitted_until_the_bucket_is_overdrawn(one: Gateways) -> None:
+    assert one.all[0].admit("app", 8, 8, 8) == (2, 5_000)
+
+
+def test_before_the_limits_are_known_nobody_waits(start: Started) -> None:
+    gateways = start(*KINDS)
+    gateways.step()
+
+    assert [gateway.charge(PRODUCE, "app", 10**9) for gateway in gateways.all] == [0, 0, 0]
+
+
+def test_members_of_a_tenant_wait_for_what_one_of_them_used(one: Gateways) -> None:
+    (gateway,) = one.all
+    one.limit(MEMBER, quota(PRODUCE, BYTES_PER_S, tenant="shop"))
+    one.step()
+    gateway.charge(PRODUCE, "shop-1", 15_000)
+
+    one.step()
+
+    assert gateway.charge(PRODUCE, "shop-2", 1) > 4_000
+    assert gateway.charge(PRODUCE, "other", 15_000) == 0
+
+
+@pytest.mark.parametrize("kinds", MIXED)
+def test_gateways_begin_with_equal_parts(start: Started, kinds: tuple[str, ...]) -> None:
+    gateways = start(*kinds)
+    gateways.limit(*LIMITS)
+    gateways.run(3)
+    for gateway in gateways.all:
+        gateway.charge(PRODUCE, "app", 1)
+
+    gateways.run(2, has_job=False)
+
+    assert [gateways.share(each, "app") for each in gateways.all] == [pytest.approx(BYTES_PER_S / len(kinds))] * len(
+        kinds
+    )
+
+
+@pytest.mark.parametrize("kinds", MIXED)
+def test_a_client_at_full_speed_gets_its_quota_of_all_gateways_together(start: Started, kinds: tuple[str, ...]) -> None:
+    gateways = start(*kinds)
+    gateways.limit(*LIMITS)
+    gateways.run(3)
+    free_ms, served = [0] * len(kinds), 0
+
+    for now_ms in range(0, 120_000, STEP_MS):
+        for number, gateway in enumerate(gateways.all):
+            if now_ms >= free_ms[number]:
+                served += 100
+                free_ms[number] = now_ms + gateway.charge(PRODUCE, "app", 100)
+        gateways.step()
+
+    assert 0.95 <= served / BYTES_PER_S / 120 <= 1.02 + 10 / 120
+
+
+def use(gateways: Gateways, seconds: int, has_job: bool = True) -> list[float]:
+    """Let a client use little of its quota on each gateway. Returns the shares then."""
+    for _ in range(seconds):
+        for gateway in gateways.alive:
+            gateway.charge(PRODUCE, "app", 1)
+        gateways.run(1, has_job)
+    return [gateways.share(gateway, "app") for gateway in gateways.alive]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_share_of_a_gateway_that_is_gone_is_given_to_the_others(start: Started, kind: str) -> None:
+    gateways = start(kind, kind)
+    gateways.limit(*LIMITS)
+    gateways.run(3)
+
+    gateways.alive = gateways.all[:1]
+
+    assert use(gateways, 15) == [BYTES_PER_S]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_while_nothing_is_decided_shares_hold(start: Started, kind: str) -> None:
+    gateways = start(kind, kind)
+    gateways.limit(*LIMITS)
+    gateways.run(3)
+    use(gateways, 5)
+
+    silent = use(gateways, 10, has_job=False)
+
+    assert sum(silent) <= 1.5 * BYTES_PER_S
+    assert use(gateways, 60, has_job=False) == silent
+    assert min(gateway.charge(PRODUCE, "app", 15_000) for gateway in gateways.all) > 5_000
+
+
+def test_an_unmute_forgets_what_a_client_owes_and_all_that_was_charged_is_published(one: Gateways) -> None:
+    (gateway,) = one.all
+    assert gateway.charge(PRODUCE, "app", 15_000) == 5_000
+    one.step()
+
+    one.decide([json.dumps({"control": "unmute", "entity": {"client_id": "app"}}).encode()])
+    one.run(2)  # a heartbeat tells of no counter that nothing was charged to since
+    assert gateway.charge(PRODUCE, "app", 5_000) == 0
+    assert gateway.charge(PRODUCE, "app", 10_000) > 4_000
+
+    one.run(11)
+    assert one.published_bytes["app"] == 30_000
+
+
+def test_a_lowered_limit_holds_at_once_and_a_raised_one_lets_go_in_five_seconds(one: Gateways) -> None:
+    (gateway,) = one.all
+    assert gateway.charge(PRODUCE, "app", 9_000) == 0
+
+    one.limit(quota(PRODUCE, 500.0, client_id="app"))
+    one.step()
+    assert gateway.charge(PRODUCE, "app", 1) > 4_000
+
+    one.limit(quota(PRODUCE, 2_000.0, client_id="app"))
+    assert use(one, 6) == [2_000.0]
+    assert gateway.charge(PRODUCE, "app", 1) == 0
+
+
+LOW = "broker 9: /data has 5 of 100 bytes free"
+
+
+@pytest.mark.parametrize("sayer", ["broker", "job"])
+def test_producers_wait_while_a_disk_is_low_and_nobody_else(one: Gateways, sayer: str) -> None:
+    """The job says it of brokers that send no heartbeats, which are behind proxies."""
+    (gateway,) = one.all
+    heartbeat = {"instance": "broker-9", "request_id": "r", "timestamp_ms": T0}
+    clients = [(PRODUCE, "app"), (PRODUCE, "other"), (FETCH, "app")]
+    held = []
+
+    for low_disk in (LOW, None):
+        if sayer == "broker":
+            one.tell([json.dumps({"heartbeat": heartbeat | {"low_disk": low_disk}}).encode()])
+        else:
+            one.hold_storage(StorageState(T0, low_disk=low_disk))
+        one.step()
+        held.append([gateway.charge(kind, client_id, 1_000) > 5_000 for kind, client_id in clients])
+        one.step()  # publishes why they wait
+
+    assert held == [[True, True, False], [False, False, False]]
+    assert {wait["quota"] for wait in one.waits()} == {"disk_guard"}
+
+
+def test_producers_of_a_tenant_wait_while_its_storage_budget_is_used_up_and_nobody_else(one: Gateways) -> None:
+    """Until the job says otherwise, or says nothing for too long."""
+    (gateway,) = one.all
+    one.limit(MEMBER, QuotaEntry(QuotaEntity(tenant="shop"), StorageKey.STORED_BYTES, 100.0), *LIMITS)
+    one.step()
+    clients = [(PRODUCE, "shop-1"), (PRODUCE, "app"), (FETCH, "shop-1")]
+    held = []
+
+    for is_held, seconds in ((True, 0.1), (True, FRESH_MS / 1000), (True, 0.1), (False, 0.1)):
+        one.hold_storage(StorageState(T0, [TenantStorage("shop", 120, 100.0, is_held)]))
+        one.run(seconds)
+        held.append([gateway.charge(kind, client_id, 1_000) > 5_000 for kind, client_id in clients])
+        one.step()  # publishes why they wait
+
+    assert held == [[True, False, False], [False] * 3, [True, False, False], [False] * 3]
+    assert {(wait["quota"], wait["entity"].get("tenant")) for wait in one.waits()} == {("stored_bytes", "shop")}
+
+
+@pytest.mark.parametrize(
+    ("batches", "are_new"),
+    [
+        ([7, 7, 8, 7, 2**63 - 1, 9, 8], [1, 0, 1, 0, 1, 1, 0]),  # after a forged one as from a backup
+        ([5_000, 4_000, 4_001, 4_000], [1, 1, 1, 0]),
+        ([107, 8, 9, 8], [1, 0, 0, 0]),
+        ([(30, 5_000), (30, 5_000), (12, 6_000), (12, 6_000), (13, 6_500), (30, 5_000)], [1, 0, 1, 0, 1, 1]),
+        (
+            [(30, 5_000), (31, 5_500), (31, 5_500), (30, 5_000), (31, 5_500), (12, 9_000), (12, 9_000)],
+            [1, 1, 0, 0, 0, 1, 0],
+        ),
+    ],
+)
+def test_a_micro_batch_that_is_repeated_counts_once_and_those_of_a_job_from_a_backup_at_once(
+    one: Gateways, batches: list[int | tuple[int, int]], are_new: list[int]
+) -> None:
+    """A backup's numbers are lower than those before, or they are known but of a later time."""
+    (gateway,) = one.all
+    reset = [{"quota": PRODUCE, "entity": {"client_id": "app"}, "limit": BYTES_PER_S}]
+    unmute = {"request_id": "u", "timestamp_ms": T0, "api": "Unmute", "charges": reset}
+    found = []
+
+    for batch in batches:
+        number, decided_at_ms = batch if isinstance(batch, tuple) else (batch, 0)
+        assert gateway.charge(PRODUCE, "app", 15_000) > 0
+        one.step(has_job=False)
+        one.tell(sums_of([unmute], batch=number, decided_at_ms=decided_at_ms))
+        one.step(has_job=False)
+        found.append(gateway.charge(PRODUCE, "app", 1) == 0)
+
+    assert found == are_new

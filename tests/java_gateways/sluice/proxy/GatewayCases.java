@@ -1,0 +1,97 @@
+package sluice.proxy;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import sluice.kafka.CounterKey;
+import sluice.kafka.Kind;
+import sluice.kafka.SteppedGateway;
+
+/**
+ * Gateways that tests step: each line is what to do with one of them, a JSON object, and is answered by a line.
+ *
+ * <p>`ProxyMeters` makes and charges sensors as Kafka does, so it stands for Kafka in a gateway of the plugin, too.
+ */
+public final class GatewayCases {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private final List<SteppedGateway> gateways = new ArrayList<>();
+    private final List<ProxyMeters> meters = new ArrayList<>();
+
+    private GatewayCases() {}
+
+    public static void main(String[] arguments) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        System.setOut(System.err); // Kafka's log goes there
+        GatewayCases cases = new GatewayCases();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            out.println(JSON.writeValueAsString(cases.answer(JSON.readTree(line))));
+        }
+    }
+
+    private Object answer(JsonNode asked) throws Exception {
+        if (asked.has("properties")) {
+            return add(asked);
+        }
+        SteppedGateway gateway = gateways.get(asked.get("number").intValue());
+        switch (asked.get("do").textValue()) {
+            case "limits":
+                for (JsonNode record : asked.get("records")) {
+                    gateway.takeLimit(record.get(0).binaryValue(), record.get(1).binaryValue());
+                }
+                return null;
+            case "sums":
+                for (JsonNode record : asked.get("records")) {
+                    gateway.takeSums(record.textValue().getBytes(StandardCharsets.UTF_8));
+                }
+                return null;
+            case "sleep":
+                gateway.sleep(asked.get("ms").longValue());
+                ArrayNode events = JSON.createArrayNode();
+                gateway.takePublished().forEach(event -> events.add(new String(event, StandardCharsets.UTF_8)));
+                return events;
+            default:
+                return charge(meters.get(asked.get("number").intValue()), asked);
+        }
+    }
+
+    private int add(JsonNode asked) {
+        Map<String, String> configs = new LinkedHashMap<>();
+        JsonNode properties = asked.get("properties");
+        properties.fieldNames().forEachRemaining(name -> configs.put(name, properties.get(name).textValue()));
+        SteppedGateway gateway = new SteppedGateway(configs, asked.get("is_proxy").booleanValue());
+        gateways.add(gateway);
+        meters.add(new ProxyMeters(gateway.gateway, gateway.settings, gateway.time()));
+        return gateways.size() - 1;
+    }
+
+    /** The wait in ms for an amount of a client; of mutations, also how many of the topics are admitted. */
+    private static ObjectNode charge(ProxyMeters meters, JsonNode asked) {
+        Client client = new Client(asked.get("user").textValue(), asked.get("client_id").textValue());
+        CounterKey counter = meters.counter(kind(asked), client);
+        ObjectNode answer = JSON.createObjectNode();
+        if (counter.kind != Kind.MUTATION) {
+            double amount = asked.get("amount").doubleValue();
+            long waitMs = counter.kind == Kind.REQUEST
+                    ? meters.chargeTime(client, (long) amount)
+                    : meters.charge(counter, amount);
+            return answer.put("wait_ms", waitMs);
+        }
+        Map<String, Integer> partitions = new LinkedHashMap<>();
+        asked.get("amount").forEach(count -> partitions.put("t" + partitions.size(), count.intValue()));
+        return answer.put("admitted", meters.admit(counter, partitions).size()).put("wait_ms", meters.waitMs(counter));
+    }
+
+    private static Kind kind(JsonNode asked) {
+        return SteppedGateway.kind(asked.get("quota").textValue());
+    }
+}
