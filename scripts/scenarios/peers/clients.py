@@ -59,6 +59,9 @@ _NEWEST_OF_PROXY = {"listoffsets": 10, "produce": 12, "fetch": 17, "offsetcommit
 _REFUSED_BY_PROXY = ("share group", "PLAIN as for 0.10.2")
 """Clients with these features end with an error at a proxy (docs/proxy.md), and so have nothing of what follows."""
 
+_MOST = 0.9
+"""All but the fetches that found nothing: of what was metered directly, this much is charged in the end."""
+
 _CHARGED = ("Produce", "Fetch")
 _UNREACHED = 1e12
 """Bytes per second: a quota that meters its clients, and throttles nobody."""
@@ -320,7 +323,7 @@ def _add_bytes(rig: _Rig, found: Mapping[Cell, Mapping[Way, Outcome]]) -> None:
     while True:
         charged = rig.charged(Way.PROXY) + rig.charged(Way.PLUGIN)
         lacks = (
-            charged[cell.topic(way), api] < metered[cell.topic(Way.DIRECT), api] - _EMPTY_FETCHES_BYTES
+            charged[cell.topic(way), api] < metered[cell.topic(Way.DIRECT), api] * _MOST
             for cell in found
             for way in (Way.PROXY, Way.PLUGIN)
             for api in _CHARGED
