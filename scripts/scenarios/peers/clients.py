@@ -402,9 +402,16 @@ class ClientMatrix:
         clients = [each for each in CLIENTS if each.name.startswith(tuple(self.client or [""]))]
         found = run_matrix(clients, self.feature or list(FEATURES))
         rows = [
-            (cell.client.name, cell.feature, way, text, "expected" if is_expected(cell.feature, way, text) else "")
+            (
+                cell.client.name,
+                cell.feature,
+                way,
+                text,
+                "expected" if is_refused or is_expected(cell.feature, way, text) else "",
+            )
             for cell, outcomes in found.items()
             for way in (Way.PROXY, Way.PLUGIN)
+            for is_refused in [way is Way.PROXY and outcomes[Way.DIRECT].versions.get("saslhandshake") == 0]
             for text in differences(outcomes, way)
         ]
         if rows:
