@@ -18,7 +18,7 @@ needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm isn't in
     [
         pytest.param("franz-go", "^(TestPing|TestGroupSimple|TestIssue337)$", marks=needs_go),
         pytest.param("sarama", "^(TestFuncClientMetadata|TestFuncTxnProduce|TestFuncOffsetManager)$", marks=needs_go),
-        ("kafka-python", "test_group|test_paused|test_transactional_producer_messages"),
+        ("kafka-python", "test_heartbeat_thread|test_paused|test_transactional_producer_messages"),
         pytest.param("kafkajs", "gzip|group|transaction", marks=needs_npm),
     ],
 )
