@@ -374,7 +374,7 @@ def differences(outcomes: Mapping[Way, Outcome], way: Way) -> list[str]:
 def is_expected(feature: str, way: Way, difference: str) -> bool:
     """True for an older version of a request, if the proxy has no newer one, and for what it refuses."""
     api, *versions = difference.replace(" -> ", " ").split(" ")
-    return way is Way.PROXY and (feature in _REFUSED_BY_PROXY or versions[1:] == [str(_NEWEST_OF_PROXY.get(api))])
+    return way is Way.PROXY and (feature in _REFUSED_BY_PROXY or versions[1:] == [str(_NEWEST_OF_PROXY.get(api, 0))])
 
 
 @dataclass(frozen=True)
