@@ -171,11 +171,6 @@ def _names(key: CounterId) -> tuple[str, str, str]:
     return key.user, key.client_id, key.topic or key.tenant
 
 
-def name_of(row: CounterRow) -> str:
-    """The name of the row's counter."""
-    return counter_name(row.key)
-
-
 def json_row(row: CounterRow) -> dict[str, object]:
     """The row as `--json` prints it."""
     return {
@@ -213,7 +208,7 @@ def _cells(row: CounterRow) -> tuple[str, ...]:
     """The row as texts, one for each of COLUMNS."""
     kind = row.key.kind
     return (
-        short(name_of(row), MAX_NAME),
+        short(counter_name(row.key), MAX_NAME),
         kind.value + (" (shadow)" if row.key.shadow else ""),
         percent(row.used),
         amount(kind, row.limit),

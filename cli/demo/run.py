@@ -27,11 +27,12 @@ from sluice.cli.demo.processes import stop_on_signals
 from sluice.cli.demo.screen import WebConsole, running_job, show_until, waiting
 from sluice.cli.demo.work_folder import work_folder
 from sluice.cli.errors import UsageError
-from sluice.cli.top import View, name_of, row_lines, rows_of
+from sluice.cli.top import View, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
-from sluice.insight.format import amount, duration, printable
+from sluice.insight.format import amount, duration
 from sluice.insight.live import LiveModel
+from sluice.insight.texts import counter_name
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
 from sluice.kafka_io.client import error_line
 from sluice.kafka_io.clock import now_ms
@@ -243,11 +244,12 @@ def _clients(model: LiveModel, is_terminal: bool) -> Iterator[str]:
     for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
         asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)
         got, limit = amount(row.key.kind, row.rate), amount(row.key.kind, row.limit)
-        yield f"  {name_of(row):<22} gets {got} of {limit} from two gateways; it asks for {asked} and waits as told"
+        whose = counter_name(row.key)
+        yield f"  {whose:<28} gets {got} of {limit} from two gateways; it asks for {asked} and waits as told"
     for row in () if is_terminal else [row for row in throttling if row.key.user != _GREEDY.user][:_LINE_CLIENTS]:
         used = f"{amount(row.key.kind, row.rate)} of {amount(row.key.kind, row.limit)} {row.key.kind}"
         wait = f"told to wait {duration(row.wait_ms)}, ignores it" if row.wait_ms else "no wait"
-        yield f"  {printable(name_of(row)):<22} sends {used}; {wait}"
+        yield f"  {counter_name(row.key):<28} sends {used}; {wait}"
     if is_terminal:
         yield from ("", "clients of the load, which ignore their waits:", *row_lines(throttling), "")
 

@@ -133,9 +133,9 @@ def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_the
     greedy, alice = _clients(model, is_terminal=False)
 
     assert greedy == (
-        f"  {'greedy':<22} gets 1.01 MB/s of 1 MB/s from two gateways; it asks for 20 MB/s and waits as told"
+        f"  {'greedy':<28} gets 1.01 MB/s of 1 MB/s from two gateways; it asks for 20 MB/s and waits as told"
     )
-    assert alice.startswith("  alice                  sends 3 kB/s of 1 kB/s producer_byte_rate; told to wait ")
+    assert alice.startswith("  alice                        sends 3 kB/s of 1 kB/s producer_byte_rate; told to wait ")
     assert alice.endswith(", ignores it")
 
 

@@ -9,8 +9,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sluice.cli.format import json_text
-from sluice.cli.top import QUOTAS, SORTS, View, after_key, json_row, name_of, row_lines, rows_of, screen
+from sluice.cli.top import QUOTAS, SORTS, View, after_key, json_row, row_lines, rows_of, screen
 from sluice.insight.live import LiveModel
+from sluice.insight.texts import counter_name
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import AT_MS, decision
 
@@ -38,7 +39,7 @@ def shown(model: LiveModel, width: int = 200, **options: Any) -> str:
 
 
 def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
-    return [name_of(row) for row in rows_of(model, view, AT_MS, most)]
+    return [counter_name(row.key) for row in rows_of(model, view, AT_MS, most)]
 
 
 def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
@@ -48,7 +49,7 @@ def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
 
     found = rows_of(model, View(), AT_MS, 10)
 
-    assert [(name_of(row), row.used, row.wait_ms, row.waited_ms) for row in found] == [
+    assert [(counter_name(row.key), row.used, row.wait_ms, row.waited_ms) for row in found] == [
         ("waits", 1.0, 4000, 1000),
         ("busy", 0.9, 0, 0),
         ("quiet", 0.1, 0, 0),
