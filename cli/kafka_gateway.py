@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import typer
 
-from sluice.cli.demo.broker import free_ports, is_free
-from sluice.cli.demo.java_server import JavaServer
 from sluice.cli.errors import UsageError
 from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
+from sluice.jvm.java_server import JavaServer
 from sluice.jvm.plugin import gateway_properties
+from sluice.jvm.processes import free_ports, is_free
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties

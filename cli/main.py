@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,6 @@ from typer.exceptions import Abort, TyperException
 
 from sluice.cli.advise import advise
 from sluice.cli.console import console
-from sluice.cli.demo.options import DemoOptions
 from sluice.cli.errors import BadInputError, UsageError
 from sluice.cli.explain import explain
 from sluice.cli.options import (
@@ -24,7 +24,6 @@ from sluice.cli.options import (
     RequestTime,
     UserOption,
     command_group,
-    grouped,
     job_settings,
     settings_file,
 )
@@ -133,20 +132,16 @@ def run(
         raise
 
 
-@app.command()
-@grouped
-def demo(options: DemoOptions) -> None:
-    """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C.
-
-    Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
-    --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
-    plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
-    default, have none, and the clients go through so many proxies. No options but --seconds, --fresh
-    and --no-console go with either. Downloads jars at the first start.
-    """
-    from sluice.cli.demo.run import run_demo
-
-    raise typer.Exit(run_demo(options))
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def demo(context: typer.Context) -> None:
+    """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C."""
+    try:
+        run_demo = import_module("sluice.demo.main").main  # by name: no command but this one knows the demo
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the demo needs the extra demo ({error.name} is missing); pip install 'sluice-kafka[demo]'"
+        ) from error
+    raise typer.Exit(run_demo(context.args))
 
 
 @app.command()
@@ -257,8 +252,8 @@ def kafka_gateway(
     first start.
     """
     settings = job_settings(config, bootstrap_servers)
-    from sluice.cli.demo.processes import stop_on_signals
     from sluice.cli.kafka_gateway import parse_address, parse_listener, run_kafka_gateway, tls_of
+    from sluice.jvm.processes import stop_on_signals
 
     properties = {
         "sluice.gateway.name": name or f"proxy-{os.getpid()}",

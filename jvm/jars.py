@@ -31,7 +31,7 @@ REPOSITORY: Path = Path(__file__).resolve().parents[1]
 _CONFIGS = REPOSITORY / "configs"
 _HOME = "SLUICE_HOME"
 _STAMP = "stamp.json"
-SETUP = ("sluice.jvm.jars", "sluice.cli.demo.jars", "sluice.jvm.plugin")
+SETUP = ("sluice.jvm.jars", "sluice.demo.jars", "sluice.jvm.plugin")
 """Commands that ./scripts/setup runs."""
 
 _JAR = "[artifact]-[revision](-[classifier]).[ext]"

@@ -20,7 +20,7 @@ import typer
 from scripts.command import run_command
 from scripts.testbed.distribution import build_wheel
 from scripts.testbed.helm import CHART, helm
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS, JarSet
 from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import JAR_NAME, plugin_jar

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.compiler import compile_java
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, JAVA_RELEASE, REPORTER_CLASS, build_plugin

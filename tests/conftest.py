@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, is_hypothesis_test
 from hypothesis import settings as hypothesis_settings
 
 from sluice.cli import options
-from sluice.cli.demo.broker import Broker
 from sluice.configs.settings import Properties, load_settings
+from sluice.demo.broker import Broker
 from sluice.jvm.jars import SPARK_JARS
 from tests.broker_plugin import plugin_classes
 from tests.integration.job_process import QUICK_JAVA

@@ -5,7 +5,7 @@ from typing import Any
 
 from kafka import KafkaAdminClient
 
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from tests.waiting import eventually

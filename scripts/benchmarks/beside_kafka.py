@@ -19,9 +19,9 @@ from scripts.scenarios.closed_loop.brokers import fill, full_speed, held_brokers
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.situation import BrokersSituation
 from scripts.testbed.full_speed_clients import full_speed_client, java_machine
-from sluice.cli.demo.cluster import create_topic
-from sluice.cli.demo.full_speed_client import Role
-from sluice.cli.demo.job import Json
+from sluice.demo.cluster import create_topic
+from sluice.demo.full_speed_client import Role
+from sluice.demo.job import Json
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms

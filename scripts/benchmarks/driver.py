@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from scripts.testbed.processes import compiler_cpu_s, descendants, resident_mib
-from sluice.cli.demo.job import Json
 from sluice.configs.settings import Properties, Settings, load_settings, reach_s3
+from sluice.demo.job import Json
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java
 from sluice.kafka_io.background import BackgroundService

@@ -16,11 +16,11 @@ import typer
 
 from scripts.benchmarks.report import shown, table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, interrupt_on_signals, run_command
-from sluice.cli.demo.processes import Child, last_line
+from sluice.jvm.processes import Child, last_line
 from sluice.state.errors import SluiceError
 
-_NEEDS = ("requirements.lock", "configs/jars.xml", "configs/jars.sha256", "configs/broker-jars.sha256")
-"""Files that say which packages and jars a checkout needs."""
+_NEEDS = ("requirements.lock", "configs/jars.xml", "configs/jars.sha256", "*/broker-jars.sha256")
+"""Files that say which packages and jars a checkout needs, as patterns: one has moved."""
 
 _MORE_TURNS = 2
 """Turns that follow where this side seems slower: a disturbance ends, a slower program stays slower."""
@@ -223,7 +223,7 @@ def checked_out(commit: str) -> Iterator[Side]:
 
 def _prepared(folder: Path) -> Path:
     """The Python for a checkout: this one with this checkout's jars, or what its own set-up makes. Raises GateError."""
-    if all(_content(folder / name) == _content(Path(name)) for name in _NEEDS):
+    if all(_contents(folder, name) == _contents(Path(), name) for name in _NEEDS):
         (folder / ".jars").symlink_to(Path(".jars").absolute())
         return Path(sys.executable)
     print(
@@ -235,8 +235,8 @@ def _prepared(folder: Path) -> Path:
     return folder / ".venv/bin/python"
 
 
-def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() else None
+def _contents(folder: Path, pattern: str) -> list[bytes]:
+    return [file.read_bytes() for file in folder.glob(pattern)]
 
 
 def _git(*arguments: str) -> str:

@@ -9,10 +9,10 @@ from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
 from scripts.testbed.quotas_without_job import publish_limits
-from sluice.cli.demo.counts import records
-from sluice.cli.demo.gateways import gateway_options
-from sluice.cli.demo.job import wait_until
 from sluice.configs.settings import Settings
+from sluice.demo.counts import records
+from sluice.demo.gateways import gateway_options
+from sluice.demo.job import wait_until
 from sluice.gateways.client.client import Gateway
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms

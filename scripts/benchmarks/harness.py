@@ -35,8 +35,8 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, StringType, St
 from scripts.benchmarks.events import EVENTS_PER_S, Load, spread
 from scripts.benchmarks.scale import Charges, SettingsOfJob, loads, sections
 from scripts.command import run_command
-from sluice.cli.demo.job import storage_in, write_settings
 from sluice.configs.settings import Settings
+from sluice.demo.job import storage_in, write_settings
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key

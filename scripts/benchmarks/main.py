@@ -31,8 +31,8 @@ from scripts.benchmarks.scale import MEASURES, Scale, sections
 from scripts.benchmarks.storage import measure_storage
 from scripts.benchmarks.throughput import measure_audit, measure_tenants, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
-from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.errors import InvalidSettingsError
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import find_java
 from sluice.state.errors import SluiceError
 

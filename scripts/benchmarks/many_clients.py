@@ -18,10 +18,10 @@ from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from scripts.testbed.reconnecting_client import produce_request
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.broker_plugin import new_exempt_client_id
-from sluice.cli.demo.cluster import create_topic
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.broker import Broker
+from sluice.demo.broker_plugin import new_exempt_client_id
+from sluice.demo.cluster import create_topic
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import connect

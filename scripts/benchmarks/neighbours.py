@@ -12,7 +12,7 @@ from scripts.benchmarks.latency import WARM_S, Latencies, add_latencies, answere
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Driver, Record, Setup
 from scripts.benchmarks.scale import Scale
-from sluice.cli.demo.work_folder import folder_bytes
+from sluice.demo.work_folder import folder_bytes
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity

@@ -15,11 +15,11 @@ from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
 from scripts.testbed.quotas_without_job import publish_limits
 from scripts.testbed.reconnecting_client import produce_request, read_answer
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.cluster import create_topic
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.broker import Broker
+from sluice.demo.cluster import create_topic
+from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics

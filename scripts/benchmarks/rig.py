@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from scripts.benchmarks.driver import BenchError, Driver, DriverManager, run_apart
 from scripts.benchmarks.events import Load
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.job import Json, Sections, storage_in, write_settings
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.broker import Broker
+from sluice.demo.job import Json, Sections, storage_in, write_settings
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics

@@ -13,7 +13,7 @@ import yaml
 
 from scripts.benchmarks.events import LOADS, Load
 from scripts.scenarios.closed_loop.situation import BrokersSituation
-from sluice.cli.demo.job import Json, Sections
+from sluice.demo.job import Json, Sections
 
 MEASURES = {
     "throughput": "requests/s against a copy that decides nothing, and CPU time of a request",

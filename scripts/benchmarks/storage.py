@@ -12,7 +12,7 @@ from scripts.benchmarks.rig import BenchmarkRig, Driver
 from scripts.benchmarks.scale import Scale
 from scripts.testbed.hdfs import Hdfs
 from scripts.testbed.object_store import ObjectStore
-from sluice.cli.demo.job import Json
+from sluice.demo.job import Json
 
 _RATE_PER_S = 1_000
 _DELAY_S = 0.02

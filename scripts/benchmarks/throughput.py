@@ -10,7 +10,7 @@ from scripts.benchmarks.events import ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Figure, Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig, Driver, Setup
 from scripts.benchmarks.scale import Scale, counted_runs, loads
-from sluice.cli.demo.job import Json
+from sluice.demo.job import Json
 from sluice.kafka_io.clock import now_ms
 
 _BARS = {"1 charge": 0.80, "2 charges": 0.75, "4 charges": 0.50}

@@ -12,10 +12,10 @@ from scripts.command import run_command
 from scripts.scenarios.operated import Operator
 from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import Rig, run_scenario
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.counts import drain
-from sluice.cli.demo.load import Sent, loading
-from sluice.cli.demo.load_generator import LoadGenerator, Rate
+from sluice.demo.broker import Broker
+from sluice.demo.counts import drain
+from sluice.demo.load import Sent, loading
+from sluice.demo.load_generator import LoadGenerator, Rate
 
 _DRAIN_S = 900
 _SECTIONS = {

@@ -23,14 +23,14 @@ from scripts.testbed.processes import kill
 from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import Rig
 from scripts.testbed.spark_cluster import SparkCluster
-from sluice.cli.demo.answers import Answers
-from sluice.cli.demo.cluster import Cluster
-from sluice.cli.demo.counts import audited
-from sluice.cli.demo.job import TABLES, Json, Sections, wait_until
-from sluice.cli.demo.load import Sent, loading
-from sluice.cli.demo.load_generator import LoadGenerator
-from sluice.cli.demo.processes import stop_on_signals
-from sluice.cli.demo.work_folder import work_folder
+from sluice.demo.answers import Answers
+from sluice.demo.cluster import Cluster
+from sluice.demo.counts import audited
+from sluice.demo.job import TABLES, Json, Sections, wait_until
+from sluice.demo.load import Sent, loading
+from sluice.demo.load_generator import LoadGenerator
+from sluice.demo.work_folder import work_folder
+from sluice.jvm.processes import stop_on_signals
 from sluice.streaming.enforce.warm_up import WARM
 
 _WORKERS = 3

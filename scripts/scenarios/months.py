@@ -17,7 +17,7 @@ from kafka import KafkaProducer
 
 from scripts.benchmarks.report import table
 from scripts.testbed.rig import Rig
-from sluice.cli.demo.job import wait_until
+from sluice.demo.job import wait_until
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader

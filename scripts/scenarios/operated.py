@@ -16,10 +16,10 @@ import yaml
 from kafka import KafkaAdminClient
 
 from scripts.testbed.rig import Rig
-from sluice.cli.demo.counts import rows, stored
-from sluice.cli.demo.job import Json, RunError, wait_until, write_settings
-from sluice.cli.demo.load import loading
-from sluice.cli.demo.load_generator import LoadGenerator
+from sluice.demo.counts import rows, stored
+from sluice.demo.job import Json, RunError, wait_until, write_settings
+from sluice.demo.load import loading
+from sluice.demo.load_generator import LoadGenerator
 from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics

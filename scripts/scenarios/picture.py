@@ -21,9 +21,9 @@ from playwright.sync_api import Page
 
 from scripts.command import run_command
 from scripts.testbed.browser import running_browser
-from sluice.cli.demo.job import RunError, wait_until
-from sluice.cli.demo.processes import Child
-from sluice.cli.demo.work_folder import work_folder
+from sluice.demo.job import RunError, wait_until
+from sluice.demo.work_folder import work_folder
+from sluice.jvm.processes import Child
 
 _FRAMES = 24
 _FRAME_S = 1.0

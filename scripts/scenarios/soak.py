@@ -18,12 +18,12 @@ from scripts.scenarios.months import run_months
 from scripts.testbed.processes import descendants, resident_mib
 from scripts.testbed.reconciliation import reconcile_counts
 from scripts.testbed.rig import Rig, run_scenario
-from sluice.cli.demo.counts import drain, missing_answers
-from sluice.cli.demo.job import wait_until
-from sluice.cli.demo.load import load as publish_load
-from sluice.cli.demo.load import loading
-from sluice.cli.demo.load_generator import LoadGenerator
-from sluice.cli.demo.work_folder import folder_bytes
+from sluice.demo.counts import drain, missing_answers
+from sluice.demo.job import wait_until
+from sluice.demo.load import load as publish_load
+from sluice.demo.load import loading
+from sluice.demo.load_generator import LoadGenerator
+from sluice.demo.work_folder import folder_bytes
 
 _SAMPLE_S = 10.0
 _FLAT_RATIO = 1.2

@@ -6,10 +6,10 @@ A job decides a small load twice, the second time with state to load, and writes
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.job import Sections, SluiceJob, embedded_profile, storage_in, wait_until
-from sluice.cli.demo.load import loading
-from sluice.cli.demo.load_generator import TrafficOptions
+from sluice.demo.broker import Broker
+from sluice.demo.job import Sections, SluiceJob, embedded_profile, storage_in, wait_until
+from sluice.demo.load import loading
+from sluice.demo.load_generator import TrafficOptions
 from sluice.jvm.class_archive import class_path, joined, write_classes
 from sluice.kafka_io.topics import ensure_topics
 

@@ -12,8 +12,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 from kafka.metrics.stats import Total
 
-from sluice.cli.demo.full_speed_client import RECORD_BYTES, Client, FullSpeedClient, Role
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.full_speed_client import RECORD_BYTES, Client, FullSpeedClient, Role
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST
 from sluice.jvm.machine import Jvm

@@ -12,12 +12,11 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from scripts.testbed.jars import HDFS_JARS
-from sluice.cli.demo.broker import free_ports
-from sluice.cli.demo.java_server import last_error
-from sluice.cli.demo.job import wait_until
-from sluice.cli.demo.processes import Child
+from sluice.demo.job import wait_until
 from sluice.jvm.jars import pyspark_jars
 from sluice.jvm.java import find_java
+from sluice.jvm.java_server import last_error
+from sluice.jvm.processes import Child, free_ports
 from sluice.state.errors import SluiceError
 
 _HOST = "127.0.0.1"

@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from scripts.command import EXIT_FAILED, run_command
-from sluice.cli.demo.load import load
-from sluice.cli.demo.load_generator import BootstrapServers, TrafficOptions
-from sluice.cli.demo.processes import stop_on_signals
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.load import load
+from sluice.demo.load_generator import BootstrapServers, TrafficOptions
+from sluice.jvm.processes import stop_on_signals
 from sluice.kafka_io.topics import ensure_topics
 
 

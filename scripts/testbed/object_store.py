@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from scripts.testbed.locked_python import locked_python
-from sluice.cli.demo.broker import free_ports
-from sluice.cli.demo.job import Json, wait_until
-from sluice.cli.demo.processes import Child, last_line
+from sluice.demo.job import Json, wait_until
+from sluice.jvm.processes import Child, free_ports, last_line
 from sluice.state.errors import SluiceError
 
 _FOLDER = Path(__file__).resolve().parent

@@ -7,9 +7,9 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from sluice.cli.demo.counts import records, rows, stored
-from sluice.cli.demo.job import TABLES, Json
 from sluice.configs.settings import Settings
+from sluice.demo.counts import records, rows, stored
+from sluice.demo.job import TABLES, Json
 from sluice.insight.sql import run_query
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.leader_epochs import Fence

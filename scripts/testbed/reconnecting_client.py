@@ -9,7 +9,7 @@ import confluent_kafka
 from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from sluice.cli.demo.full_speed_client import Client
+from sluice.demo.full_speed_client import Client
 from sluice.kafka_io.clock import now_ms
 
 SOCKETS = 3

@@ -10,10 +10,10 @@ import psutil
 
 from scripts.command import EXIT_FAILED
 from scripts.testbed.processes import descendants, kill, python_workers
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.counts import answered, missing_answers
-from sluice.cli.demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
-from sluice.cli.demo.work_folder import work_folder
+from sluice.demo.broker import Broker
+from sluice.demo.counts import answered, missing_answers
+from sluice.demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
+from sluice.demo.work_folder import work_folder
 from sluice.kafka_io.topics import ensure_topics
 
 QUOTAS = [

@@ -11,10 +11,10 @@ import yaml
 
 from scripts.testbed.reconciliation import Reconciliation, reconcile
 from scripts.testbed.rig import QUOTAS
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.counts import audited
-from sluice.cli.demo.job import Json, write_settings
-from sluice.cli.demo.load_generator import DEFAULT_MIX, LoadGenerator
+from sluice.demo.broker import Broker
+from sluice.demo.counts import audited
+from sluice.demo.job import Json, write_settings
+from sluice.demo.load_generator import DEFAULT_MIX, LoadGenerator
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from sluice.cli.demo.counts import ends, records
-from sluice.cli.demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
+from sluice.demo.counts import ends, records
+from sluice.demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from sluice.state.decisions.leader_epochs import Fence
 
 __all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "TOPICS", "JobProcess", "Json", "wait_until"]

@@ -14,9 +14,9 @@ from kafka.errors import KafkaError, ThrottlingQuotaExceededError
 
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.broker import Broker
+from sluice.demo.full_speed_client import FullSpeedClient, Role
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms

@@ -14,8 +14,9 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from sluice.cli.demo.broker import Broker, free_ports
+from sluice.demo.broker import Broker
 from sluice.jvm.java import find_java
+from sluice.jvm.processes import free_ports
 from sluice.kafka_io.client import TopicSettings
 from tests.integration.job_process import TOPICS
 

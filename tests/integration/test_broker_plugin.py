@@ -16,11 +16,11 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 from scripts.testbed.jars import OLD_BROKER_JARS
 from scripts.testbed.jmx import beans
-from sluice.cli.demo.broker import Broker, BrokerError
-from sluice.cli.demo.cluster import Cluster
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
-from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.settings import load_settings
+from sluice.demo.broker import Broker, BrokerError
+from sluice.demo.cluster import Cluster
+from sluice.demo.full_speed_client import FullSpeedClient, Role
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_JARS
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import WaitTable

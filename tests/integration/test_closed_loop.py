@@ -15,9 +15,9 @@ from kafka import KafkaProducer
 from kafka.producer.future import RecordMetadata
 
 from scripts.testbed.processes import kill
-from sluice.cli.demo.gateways import gateway_options
-from sluice.cli.demo.processes import Child
+from sluice.demo.gateways import gateway_options
 from sluice.gateways.client.client import Gateway
+from sluice.jvm.processes import Child
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS

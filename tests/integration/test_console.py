@@ -18,7 +18,7 @@ import yaml
 from deltalake import write_deltalake
 from kafka import KafkaAdminClient, KafkaProducer
 
-from sluice.cli.demo.job import wait_until
+from sluice.demo.job import wait_until
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, Sources, reading
 from sluice.insight.console.tables import WeekMinutes

@@ -9,9 +9,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from sluice import Gateway, Request, StalePolicy, WhenFull
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.gateways import gateway_options
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
+from sluice.demo.broker import Broker
+from sluice.demo.gateways import gateway_options
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher

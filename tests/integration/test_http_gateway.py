@@ -22,8 +22,8 @@ from kafka import KafkaAdminClient, KafkaProducer
 from examples.http_gateway.app import MAX_BODY_BYTES, KafkaService, create_app
 from examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_topics
 from sluice import Gateway, WhenFull
-from sluice.cli.demo.gateways import gateway_options
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
+from sluice.demo.gateways import gateway_options
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity

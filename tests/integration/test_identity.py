@@ -12,12 +12,13 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice import AsgiQuotas, Gateway, GatewayOptions, WhenFull
-from sluice.cli.demo.broker import Broker, free_ports
-from sluice.cli.demo.cluster import create_topic
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.broker import Broker
+from sluice.demo.cluster import create_topic
 from sluice.gateways.client.middleware import Message, Receive, Scope, Send
 from sluice.jvm.plugin import plugin_jar, plugin_properties
+from sluice.jvm.processes import free_ports
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import NO_LOGIN

@@ -8,9 +8,10 @@ import confluent_kafka
 import pytest
 from kafka import KafkaProducer
 
-from sluice.cli.demo.broker import Broker, free_ports
 from sluice.cli.kafka_gateway import KafkaGateway, parse_listener
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.broker import Broker
+from sluice.jvm.processes import free_ports
 from sluice.kafka_io.topics import ensure_topics
 
 pytestmark = pytest.mark.kafka

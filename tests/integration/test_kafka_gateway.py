@@ -31,14 +31,14 @@ from kafka.structs import OffsetAndMetadata
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import publish_limits
 from scripts.testbed.reconnecting_client import ReconnectingClient, read_answer, request_bytes
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.cluster import create_topic
-from sluice.cli.demo.full_speed_client import RECORD_BYTES, FullSpeedClient, Role
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.processes import Child
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.broker import Broker
+from sluice.demo.cluster import create_topic
+from sluice.demo.full_speed_client import RECORD_BYTES, FullSpeedClient, Role
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
+from sluice.jvm.processes import Child
 from sluice.jvm.proxy import proxy_class_path
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics

@@ -1,6 +1,6 @@
 """The table of client properties against those that Kafka's own clients have."""
 
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.properties import _INSTEAD, _PREFIXES, PROPERTIES, Takes
 

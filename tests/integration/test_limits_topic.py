@@ -12,8 +12,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from sluice import Gateway
-from sluice.cli.demo.gateways import gateway_options
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.gateways import gateway_options
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.compiler import compile_java
 from sluice.jvm.java import find_java
 from sluice.jvm.proxy import JAVA_RELEASE, PROXY_JARS, SOURCES

@@ -12,10 +12,11 @@ from uuid import uuid4
 import pytest
 
 from scripts.testbed.quotas_without_job import AlteringAdmin
-from sluice.cli.demo.broker import Broker, free_ports
 from sluice.cli.doctor import check_quotas_source
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.demo.broker import Broker
+from sluice.jvm.processes import free_ports
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, read_cluster_quotas

@@ -10,8 +10,8 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from scripts.testbed.processes import descendants
 from scripts.testbed.reconciliation import reconcile
-from sluice.cli.demo.counts import records, rows
 from sluice.configs.settings import Properties
+from sluice.demo.counts import records, rows
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from scripts.testbed.reconciliation import reconcile, reconcile_counts
-from sluice.cli.demo.counts import audited
+from sluice.demo.counts import audited
 from sluice.kafka_io.clock import now_ms
 from tests.integration.job_process import JobProcess, wait_until
 

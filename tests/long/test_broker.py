@@ -11,12 +11,12 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from sluice.cli.demo.broker import Broker, BrokerError
-from sluice.cli.demo.java_server import last_error
 from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.broker import Broker, BrokerError
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
+from sluice.jvm.java_server import last_error
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -101,7 +101,7 @@ def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
     """The thread that starts the broker ends, which must not end the broker; the kill allows no clean-up."""
     code = (
         "import pathlib, sys, threading, time\n"
-        "from sluice.cli.demo.broker import Broker\n"
+        "from sluice.demo.broker import Broker\n"
         "broker = Broker(pathlib.Path(sys.argv[1]))\n"
         "thread = threading.Thread(target=broker.start)\n"
         "thread.start()\n"

@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
 from scripts.testbed.rig import Rig
-from sluice.cli.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
-from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
-from sluice.cli.demo.job import Sections
+from sluice.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
+from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.full_speed_client import FullSpeedClient, Role
+from sluice.demo.job import Sections
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from tests.kafka_bound import LARGEST_REQUEST, came, check_bound

@@ -7,8 +7,8 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaConnectionError
 
-from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.job import wait_until
+from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.job import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 

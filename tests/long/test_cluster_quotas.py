@@ -12,10 +12,10 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from scripts.scenarios.closed_loop.brokers import plugin_brokers, run_brokers
 from scripts.scenarios.closed_loop.situation import BrokersSituation, Spread
 from scripts.testbed.jmx import beans, own_beans
-from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.job import wait_until
 from sluice.cli.doctor import broker_configs, plugin_verdict
+from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.jars import BROKER_JARS
+from sluice.demo.job import wait_until
 from sluice.jvm.machine import Jvm
 from sluice.state.quotas.kinds import QuotaKind
 from tests.kafka_bound import BURST_S

@@ -12,9 +12,9 @@ from msgspec import convert
 
 from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import QUOTAS
-from sluice.cli.demo.counts import audited
-from sluice.cli.demo.load import PRODUCER_OPTIONS, publish
-from sluice.cli.demo.load_generator import DEFAULT_MIX, LoadGenerator
+from sluice.demo.counts import audited
+from sluice.demo.load import PRODUCER_OPTIONS, publish
+from sluice.demo.load_generator import DEFAULT_MIX, LoadGenerator
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import CountedEntity

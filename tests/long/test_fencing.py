@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.cli.demo.counts import records
 from sluice.configs.settings import Settings
+from sluice.demo.counts import records
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch

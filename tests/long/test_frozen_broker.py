@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.cluster import Cluster
 from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import Properties, load_settings
+from sluice.demo.broker import Broker
+from sluice.demo.cluster import Cluster
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity

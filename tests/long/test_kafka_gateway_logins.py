@@ -27,10 +27,10 @@ from kafka.admin import (
 from kafka.errors import KafkaError
 
 from scripts.testbed.quotas_without_job import publish_limits
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.cluster import create_topic
 from sluice.cli.kafka_gateway import KafkaGateway, Tls
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.broker import Broker
+from sluice.demo.cluster import create_topic
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

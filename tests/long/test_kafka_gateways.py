@@ -8,9 +8,9 @@ from kafka import KafkaAdminClient
 
 from scripts.scenarios.closed_loop.brokers import proxied_brokers
 from scripts.testbed.rig import Rig
-from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
 from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from tests.kafka_bound import LARGEST_REQUEST, check_bound

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from kafka import KafkaAdminClient, TopicPartition
 
-from sluice.cli.demo.counts import answered, audited
-from sluice.cli.demo.job import Json, write_settings
+from sluice.demo.counts import answered, audited
+from sluice.demo.job import Json, write_settings
 from sluice.kafka_io.topics import ensure_topics
 from tests.audit_tables import rows
 from tests.integration.faulty_job import Faulty

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.quotas_without_job import publish_limits
-from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster
-from sluice.cli.demo.cluster import Cluster
 from sluice.configs.settings import load_settings
+from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster
+from sluice.demo.cluster import Cluster
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JJavaError
 
 from scripts.testbed.object_store import ObjectStore
-from sluice.cli.demo.job import TABLES, Json
 from sluice.configs.settings import Settings, load_settings, reach_s3
+from sluice.demo.job import TABLES, Json
 from sluice.jvm.machine import Jvm
 from sluice.jvm.object_store import FILE_MANAGER
 from sluice.sinks.tables.delta import AuditTable, Commit, create_table

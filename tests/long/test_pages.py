@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.reconciliation import reconcile
-from sluice.cli.demo.job import Json
+from sluice.demo.job import Json
 from sluice.kafka_io.topics import ensure_topics
 from sluice.streaming.balances.file import read_balances
 from tests.builders import creates_event

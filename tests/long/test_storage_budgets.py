@@ -6,7 +6,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from scripts.scenarios.closed_loop.brokers import plugin_brokers
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms

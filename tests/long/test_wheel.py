@@ -11,7 +11,7 @@ import pytest
 
 from scripts.testbed.distribution import build_wheel
 from scripts.testbed.processes import descendants
-from sluice.cli.demo.job import wait_until
+from sluice.demo.job import wait_until
 from tests.installs import install, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]

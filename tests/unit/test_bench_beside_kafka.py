@@ -4,7 +4,7 @@ from scripts.benchmarks.beside_kafka import ClientId, Run, add_lines
 from scripts.benchmarks.report import Findings
 from scripts.scenarios.closed_loop.brokers import full_speed, served_since
 from scripts.scenarios.closed_loop.measures import measure
-from sluice.cli.demo.full_speed_client import Role
+from sluice.demo.full_speed_client import Role
 from sluice.state.quotas.kinds import QuotaKind
 
 SECONDS = 70

@@ -7,8 +7,8 @@ import pytest
 
 from scripts.benchmarks.events import FOUR_CHARGES, LOADS, ONE_CHARGE, Load, spread
 from scripts.benchmarks.harness import Workers, work
-from sluice.cli.demo.job import storage_in, write_settings
 from sluice.configs.settings import Settings
+from sluice.demo.job import storage_in, write_settings
 
 EVENTS = 200
 

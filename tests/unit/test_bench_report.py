@@ -6,7 +6,7 @@ import pytest
 
 from scripts.benchmarks.report import Bar, Findings, at_least, at_most, to_json, to_markdown
 from scripts.benchmarks.scale import Scale, counted_runs
-from sluice.cli.demo.job import Json
+from sluice.demo.job import Json
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from scripts.testbed.helm import CHART, HelmError, helm
-from sluice.cli.demo.job import TABLES
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.job import TABLES
 from sluice.jvm.jars import REPOSITORY
 from tests.builders import Json
 from tests.deployment import DASHBOARD, DEPLOY, RULES, dockerfile, locked, parse_command

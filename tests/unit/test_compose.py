@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 from typer.main import get_command
 
 from sluice.cli.broker_plugin import PROPERTIES_NAME, property_lines, write_broker_plugin
-from sluice.cli.demo.job import TABLES
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 from sluice.configs.yaml_file import read_yaml
+from sluice.demo.job import TABLES
 from sluice.insight.console.server import token_of
 from sluice.jvm.jars import REPOSITORY
 from tests.builders import Json
@@ -105,7 +105,7 @@ def test_sluice_is_the_image_of_the_dockerfile_and_of_the_chart() -> None:
 
 
 def test_the_other_images_have_a_version_and_kafka_that_of_the_tests() -> None:
-    tested = ElementTree.parse(REPOSITORY / "configs" / "broker-jars.xml").getroot()  # noqa: S314 # our own
+    tested = ElementTree.parse(REPOSITORY / "demo" / "broker-jars.xml").getroot()  # noqa: S314 # our own
     [version] = {each.get("rev") for each in tested.iter("dependency") if each.get("name", "").startswith("kafka_")}
     images = {service["image"] for service in SERVICES.values()} - {"sluice:0.1.0"}
 

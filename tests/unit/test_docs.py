@@ -17,7 +17,20 @@ from sluice.streaming.checkpoint import origin
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 FOLDERS = (
-    *("cli", "configs", "deploy", "docs", "gateways", "insight", "jvm", "kafka_io", "scripts", "sinks", "sluice"),
+    *(
+        "cli",
+        "configs",
+        "demo",
+        "deploy",
+        "docs",
+        "gateways",
+        "insight",
+        "jvm",
+        "kafka_io",
+        "scripts",
+        "sinks",
+        "sluice",
+    ),
     *("state", "streaming", "tests", ".ci"),
 )
 """Top-level folders; a path in a page that begins with one of them is a path in the repository."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
-from sluice.cli.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SETUP, SPARK_JARS, JarSet, pyspark_jars

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from sluice.cli import options as found
-from sluice.cli.demo.run import absolute_paths
-from sluice.cli.demo.screen import commands_to_try
 from sluice.cli.options import announced_run, job_settings, running_settings
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import HealthSettings
+from sluice.demo.run import absolute_paths
+from sluice.demo.screen import commands_to_try
 from sluice.sinks.tables.quotas import QuotasTable
 from tests.commands import invoke
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.demo.broker import free_ports
 from sluice.configs.settings import HealthSettings, Properties, Settings, load_settings
 from sluice.jvm.driver import DriverJava
+from sluice.jvm.processes import free_ports
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topics import ensure_topics

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.command import run_command
 from scripts.testbed.load import LoadOptions, main
-from sluice.cli.demo.load_generator import BAD_EVENTS, BAD_KINDS, LoadGenerator, bad_event
+from sluice.demo.load_generator import BAD_EVENTS, BAD_KINDS, LoadGenerator, bad_event
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
 from sluice.state.decisions.checks import check_request
 from sluice.state.errors import InvalidRequestError

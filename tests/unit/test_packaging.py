@@ -22,17 +22,15 @@ IMPORT_ALL = """
 import importlib, pkgutil
 for package in map(importlib.import_module, {packages}):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if module.name not in {without}:
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
 """
 
 FORGE = "https://forge.example/owner/name"
-WITH_LIBRDKAFKA = ["sluice.cli.demo.brokers", "sluice.cli.demo.full_speed_client"]
 
 
-def import_all(packages: Sequence[str], without: Sequence[str] = ()) -> str:
+def import_all(packages: Sequence[str]) -> str:
     """A program that imports every module of the packages."""
-    return IMPORT_ALL.format(packages=[*packages], without=[*without])
+    return IMPORT_ALL.format(packages=[*packages])
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +65,7 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/configs/compiler-jars.xml",
         "sluice/configs/compiler-jars.sha256",
         "sluice/configs/s3-jars.sha256",
+        "sluice/demo/broker-jars.sha256",
         "sluice/jvm/src/sluice/spark/ObjectStoreFiles.java",
         "sluice/gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
@@ -169,12 +168,20 @@ def test_the_command_of_a_gateway_install_says_what_it_needs(gateway: Path, tmp_
     )
 
 
+def test_the_command_demo_says_which_extra_it_needs(job: Path, tmp_path: Path) -> None:
+    done = run(job / "sluice", "demo", "--seconds", "5", folder=tmp_path, exit_code=2)
+
+    assert done.stderr == (
+        "sluice: error: the demo needs the extra demo (confluent_kafka is missing); pip install 'sluice-kafka[demo]'\n"
+    )
+
+
 def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -> None:
     parts = ["cli", "configs", "gateways", "jvm", "kafka_io", "sinks", "state", "streaming"]
     parts += ["insight.reports", "insight.whatif"]
     packages = [f"sluice.{part}" for part in parts]
 
-    run(job / "python", "-W", "ignore", "-c", import_all(packages, without=WITH_LIBRDKAFKA), folder=tmp_path)
+    run(job / "python", "-W", "ignore", "-c", import_all(packages), folder=tmp_path)
 
 
 def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) -> None:

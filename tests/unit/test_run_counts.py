@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from sluice.cli.demo import counts
-from sluice.cli.demo.counts import Surplus, drain, missing_answers
-from sluice.cli.demo.job import RunError
 from sluice.configs.settings import load_settings
+from sluice.demo import counts
+from sluice.demo.counts import Surplus, drain, missing_answers
+from sluice.demo.job import RunError
 
 
 def test_answers_to_requests_of_a_topic_before_are_none_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:

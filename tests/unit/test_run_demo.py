@@ -11,11 +11,11 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
-from sluice.cli.demo.answers import Answers
-from sluice.cli.demo.load import Sent, publish
-from sluice.cli.demo.load_generator import LoadGenerator
-from sluice.cli.demo.run import _clients, summary
 from sluice.configs.settings import load_settings
+from sluice.demo.answers import Answers
+from sluice.demo.load import Sent, publish
+from sluice.demo.load_generator import LoadGenerator
+from sluice.demo.run import _clients, summary
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
 from tests.builders import decision

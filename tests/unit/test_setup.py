@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.demo.job import wait_until
+from sluice.demo.job import wait_until
 from sluice.jvm.jars import REPOSITORY
 
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
@@ -105,7 +105,7 @@ def test_a_second_start_only_looks_at_the_jars(project: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (project / ".venv" / "calls").read_text() == (
-        "-m sluice.jvm.jars\n-m sluice.cli.demo.jars\n-m sluice.jvm.plugin\n"
+        "-m sluice.jvm.jars\n-m sluice.demo.jars\n-m sluice.jvm.plugin\n"
     )
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sluice.cli.demo.job import wait_until
-from sluice.cli.demo.screen import WebConsole
+from sluice.demo.job import wait_until
+from sluice.demo.screen import WebConsole
 from tests.web import answers
 
 

@@ -31,7 +31,7 @@ from scripts.benchmarks.peers.peer import (
 from scripts.benchmarks.report import Findings, at_least
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Driver, Setup
 from scripts.benchmarks.scale import Scale, counted_runs
-from sluice.cli.demo.job import Json
+from sluice.demo.job import Json
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import burst
 

@@ -15,9 +15,9 @@ from scripts.benchmarks.driver import BenchError
 from scripts.testbed.jars import PEER_JARS
 from scripts.testbed.locked_python import locked_python
 from scripts.testbed.processes import compiler_cpu_s
-from sluice.cli.demo.processes import Child, last_line
 from sluice.jvm.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST, find_java
+from sluice.jvm.processes import Child, last_line
 
 _FOLDER = Path(__file__).parent
 _SOURCE = _FOLDER / "KafkaStreamsPeer.java"

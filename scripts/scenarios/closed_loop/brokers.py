@@ -20,12 +20,12 @@ from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import AlteringAdmin
 from scripts.testbed.reconnecting_client import ReconnectingClient
 from scripts.testbed.rig import Rig
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
-from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
-from sluice.cli.demo.job import Json, Sections, wait_until
 from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.demo.broker import Broker
+from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
+from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice.demo.job import Json, Sections, wait_until
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms

@@ -17,9 +17,9 @@ from scripts.scenarios.closed_loop.situation import ConnectionFlood
 from scripts.testbed.connection_flood import flood_connections
 from scripts.testbed.quotas_without_job import publish_limits
 from scripts.testbed.reconnecting_client import read_answer, request_bytes
-from sluice.cli.demo.broker import Broker
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.broker import Broker
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -10,13 +10,13 @@ from pathlib import Path
 from scripts.scenarios.closed_loop.measures import Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import Situation
 from scripts.testbed.rig import Rig, rig_with_broker
-from sluice.cli.demo.counts import drain
-from sluice.cli.demo.gateways import Connection, GreedyClient, gateway_options, sending
-from sluice.cli.demo.job import wait_until
-from sluice.cli.demo.processes import Child
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.counts import drain
+from sluice.demo.gateways import Connection, GreedyClient, gateway_options, sending
+from sluice.demo.job import wait_until
 from sluice.gateways.client.client import Gateway
 from sluice.insight.sql import run_query
+from sluice.jvm.processes import Child
 from sluice.state.quotas.kinds import QuotaKind
 
 _READY = "ready"

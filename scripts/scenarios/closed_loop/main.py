@@ -27,7 +27,7 @@ from scripts.scenarios.closed_loop.situation import (
     Situation,
     check_quota,
 )
-from sluice.cli.demo.work_folder import work_folder
+from sluice.demo.work_folder import work_folder
 
 GREEDY_DEMAND = 50.0
 

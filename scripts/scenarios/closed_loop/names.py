@@ -19,8 +19,8 @@ from scripts.scenarios.closed_loop.situation import CLIENT, FloodedBrokers, Name
 from scripts.testbed.name_flood import flood
 from scripts.testbed.quotas_without_job import AlteringAdmin
 from scripts.testbed.rig import Rig
-from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.job import Json
+from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.job import Json
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import connect
 

@@ -15,7 +15,7 @@ from scripts.scenarios.closed_loop.brokers import fill, plugin_brokers
 from scripts.scenarios.closed_loop.noise import COMPACTED, LARGE_BYTES, NOISY, VICTIM, Victims, noise, victims
 from scripts.scenarios.closed_loop.situation import BrokersQuotas, Neighbours, Noise
 from scripts.testbed.quotas_without_job import AlteringAdmin
-from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.demo.cluster import Cluster, create_topic
 from sluice.kafka_io.client import connect
 
 MOST_P99, LEAST_THROUGHPUT = 1.5, 0.99

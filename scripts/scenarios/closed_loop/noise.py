@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 
 from scripts.scenarios.closed_loop.situation import Noise
 from scripts.testbed.reconnecting_client import read_answer, request_bytes
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.client import connect
 
 NOISY = "noisy"

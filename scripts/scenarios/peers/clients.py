@@ -29,11 +29,11 @@ from scripts.testbed.clients.cell import ROUNDS, VALUES_PER_ROUND
 from scripts.testbed.jars import OLD_BROKER_JARS
 from scripts.testbed.jmx import Beans, beans
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
-from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.job import wait_until
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.broker import Broker
+from sluice.demo.jars import BROKER_JARS
+from sluice.demo.job import wait_until
 from sluice.jvm.jars import REPOSITORY, JarSet
 from sluice.jvm.machine import Jvm
 from sluice.jvm.plugin import plugin_jar, plugin_properties

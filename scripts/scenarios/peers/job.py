@@ -7,7 +7,7 @@
 import sys
 from pathlib import Path
 
-from sluice.cli.demo.job import Sections, SluiceJob, storage_in
+from sluice.demo.job import Sections, SluiceJob, storage_in
 from sluice.state.errors import SluiceError
 
 EXEMPT_CLIENT_ID = "only-the-job-knows-this"

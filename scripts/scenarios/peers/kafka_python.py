@@ -10,8 +10,8 @@ from typing import ClassVar
 from xml.etree import ElementTree
 
 from scripts.scenarios.peers.suite import Outcome, Outcomes, Suite, SuiteError
-from sluice.cli.demo.processes import last_line
 from sluice.jvm.jars import home_lock, jars_home
+from sluice.jvm.processes import last_line
 
 _SOURCE = Path(__file__).resolve().parents[2] / "testbed" / "kafka-python.sdist"
 _LACKING = {

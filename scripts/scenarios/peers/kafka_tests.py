@@ -17,8 +17,8 @@ from scripts.benchmarks.report import table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
 from scripts.scenarios.peers.job import EXEMPT_CLIENT_ID
 from scripts.testbed.jars import KAFKA_RELEASE_JARS, KAFKA_TEST_JARS, OLD_BROKER_JARS
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.work_folder import work_folder
+from sluice.demo.jars import BROKER_JARS
+from sluice.demo.work_folder import work_folder
 from sluice.jvm.compiler import compile_java, javac
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import OLDEST, find_java

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from scripts.scenarios.peers.suite import Outcome, Outcomes, Suite, SuiteError
-from sluice.cli.demo.processes import last_line
 from sluice.jvm.jars import home_lock, jars_home
+from sluice.jvm.processes import last_line
 
 _SOURCE = Path(__file__).resolve().parents[2] / "testbed" / "kafkajs"
 _TEST = re.compile(r"^(not ok|ok) \d+ - ([^\n]+?)( # SKIP)?\n  ---\n  duration_ms: ([\d.]+)", re.MULTILINE)

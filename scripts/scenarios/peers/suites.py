@@ -19,11 +19,11 @@ from scripts.scenarios.peers.kafkajs import Kafkajs
 from scripts.scenarios.peers.sarama import Sarama
 from scripts.scenarios.peers.suite import Outcomes, Suite
 from scripts.testbed.quotas_without_job import publish_limits
-from sluice.cli.demo.broker import free_ports
-from sluice.cli.demo.cluster import Cluster
-from sluice.cli.demo.work_folder import work_folder
 from sluice.cli.kafka_gateway import Address, KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.demo.cluster import Cluster
+from sluice.demo.work_folder import work_folder
+from sluice.jvm.processes import free_ports
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

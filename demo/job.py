@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from sluice.cli.demo.processes import Child, last_line
 from sluice.configs.settings import Settings, load_settings, reach_s3
 from sluice.jvm.jars import REPOSITORY
+from sluice.jvm.processes import Child, last_line
 from sluice.state.errors import SluiceError
 
 Json = dict[str, Any]

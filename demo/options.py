@@ -6,12 +6,19 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.demo.load_generator import BadShare, BootstrapServers, Clients, Rate, TrafficOptions, Users
+from sluice.demo.load_generator import BadShare, BootstrapServers, Clients, Rate, TrafficOptions, Users
 
 
 @dataclass(frozen=True)
 class DemoOptions(TrafficOptions):
-    """Generated requests, their rate and time, the broker that they are sent to, and the web page beside them."""
+    """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C.
+
+    Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
+    --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
+    plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
+    default, have none, and the clients go through so many proxies. No options but --seconds, --fresh
+    and --no-console go with either. Downloads jars at the first start.
+    """
 
     bootstrap_servers: BootstrapServers = None
     config: Annotated[

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
@@ -15,25 +13,26 @@ from kafka.errors import KafkaError
 from rich.console import Console
 from rich.markup import escape
 
-from sluice.cli.demo.answers import Answers
-from sluice.cli.demo.broker import Broker, free_ports
-from sluice.cli.demo.counts import Surplus, drain, missing_answers, rows
-from sluice.cli.demo.gateways import Connection, GreedyClient, gateway_options, sending
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.job import TABLES, Json, RunError, Sections, SluiceJob, embedded_profile, storage_in
-from sluice.cli.demo.load import Sent, loading
-from sluice.cli.demo.options import DemoOptions
-from sluice.cli.demo.processes import stop_on_signals
-from sluice.cli.demo.screen import WebConsole, running_job, show_until, waiting
-from sluice.cli.demo.work_folder import work_folder
 from sluice.cli.errors import UsageError
 from sluice.cli.top import View, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.answers import Answers
+from sluice.demo.broker import Broker
+from sluice.demo.brokers import run_with_brokers
+from sluice.demo.counts import Surplus, drain, missing_answers, rows
+from sluice.demo.gateways import Connection, GreedyClient, gateway_options, sending
+from sluice.demo.jars import BROKER_JARS
+from sluice.demo.job import TABLES, Json, RunError, Sections, SluiceJob, embedded_profile, storage_in
+from sluice.demo.load import Sent, loading
+from sluice.demo.options import DemoOptions
+from sluice.demo.screen import WebConsole, running_job, show_until, waiting
+from sluice.demo.work_folder import work_folder
 from sluice.gateways.client.client import Gateway
 from sluice.insight.format import amount, duration
 from sluice.insight.live import LiveModel
 from sluice.insight.texts import counter_name
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
+from sluice.jvm.processes import free_ports, stop_on_signals
 from sluice.kafka_io.client import error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
@@ -74,18 +73,11 @@ def run_demo(options: DemoOptions) -> int:
                 f"{named} starts brokers and clients of its own; expected no other options than --seconds,"
                 " --fresh, --no-console, --brokers and --proxies"
             )
-        if find_spec("confluent_kafka") is None:
-            raise UsageError(f"{named} runs clients of librdkafka; install them: pip install 'sluice-kafka[demo]'")
-    if options.console and find_spec("jinja2") is None:
-        console.print("no web page of the clients, which needs the extra console: pip install 'sluice-kafka[demo]'")
-        options = replace(options, console=False)
     download_jars(console)
     stop = stop_on_signals()
     try:
         if not has_brokers:
             return _run(options, stop, console, begun_s)
-        from sluice.cli.demo.brokers import run_with_brokers  # which needs the extra demo
-
         return run_with_brokers(
             options.brokers or 1,
             options.proxies or 0,

@@ -6,9 +6,9 @@ from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
-from sluice.cli.demo.cluster import Cluster
-from sluice.cli.demo.job import wait_until
 from sluice.configs.settings import Settings, load_settings
+from sluice.demo.cluster import Cluster
+from sluice.demo.job import wait_until
 from sluice.insight.live import LiveModel
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.clock import now_ms

@@ -1,11 +1,13 @@
-"""Child processes that end with their parent, and the signals that end a run."""
+"""Child processes that end with their parent, ports for them, and the signals that end a run."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
 from types import FrameType
@@ -59,6 +61,27 @@ def last_line(log: Path) -> str:
     """The last line of a log file that isn't blank."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it left no message"
+
+
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports of loopback that are free now."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def is_free(port: int) -> bool:
+    """True if a server may listen on this port of loopback now."""
+    with socket.socket() as probe:
+        # As Kafka does: closed connections don't block the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def stop_on_signals() -> Event:

@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 from kafka import KafkaAdminClient
 
-from sluice.cli.demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.java_server import Service
+from sluice.demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
+from sluice.jvm.java_server import Service
 
 _HEAP_MIB = 384
 _REPLICAS = 3

@@ -10,15 +10,15 @@ from threading import Event
 from kafka import KafkaAdminClient
 from rich.console import Console
 
-from sluice.cli.demo.broker import free_ports
-from sluice.cli.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
-from sluice.cli.demo.cluster import Cluster, create_topic
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
-from sluice.cli.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
-from sluice.cli.demo.screen import running_job, show_until, waiting
-from sluice.cli.demo.work_folder import work_folder
 from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
+from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.full_speed_client import FullSpeedClient, Role
+from sluice.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
+from sluice.demo.screen import running_job, show_until, waiting
+from sluice.demo.work_folder import work_folder
 from sluice.insight.format import amount, printable
+from sluice.jvm.processes import free_ports
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics

@@ -2,19 +2,18 @@
 
 import base64
 import json
-import socket
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.java_server import JavaServer
+from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
+from sluice.jvm.java_server import JavaServer
+from sluice.jvm.processes import free_ports, is_free
 from sluice.state.errors import SluiceError
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
@@ -89,7 +88,7 @@ class Broker(JavaServer):
     the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
     TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
     `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
-    a cluster (`sluice.cli.demo.cluster`). `jvm_options` come last, so they count. With `jmx` it answers on `jmx_port`.
+    a cluster (`sluice.demo.cluster`). `jvm_options` come last, so they count. With `jmx` it answers on `jmx_port`.
     The broker ends with this process, even if this process is killed.
     """
 
@@ -178,31 +177,10 @@ def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
     return found
 
 
-def is_free(port: int) -> bool:
-    """True if a server may listen on this port of loopback now."""
-    with socket.socket() as probe:
-        # As Kafka does: closed connections don't block the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def jmx_options(port: int) -> list[str]:
     """Options with which a Java process answers JMX on this port of loopback."""
     options = ("host=127.0.0.1", f"port={port}", f"rmi.port={port}", "authenticate=false", "ssl=false")
     return [*(f"-Dcom.sun.management.jmxremote.{each}" for each in options), "-Djava.rmi.server.hostname=127.0.0.1"]
-
-
-def free_ports(count: int) -> list[int]:
-    """Different TCP ports of loopback that are free now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def new_cluster_id() -> str:

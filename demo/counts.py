@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Self
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 
-from sluice.cli.demo.job import wait_until
 from sluice.configs.settings import Settings
+from sluice.demo.job import wait_until
 from sluice.kafka_io.client import connect
 
 _POLL_MS = 500

@@ -14,11 +14,10 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from sluice.cli.demo.broker import free_ports
-from sluice.cli.demo.job import SluiceJob
-from sluice.cli.demo.processes import Child, last_line
 from sluice.cli.options import announced_run
 from sluice.configs.settings import HealthSettings
+from sluice.demo.job import SluiceJob
+from sluice.jvm.processes import Child, free_ports, last_line
 from sluice.kafka_io.background import BackgroundService
 
 _WAITING_S = 3.0

@@ -12,8 +12,8 @@ from typing import Any, Final
 from kafka import KafkaProducer
 from kafka.producer.future import RecordMetadata
 
-from sluice.cli.demo.load_generator import LoadGenerator
 from sluice.configs.settings import Settings
+from sluice.demo.load_generator import LoadGenerator
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 
