@@ -58,6 +58,13 @@ def test_a_suite_fails_if_a_test_that_passes_direct_fails_through_the_proxy(
     assert passes_as_well({Route.DIRECT: direct, Route.PROXY: through}) is passes
 
 
+def test_a_failure_that_is_expected_through_the_proxy_is_no_failure_of_the_lane() -> None:
+    found = {Route.DIRECT: outcomes(a="passed", b="passed"), Route.PROXY: outcomes(a="failed", b="passed")}
+
+    assert passes_as_well(found, ["a"])
+    assert not passes_as_well(found, ["b"])
+
+
 def test_without_go_the_lane_stops_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 from xml.etree import ElementTree
 
@@ -42,6 +43,11 @@ class KafkaPython(Suite):
         "num.partitions": "4",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
+        "group.min.session.timeout.ms": "1000",
+    }
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_kafka_version_infer": "the proxy offers Produce 12 and ListOffsets 10, which are those of Kafka 4.0",
+        "test_list_config_resources": "the proxy offers version 0, which lists client metrics alone, not 1",
     }
 
     def prepare(self) -> None:
@@ -78,20 +84,20 @@ def _unpacked() -> Path:
     """The sources, downloaded at the first call."""
     release = _SOURCE.read_text().split()[0].replace("==", "-")
     folder = jars_home() / "sdist" / release
-    with home_lock(release):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with home_lock(release), TemporaryDirectory(dir=folder.parent) as draft:
         if not folder.exists():
-            draft = folder.parent / f"{release}.{os.getpid()}"
             command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
             done = subprocess.run(
-                [*command, "--dest", str(draft), "-r", str(_SOURCE)], capture_output=True, text=True, check=False
+                [*command, "--dest", draft, "-r", str(_SOURCE)], capture_output=True, text=True, check=False
             )
             if done.returncode:
                 lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
                 raise SuiteError(f"{release} can't be downloaded: {lines[-1]}; check the network, then try again")
-            [archive] = draft.glob("*.tar.gz")
+            [archive] = Path(draft).glob("*.tar.gz")
             with tarfile.open(archive) as files:
                 files.extractall(draft, filter="data")
-            [unpacked] = (each for each in draft.iterdir() if each.is_dir())
+            [unpacked] = (each for each in Path(draft).iterdir() if each.is_dir())
             for name, text in _LACKING.items():
                 (unpacked / "test" / name).write_text(text)
             unpacked.rename(folder)

@@ -9,7 +9,7 @@ from threading import Thread
 from typing import ClassVar
 
 from scripts.scenarios.peers.suite import Outcomes, Suite, run_go
-from scripts.testbed.go_tests import go_tests
+from scripts.testbed.go_tests import Change, go_tests
 
 _LEFT_OUT = (
     "TestFuncConnectionFailure",
@@ -18,9 +18,13 @@ _LEFT_OUT = (
     "TestFuncIdempotentBufferedSequence",
     "TestFuncTxnProduceWithBrokerFailure",
     "TestFuncAdminListConsumerGroupOffsets",
+    "TestFuncAdminDescribeLogDirs",
     "TestFuncJavaInterop.*",
 )
-"""They need Docker, or Toxiproxy between the client and the brokers."""
+"""They need Docker, Toxiproxy between the client and the brokers, or five brokers."""
+
+_NO_LATENCY = Change("functional_producer_test.go", "minRequestLatencyInMs := 10", "minRequestLatencyInMs := 0")
+"""The producing tests expect that Toxiproxy makes each request take 10 ms."""
 
 
 class Sarama(Suite):
@@ -38,7 +42,7 @@ class Sarama(Suite):
     }
 
     def prepare(self) -> None:
-        self._tests = go_tests("github.com/IBM/sarama", tags=["functional"])
+        self._tests = go_tests("github.com/IBM/sarama", tags=["functional"], change=_NO_LATENCY)
 
     def run(self, servers: str, log: Path, tests: str | None) -> Outcomes:  # noqa: ARG002 - it knows its ports
         with _toxiproxy() as address:

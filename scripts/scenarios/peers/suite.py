@@ -34,13 +34,15 @@ Outcomes = Mapping[str, Outcome]
 class Suite(ABC):
     """The tests of a client that need brokers, of which it wants `brokers` with these properties.
 
-    A suite with a `port` looks for the brokers at the next ports.
+    A suite with a `port` looks for the brokers at the next ports. `expected_failures` are tests that pass at a broker
+    and fail through the proxy, each with its reason.
     """
 
     client: ClassVar[str]
     brokers: ClassVar[int] = 1
     port: ClassVar[int] = 0
     properties: ClassVar[Mapping[str, str]] = {}
+    expected_failures: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def prepare(self) -> None:

@@ -1,7 +1,7 @@
 """`./scripts/test-peers suites`: the own tests of Kafka's clients, at brokers and through the Kafka proxy."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,8 +49,9 @@ class Suites:
 
     Each test is run once on each way, on new brokers. There is no job: a proxy whose job is away enforces the whole
     limit. franz-go and sarama need Go 1.26, kafkajs Node 20 and npm. Sarama's tests that stop brokers or break
-    connections are left out, and kafka-python's of TLS and logins. Exit code 1 if a test that passes direct fails on
-    another way, or if none passes. The output of the tests is kept in .work.
+    connections are left out, and kafka-python's of TLS and logins. Exit code 1 if a test that passes on the first way
+    fails on another one, but for those that are told with their reasons, or if none passes. The output of the tests is
+    kept in .work.
 
     \b
       ./scripts/test-peers suites                                     all suites on three ways
@@ -86,7 +87,10 @@ class Suites:
             for route, (outcomes, cpu_s) in ran.items():
                 used = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in cpu_s.items())
                 print(f"{route}: {_sums(outcomes)}; CPU: {used}", flush=True)
-            as_well &= passes_as_well(found)
+            for name, reason in suite.expected_failures.items():
+                if _fails(found, name):
+                    print(f"{name} may fail: {reason}", flush=True)
+            as_well &= passes_as_well(found, suite.expected_failures)
         return 0 if as_well else EXIT_FAILED
 
     def _run(self, suite: Suite, folder: Path, route: Route) -> tuple[Outcomes, Mapping[str, float]]:
@@ -135,13 +139,19 @@ def _limits(quota: float) -> list[QuotaEntry]:
     return [QuotaEntry(QuotaEntity(client_id=DEFAULT), kind, quota) for kind in kinds]
 
 
-def passes_as_well(found: Mapping[Route, Outcomes]) -> bool:
-    """True if on each way some test passes, and none fails that passes on the first way."""
+def passes_as_well(found: Mapping[Route, Outcomes], expected_failures: Collection[str] = ()) -> bool:
+    """True if some test passes on the first way, and on the others none of those fails but the expected ones."""
     first, *others = found.values()
     passed = [name for name, outcome in first.items() if outcome.text == "passed"]
     return bool(passed) and all(
-        name in outcomes and outcomes[name].text != "failed" for outcomes in others for name in passed
+        name in outcomes and (outcomes[name].text != "failed" or name in expected_failures)
+        for outcomes in others
+        for name in passed
     )
+
+
+def _fails(found: Mapping[Route, Outcomes], name: str) -> bool:
+    return any(name in outcomes and outcomes[name].text == "failed" for outcomes in found.values())
 
 
 def _table(client: str, found: Mapping[Route, Outcomes]) -> Sequence[str]:
