@@ -58,7 +58,7 @@ class Gateway:
         self.instance = self.options.instance or instance_name(self.options.name)
         self._clock_ms = clock_ms
         self._in_force = InForce(self.options, clock_ms)
-        self._inline = InlineCharges(self.instance, self.options, self._in_force.inline_waits, clock_ms)
+        self._inline = InlineCharges(self.instance, self.options, self._in_force, clock_ms)
         self._staleness = Staleness(clock_ms)
         self._policy = AdmissionPolicy(self.options, self._in_force, self._staleness)
         self._sender = EventSender(kafka, self.options.requests_topic, self.options.max_unsent, self.options.when_full)

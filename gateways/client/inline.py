@@ -6,8 +6,9 @@ from threading import Lock
 
 from msgspec import UNSET
 
+from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.options import GatewayOptions
-from sluice.gateways.client.wait_table import Wait, WaitTable
+from sluice.gateways.client.wait_table import Wait
 from sluice.state.contract.records import (
     AppliedWait,
     CountedEntity,
@@ -31,19 +32,20 @@ from sluice.state.shares.storage_budget import StorageGuard
 
 
 class InlineCharges:
-    """The shares of one gateway. Thread-safe. It puts the waits that it asks for into the table `waits`.
+    """The shares of one gateway. Thread-safe. It puts the waits that it asks for into the table of `in_force`.
 
     `requests` were charged, `throttled` of them have to wait, for `throttled_ms` in all. `sums` counts the
     entities whose sums were read. `clock_ms` is the time in epoch milliseconds.
     """
 
-    def __init__(self, instance: str, options: GatewayOptions, waits: WaitTable, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, instance: str, options: GatewayOptions, in_force: InForce, clock_ms: Callable[[], int]) -> None:
         self.requests = 0
         self.throttled = 0
         self.throttled_ms = 0
         self.sums = 0
         self._instance = instance
-        self._waits = waits
+        self._in_force = in_force
+        self._waits = in_force.inline_waits
         self._max_wait_ms = options.max_wait_ms
         self._clock_ms = clock_ms
         self._numbers = count()  # orders the waits of one millisecond
@@ -139,11 +141,11 @@ class InlineCharges:
             return self._shares.share_of(counter)
 
     def busiest(self) -> list[Share]:
-        """The shares of the busiest counters."""
-        now_ms = self._clock_ms()
+        """The shares of the busiest counters, of the limits in force; none before there are any."""
+        now_ms, limits = self._clock_ms(), self._in_force.limits
         with self._lock:
             self._shares.gateways.settle(now_ms)  # this is called once a second
-            return self._shares.busiest(now_ms)
+            return [] if limits is None else self._shares.busiest(limits.enforced, now_ms)
 
     def load(self) -> Load | None:
         """Bytes that clients moved per second since the call before; None if no time has passed."""

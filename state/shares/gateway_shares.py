@@ -253,22 +253,25 @@ class GatewayShares:
         """The state of a counter; None if own clients don't use it."""
         return self._touched.get(counter)
 
-    def busiest(self, now_ms: int) -> list[Share]:
+    def busiest(self, quotas: Quotas, now_ms: int) -> list[Share]:
         """The shares of the MAX_SHARES counters that use the most of their limit, among the RECENT_COUNTERS used last.
 
-        Counters with names of more than MAX_SHOWN_CHARACTERS are passed over, and those that nothing was charged to
-        since their reset.
+        Each is of the limit under these quotas, which no charge may have seen yet: a share grows in time (RAMP_S), and
+        not by charges. Counters with names of more than MAX_SHOWN_CHARACTERS are passed over, and those that nothing
+        was charged to since their reset.
         """
         recent = islice(reversed(self._touched.items()), RECENT_COUNTERS)
-        shares = [self._shown(*each, now_ms) for each in recent if each[1].limit and _is_shown(each[0][1])]
+        shares = [self._shown(*each, quotas, now_ms) for each in recent if each[1].limit and _is_shown(each[0][1])]
         return nlargest(MAX_SHARES, shares, key=lambda share: share.charged / share.limit)
 
-    def _shown(self, counter: CounterKey, known: CounterShare, now_ms: int) -> Share:
+    def _shown(self, counter: CounterKey, known: CounterShare, quotas: Quotas, now_ms: int) -> Share:
+        found = quotas.resolve_counter(KINDS_BY_NAME[counter[0]], counter[1])
+        limit = known.limit if found is None or not found.limit else found.limit
         return Share(
             counter[0],
             counter[1].entity(),
-            known.limit,
-            min(known.share(known.limit, self.gateways, self._metering, now_ms), MAX_DOUBLE),  # JSON has no infinity
+            limit,
+            min(known.share(limit, self.gateways, self._metering, now_ms), MAX_DOUBLE),  # JSON has no infinity
             known.rate(self._metering, now_ms),
             max(0, known.throttled_until_ms - now_ms),
         )

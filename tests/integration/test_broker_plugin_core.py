@@ -18,9 +18,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from sluice.demo.jars import BROKER_JARS
+from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
-from sluice.gateways.client.wait_table import WaitTable
 from sluice.jvm.compiler import compile_java
 from sluice.jvm.errors import PluginBuildError
 from sluice.jvm.plugin import JAR_NAME, JAVA_RELEASE, build_plugin
@@ -404,10 +404,12 @@ class PythonShares:
         self.now_ms = START_MS
         self.kind, settings = KINDS[quota], QuotaSettings(client_window=window)
         options = GatewayOptions(instance="me", expected_gateways=expected, quota=settings)
-        waits = WaitTable(1_000, 3_600_000, lambda: self.now_ms)
-        self.inline = InlineCharges("me", options, waits, lambda: self.now_ms)
+        self.inline = InlineCharges("me", options, InForce(options, self._clock_ms), self._clock_ms)
         self.counter = (self.kind, Tags("alice", "app"))
         self._share()  # at once: of a counter that its clients don't use, it keeps ten seconds, and applies them later
+
+    def _clock_ms(self) -> int:
+        return self.now_ms
 
     def _share(self) -> CounterShare:
         shares = self.inline._shares
