@@ -183,7 +183,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
         send(topics.dead_letters, {"error": {"field": "api", "problem": "is missing"}})
         eventually(get, "/", "<bdi>alice</bdi>", "<bdi>bob</bdi>", "80 %", "1 min")
         eventually(get, "/client?user=alice", "the-author", "5 in 7 days", "by the decision")
-        eventually(get, "/quotas", "1 quotas of version 0", "user alice")
+        eventually(get, "/quotas", "1 quotas of version 0", "user-principal &#39;alice")
         eventually(get, "/overview", "is missing", "1 records of the decisions topic hold no decision.")
         eventually(get, "/check?user=alice&size=60000", "Yes: it would be throttled.")
         eventually(get, f"/request?id={topics.requests}-0-9", "Throttled for 2 min")
