@@ -465,7 +465,9 @@ HANDSHAKE = b"\0\5PLAIN"
 """The body of a request that begins a login (SaslHandshake)."""
 
 
-@pytest.mark.parametrize(("version", "reason"), [(0, "SaslHandshake version 0"), (1, "before its login is answered")])
+@pytest.mark.parametrize(
+    ("version", "reason"), [(0, "use kafka-python 2.1, Sarama 1.41 or newer"), (1, "before its login is answered")]
+)
 def test_a_login_that_nobody_could_read_ends_with_a_line_in_the_log(
     proxied: Proxied, tmp_path: Path, version: int, reason: str
 ) -> None:

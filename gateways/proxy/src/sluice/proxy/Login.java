@@ -59,8 +59,8 @@ final class Login {
     /** The client begins to log in, perhaps again. Returns why it can't; null if it can. */
     String begin(String saslMechanism, short version) {
         if (version < 1) {
-            return "SaslHandshake version 0 announces a login outside of requests, which no proxy can read; use a client of"
-                    + " Kafka 1.0 or later";
+            return "SaslHandshake version 0 announces a login outside of requests, which no proxy can read; use"
+                    + " kafka-python 2.1, Sarama 1.41 or newer, or let the client log in at a broker with the plugin";
         }
         if (isAwaited) {
             return "it begins another login before its last one is answered";
