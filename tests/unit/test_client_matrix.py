@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from scripts.scenarios.peers.client_table import CLIENTS, FEATURES
-from scripts.scenarios.peers.clients import Outcome, Way, differences, is_expected, versions_in
+from scripts.scenarios.peers.clients import Outcome, Way, differences, is_expected, requests_in
 
 LOGS = {
     "librdkafka": "%7|1|SEND|a#producer-1| [thrd:x]: x/1: Sent ProduceRequest (v10, 350 bytes @ 0, CorrId 3)",
@@ -19,16 +19,17 @@ OUTCOME = Outcome(
     {"produce": 12, "listoffsets": 11},
     ["fetch session"],
     ["one"],
+    5,
     Counter({"Produce": 500, "Fetch": 500}),
     Counter({"Produce": 500, "Fetch": 500}),
 )
 
 
 @pytest.mark.parametrize("library", LOGS)
-def test_the_newest_version_of_each_request_is_read_in_the_log(library: str) -> None:
+def test_the_version_of_each_request_is_read_in_the_log(library: str) -> None:
     log = f"{LOGS[library]}\n{LOGS[library].replace('10', '9')}\nsomething else\n"
 
-    assert versions_in(log) == {"produce": 10}
+    assert requests_in(log) == {"produce": [10, 9]}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,13 @@ def test_whatever_a_client_has_otherwise_is_a_difference(changed: Outcome, diffe
     assert differences({Way.DIRECT: OUTCOME, Way.PROXY: OUTCOME}, Way.PROXY) == []
     assert differences({Way.DIRECT: OUTCOME, Way.PROXY: changed}, Way.PROXY) == [difference]
     assert not is_expected("zstd", Way.PROXY, difference)
+
+
+def test_a_produce_that_was_sent_again_is_charged_again() -> None:
+    again = replace(OUTCOME, produces=6, charged=Counter({"Produce": 600, "Fetch": 500}))
+
+    assert differences({Way.DIRECT: OUTCOME, Way.PLUGIN: again}, Way.PLUGIN) == []
+    assert differences({Way.DIRECT: OUTCOME, Way.PLUGIN: replace(again, produces=5)}, Way.PLUGIN) != []
 
 
 def test_an_older_version_is_expected_where_the_proxy_has_no_newer_one() -> None:

@@ -13,7 +13,10 @@ ROUNDS = 5
 VALUES_PER_ROUND = 20
 """One batch: a round is sent when all of it is there."""
 
-SECONDS = 20
+LINGER_MS = 30_000
+"""No client of a busy machine sends a part of a round: flushing ends it."""
+
+SECONDS = 60
 TIMESTAMP_MS = 1_700_000_000_000
 """Time of all records: else the sizes of batches would vary with the clock."""
 

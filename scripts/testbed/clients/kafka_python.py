@@ -6,7 +6,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 
-from scripts.testbed.clients.cell import ROUNDS, SECONDS, TIMESTAMP_MS, Cell, run
+from scripts.testbed.clients.cell import LINGER_MS, ROUNDS, SECONDS, TIMESTAMP_MS, Cell, run
 
 
 def _config(cell: Cell, role: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def _config(cell: Cell, role: str) -> dict[str, Any]:
 def produce(cell: Cell) -> None:
     """Send all rounds, each as one batch; the first one's transaction is aborted."""
     # A batch has room for a round; a request for nothing else.
-    producer = KafkaProducer(**_config(cell, "producer"), linger_ms=1000, batch_size=100_000)
+    producer = KafkaProducer(**_config(cell, "producer"), linger_ms=LINGER_MS, batch_size=100_000)
     transactional = cell.has("producer.transactional.id")
     if transactional:
         producer.init_transactions()

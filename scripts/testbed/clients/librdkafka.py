@@ -4,12 +4,12 @@ import time
 
 from confluent_kafka import Consumer, Producer
 
-from scripts.testbed.clients.cell import ROUNDS, SECONDS, TIMESTAMP_MS, Cell, run
+from scripts.testbed.clients.cell import LINGER_MS, ROUNDS, SECONDS, TIMESTAMP_MS, Cell, run
 
 
 def produce(cell: Cell) -> None:
     """Send all rounds, each as one batch; the first one's transaction is aborted."""
-    producer = Producer({**cell.config("producer"), "linger.ms": 1000, "error_cb": cell.fail})
+    producer = Producer({**cell.config("producer"), "linger.ms": LINGER_MS, "error_cb": cell.fail})
     transactional = cell.has("producer.transactional.id")
     if transactional:
         producer.init_transactions(SECONDS)
@@ -23,8 +23,8 @@ def produce(cell: Cell) -> None:
                 timestamp=TIMESTAMP_MS,
                 on_delivery=lambda error, _: cell.fail(error) if error else None,
             )
-        if producer.flush(SECONDS):
-            cell.fail("not delivered")
+        if undelivered := producer.flush(SECONDS):
+            raise TimeoutError(f"{undelivered} records of round {number} aren't delivered in {SECONDS} s")
         if transactional and number == 0:
             producer.abort_transaction(SECONDS)
             producer.begin_transaction()

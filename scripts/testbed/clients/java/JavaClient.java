@@ -24,7 +24,7 @@ class JavaClient {
     static final int ROUNDS = 5;
     static final int VALUES_PER_ROUND = 20;
     static final int VALUE_BYTES = 1000;
-    static final Duration WAIT = Duration.ofSeconds(20);
+    static final Duration WAIT = Duration.ofSeconds(60);
     static final long TIMESTAMP_MS = 1_700_000_000_000L;
 
     final Map<String, String> given;
@@ -73,7 +73,7 @@ class JavaClient {
     /** Sends all rounds, each as one batch; the first one's transaction is aborted. */
     private void produce() throws Exception {
         Properties config = config("producer");
-        config.put("linger.ms", "1000");
+        config.put("linger.ms", "30000");
         config.put("batch.size", "100000");
         boolean isTransactional = config.containsKey("transactional.id");
         try (KafkaProducer<byte[], byte[]> producer =
