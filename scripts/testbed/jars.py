@@ -22,6 +22,9 @@ def _jars(name: str, *, added_to_pyspark: bool = False) -> JarSet:
 OLD_BROKER_JARS = _jars("old-broker")
 """An older Kafka, on which a long test runs the broker plugin."""
 
+NEW_BROKER_JARS = _jars("new-broker")
+"""A newer Kafka than that of the embedded broker, the same."""
+
 HDFS_JARS = _jars("hdfs", added_to_pyspark=True)
 """HDFS's servers, on which `./scripts/cluster` runs; pyspark has everything else that they need."""
 
@@ -38,7 +41,9 @@ JAVA_CLIENT_JARS = {release: _jars(f"java-client-{release}") for release in ("2.
 """Kafka's Java client, by its release. PEER_JARS have that of 4.3."""
 
 _OF_RELEASES = (*KAFKA_RELEASE_JARS.values(), *JAVA_CLIENT_JARS.values())
-JAR_SETS = {jars.name: jars for jars in (OLD_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)}
+JAR_SETS = {
+    jars.name: jars for jars in (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
+}
 
 
 def download(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.scenarios.peers.kafka_tests import PASSED, RELEASES, read_outcomes
+from scripts.scenarios.peers.kafka_tests import PASSED, RELEASES, Side, read_outcomes, report
 from scripts.scenarios.peers.main import main
 
 REPORT = """<testsuite>
@@ -27,6 +27,27 @@ def test_a_test_fails_if_it_does_with_any_of_its_parameters_and_what_was_skipped
         "UserQuotaTest.testThrottled": "expected: <8000>",
         "UserQuotaTest.testDelete": PASSED,
     }
+
+
+@pytest.mark.parametrize(
+    ("of_kafka", "code", "said"),
+    [
+        (
+            {"A.slow": "too slow", "A.quick": "too quick"},
+            0,
+            "A.slow fails on 4.3 plugin, and on nodes of Kafka alone as well",
+        ),
+        ({"A.slow": PASSED, "A.quick": PASSED}, 1, "A.slow fails on 4.3 plugin\n"),
+        ({}, 1, "A.slow fails on 4.3 plugin\n"),
+    ],
+)
+def test_a_fault_that_kafka_alone_has_as_well_is_said_and_fails_nothing(
+    of_kafka: dict[str, str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {Side.KAFKA: of_kafka, Side.PLUGIN: {"A.slow": "too slow", "A.quick": PASSED}}
+
+    assert report({"4.3": found}) == code
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ class KafkaTests:
     plugin and without a job, which enforce the quotas that the tests set in Kafka; `job`, the same with a job on the
     test's own brokers, which mirrors those quotas, so that each broker has its share of them. All classes of a side run
     in one Java process, in which each test starts nodes of its own; threads that a node leaves behind fail the next
-    class. The logs are in .work/kafka-tests. Exit code 1 if a test fails on any side, or if a side ran none.
+    class. The logs are in .work/kafka-tests. Exit code 1 if a side with the plugin fails a test that nodes of Kafka
+    alone haven't failed in the same run, or if a side ran none.
 
     \b
       ./scripts/test-peers kafka                    all, on all sides and releases; hours
@@ -140,21 +141,40 @@ class KafkaTests:
             for unknown in (each for each in given if each not in known):
                 print_error("test-peers", f"no {what} {unknown}; expected {', '.join(known)}")
                 return EXIT_BAD_USAGE
-        found: dict[str, Outcomes] = {}
+        found: dict[str, dict[Side, Outcomes]] = {}
         with work_folder("kafka-tests", fresh=True) as folder:
             for release in releases:
-                for side in self.side or list(Side):
-                    found[f"{release} {side}"] = run_kafka_tests(
-                        folder / release / side, release, side, classes, self.test
-                    )
-        names = sorted({name for outcomes in found.values() for name in outcomes})
-        rows = [(name, *(outcomes.get(name, "") for outcomes in found.values())) for name in names]
-        print("\n".join(table("test", *found, rows=rows)))
-        if Side.JOB in (self.side or Side):
-            print("\n".join(table("with a job", "what differs", rows=WITH_A_JOB.items())))
-        passed = {column: [fault == PASSED for fault in outcomes.values()] for column, outcomes in found.items()}
-        print("; ".join(f"{column}: {sum(each)} of {len(each)} passed" for column, each in passed.items()))
-        return 0 if all(map(all, passed.values())) else EXIT_FAILED
+                sides = found[release] = {}
+                for side in self.side or Side:
+                    sides[side] = run_kafka_tests(folder / release / side, release, side, classes, self.test)
+        return report(found)
+
+
+def report(found: Mapping[str, Mapping[Side, Outcomes]]) -> int:
+    """Print the outcomes, by release and side, and which faults nodes of Kafka alone have as well; the exit code."""
+    columns = {f"{release} {side}": each for release, sides in found.items() for side, each in sides.items()}
+    names = sorted({name for outcomes in columns.values() for name in outcomes})
+    rows = [(name, *(outcomes.get(name, "") for outcomes in columns.values())) for name in names]
+    print("\n".join(table("test", *columns, rows=rows)))
+    if any(Side.JOB in sides for sides in found.values()):
+        print("\n".join(table("with a job", "what differs", rows=WITH_A_JOB.items())))
+    passed = {column: [fault == PASSED for fault in outcomes.values()] for column, outcomes in columns.items()}
+    print("; ".join(f"{column}: {sum(each)} of {len(each)} passed" for column, each in passed.items()))
+    code = 0
+    for release, sides in found.items():
+        of_kafka = _failed(sides.get(Side.KAFKA, {}))
+        for side in (Side.PLUGIN, Side.JOB):
+            failed = _failed(sides.get(side, {}))
+            for name in sorted(failed & of_kafka):
+                print(f"{name} fails on {release} {side}, and on nodes of Kafka alone as well")
+            for name in sorted(failed - of_kafka):
+                print(f"{name} fails on {release} {side}")
+                code = EXIT_FAILED
+    return code
+
+
+def _failed(outcomes: Outcomes) -> set[str]:
+    return {name for name, fault in outcomes.items() if fault != PASSED}
 
 
 class KafkaTestsError(SluiceError):

@@ -8,7 +8,6 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
-import org.apache.kafka.common.utils.Sanitizer;
 
 /** Writes the request events of one gateway (docs/contracts.md). For one thread. */
 final class Events {
@@ -35,8 +34,8 @@ final class Events {
     /** The key of a client's events: user and client-id, URL-encoded; of a partition's: topic and partition. */
     static byte[] key(Tags tags) {
         String key = tags.topic == null
-                ? Sanitizer.sanitize(tags.user) + "|" + Sanitizer.sanitize(tags.clientId)
-                : Sanitizer.sanitize(tags.topic) + "|" + tags.partition;
+                ? Names.sanitize(tags.user) + "|" + Names.sanitize(tags.clientId)
+                : Names.sanitize(tags.topic) + "|" + tags.partition;
         return key.getBytes(StandardCharsets.UTF_8);
     }
 

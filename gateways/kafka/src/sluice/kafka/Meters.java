@@ -8,7 +8,6 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongSupplier;
 import org.apache.kafka.common.metrics.KafkaMetric;
-import org.apache.kafka.common.utils.Sanitizer;
 
 /**
  * The meters of a broker, found among its metrics as Kafka makes and removes them.
@@ -194,9 +193,9 @@ public final class Meters {
             return metricTags;
         }
         if (!tags.tenant.isEmpty()) { // first, as a client-id, which isn't encoded, could end like it
-            metricTags.put(TENANT_TAG, TENANT_MARK + Sanitizer.sanitize(tags.tenant));
+            metricTags.put(TENANT_TAG, TENANT_MARK + Names.sanitize(tags.tenant));
         }
-        metricTags.put(USER_TAG, Sanitizer.sanitize(tags.user));
+        metricTags.put(USER_TAG, Names.sanitize(tags.user));
         metricTags.put(CLIENT_ID_TAG, tags.clientId);
         return metricTags;
     }
@@ -209,7 +208,7 @@ public final class Meters {
             return null;
         }
         String tenant = metricTags.getOrDefault(TENANT_TAG, TENANT_MARK).substring(TENANT_MARK.length());
-        return new Tags(Sanitizer.desanitize(user), clientId, Sanitizer.desanitize(tenant));
+        return new Tags(Names.desanitize(user), clientId, Names.desanitize(tenant));
     }
 
     /** The counter that a metric belongs to, with its tenant; null if it is of none. */

@@ -1,5 +1,7 @@
 package sluice.kafka;
 
+import java.net.URLDecoder;
+import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
@@ -24,5 +26,15 @@ final class Names {
         } catch (NoSuchAlgorithmException error) {
             throw new IllegalStateException(error); // every Java has it
         }
+    }
+
+    /** The name as Kafka writes it in tags of metrics. Its own class for that is internal, and is another one in 4.4. */
+    static String sanitize(String name) {
+        return URLEncoder.encode(name, StandardCharsets.UTF_8).replace("*", "%2A").replace("+", "%20");
+    }
+
+    /** The name that was written so. */
+    static String desanitize(String name) {
+        return URLDecoder.decode(name, StandardCharsets.UTF_8);
     }
 }

@@ -36,6 +36,7 @@ final class TopicReader {
     private static final long RETRY_MS = 500;
     private static final long LOOK_NS = TimeUnit.SECONDS.toNanos(10);
     private static final long READ_AGAIN_NS = TimeUnit.SECONDS.toNanos(60);
+    private static final long RENEW_NS = TimeUnit.SECONDS.toNanos(60); // each new client logs its settings, a hundred lines
 
     /** What to do with what is read; all calls come from the reader's thread. */
     interface Handler {
@@ -84,6 +85,8 @@ final class TopicReader {
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
         this.adminClient = new HashMap<>(this.client);
         this.adminClient.keySet().retainAll(AdminClientConfig.configNames());
+        // While no broker answers, an admin client of 4.4 bootstraps again, and logs it, a hundred times a second.
+        this.adminClient.putIfAbsent("metadata.recovery.strategy", "none");
         this.handler = handler;
         this.thread = new LastingThread("sluice-reader-" + topic, this::round, () -> {});
     }
@@ -143,18 +146,16 @@ final class TopicReader {
 
     private void read(KafkaConsumer<byte[], byte[]> consumer, Admin admin) throws Exception {
         long lookAgainNs = System.nanoTime();
+        long renewNs = System.nanoTime() + RENEW_NS;
         while (!thread.isClosing()) {
             thread.noteSign();
             if (System.nanoTime() - lookAgainNs >= 0) {
-                if (handler instanceof ClusterHandler) {
-                    askForBrokers(admin, (ClusterHandler) handler);
-                }
-                if (!assign(consumer, describe(admin))) {
-                    report("it doesn't exist yet");
+                if (!look(consumer, admin, renewNs)) {
                     Thread.sleep(RETRY_MS);
                     continue;
                 }
                 lookAgainNs = System.nanoTime() + LOOK_NS;
+                renewNs = System.nanoTime() + RENEW_NS;
             }
             for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
                 take(record);
@@ -168,6 +169,25 @@ final class TopicReader {
                 lookAgainNs = System.nanoTime();
             }
         }
+    }
+
+    /** Looks at the topic; says whether it can be read. From `renewNs` on clients that get no answer fail: brokers may have moved. */
+    private boolean look(KafkaConsumer<byte[], byte[]> consumer, Admin admin, long renewNs) throws Exception {
+        try {
+            if (handler instanceof ClusterHandler) {
+                askForBrokers(admin, (ClusterHandler) handler);
+            }
+            if (assign(consumer, describe(admin))) {
+                return true;
+            }
+            report("it doesn't exist yet");
+        } catch (TimeoutException | org.apache.kafka.common.errors.TimeoutException error) {
+            if (System.nanoTime() - renewNs >= 0) {
+                throw error;
+            }
+            report(error.toString());
+        }
+        return false;
     }
 
     private boolean mayReadAgain() {
