@@ -389,7 +389,7 @@ def is_open(connection: socket.socket, client_id: str) -> bool:
 
 def connect(servers: str, address: str = "127.0.0.1") -> socket.socket:
     host, port = servers.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), 10, (address, 0))
+    return socket.create_connection((host, int(port)), 120, (address, 0))
 
 
 def refusals(proxied: Proxied, quota: str, entity: dict[str, str]) -> list[dict[str, Any]]:
