@@ -111,13 +111,6 @@ def test_a_single_gateway_meters_to_the_bit_as_the_scalar_engine_does(
         gateway.decided("me", amount, now_ms)
 
 
-def test_a_share_begins_with_an_equal_part_until_the_first_charge_is_decided() -> None:
-    gateway = OneGateway("a", "b", "c")
-
-    assert gateway.charge(PRODUCE, 1.0, START_MS).share == LIMIT / 4
-    assert gateway.charge(PRODUCE, 1.0, START_MS + 900).share == LIMIT / 4
-
-
 def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
     gateway = OneGateway("a", "b", "c")
     gateway.charge(PRODUCE, 1.0, START_MS)

@@ -576,14 +576,6 @@ class TestHeartbeats:
             answer = loop.gateways[0].admit(produce(100_000))
             assert (answer.limit, answer.share) == (BYTES_PER_S, BYTES_PER_S / 4)
 
-    def test_one_that_beats_no_more_is_not_counted(self) -> None:
-        with gateway_loop(QUOTAS, count=2) as loop:
-            loop.beat(3)
-            loop.gateways = loop.gateways[:1]
-            loop.beat(6)
-
-            assert loop.gateways[0].stats().gateways == 1
-
     def test_one_is_published_each_second_and_says_what_the_gateway_does(self, loop: GatewayLoop) -> None:
         gateway = loop.gateways[0]
         gateway.admit(produce(15_000))
@@ -814,26 +806,3 @@ def charged(decision: dict[str, Any], kind: QuotaKind) -> float:
     if kind.consumer and decision.get("amounts", {}).get("withheld"):
         return 0.0
     return float(sum(charge["value"] for charge in decision["charges"] if charge["quota"] == kind))
-
-
-def test_while_a_disk_is_low_producers_wait_ten_seconds_and_nobody_else() -> None:
-    with gateway_loop([quota(PRODUCE, 1e9, user=DEFAULT), quota(FETCH, 1e9, user=DEFAULT)]) as loop:
-        (gateway,) = loop.gateways
-        heartbeat = {"instance": "broker-2", "request_id": "r", "timestamp_ms": NOW_MS, "low_disk": "/data"}
-
-        def tell_heartbeat(**changed: object) -> None:
-            record = json.dumps({"heartbeat": heartbeat | changed}).encode()
-            gateway._on_sums(None, record)
-
-        tell_heartbeat()
-        held = gateway.admit(produce(10))
-        assert (held.throttle_ms, held.quota) == (10_000, "disk_guard")
-        assert gateway.admit(fetch(10)).throttle_ms == 0
-
-        tell_heartbeat(low_disk=None)
-        assert gateway.admit(produce(10)).throttle_ms == 0
-
-        events = [event for event in loop.events() if event["api"] == "Produce"]
-        waits = [event["throttled_by"] for event in events]
-        entity = {"user": "alice", "client_id": ""}
-        assert waits == [[{"quota": "disk_guard", "entity": entity, "ms": 10_000}], []]

@@ -228,6 +228,11 @@ class Chunks:
         self.closed = True
 
 
+def served(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    start_response("200 OK", [])
+    return [b"hello"]
+
+
 class QuietHandler(WSGIRequestHandler):
     """No request lines on stderr."""
 
@@ -331,10 +336,6 @@ def test_a_client_is_one_user_in_any_encoding_and_bytes_that_are_no_text_are_ref
     def answer(status: str, *_: object) -> Any:
         statuses.append(status)
 
-    def served(_environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        start("200 OK", [])
-        return [b"hello"]
-
     [started, _] = drive(AsgiQuotas(hello, gateway), [("X-User", value.decode("latin-1"))])
     list(WsgiQuotas(served, gateway)({"HTTP_X_USER": value.decode("latin-1")}, answer))
 
@@ -359,10 +360,6 @@ def test_a_wsgi_server_that_joins_two_headers_gives_a_client_no_name_of_its_choi
     for name, value in pairs:  # as wsgiref and gunicorn do
         key = "HTTP_" + name.upper().replace("-", "_")
         environ[key] = f"{environ[key]},{value}" if key in environ else value
-
-    def served(_environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        start("200 OK", [])
-        return [b"hello"]
 
     list(WsgiQuotas(served, gateway)(environ, lambda status, *_: statuses.append(status)))  # type: ignore[arg-type] # no body is written
 

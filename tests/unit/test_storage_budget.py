@@ -9,7 +9,6 @@ import pytest
 from kafka import KafkaProducer
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sluice import Request
 from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.errors import KafkaUnavailableError
@@ -17,15 +16,13 @@ from sluice.state.contract.records import MAX_TIMESTAMP_MS, StorageState, Tenant
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, MAX_TAG_LENGTH, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_entries, check_value, quota_kind
-from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from sluice.state.quotas.kinds import Membership, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, LogDirs, StorageRule
 from sluice.streaming.enforce.storage import StorageWatch
-from tests.builders import quota
-from tests.gateway_loop import gateway_loop
 
 HOUR_MS = 3_600_000
 SHOP, BANK = QuotaEntity(tenant="shop"), QuotaEntity(tenant="bank")
@@ -249,45 +246,6 @@ def test_readers_of_the_limits_topic_know_the_last_state() -> None:
             view.take(STORAGE_KEY, b'{"at_ms": 1, "tenants": [%s]}' % tenant)
     view.take(STORAGE_KEY, None)
     assert view.storage is None
-
-
-def test_a_gateway_holds_producers_of_a_tenant_that_has_used_up_its_budget_and_nobody_else() -> None:
-    entries = [quota(kind, 1e9, user=DEFAULT) for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)]
-    with gateway_loop([*entries, *ENTRIES]) as loop:
-        (gateway,) = loop.gateways
-
-        def tell(is_held: bool) -> None:
-            state = StorageState(loop.clock.ms, [TenantStorage("shop", 120, 100.0, is_held)])
-            gateway._on_limit(STORAGE_KEY, state_value(state))
-
-        def wait_ms(api: str, user: str) -> int:
-            return gateway.admit(Request(api, user=user, bytes=10)).throttle_ms
-
-        tell(is_held=True)
-        assert [wait_ms("Produce", "shop-1"), wait_ms("Fetch", "shop-1"), wait_ms("Produce", "alice")] == [10_000, 0, 0]
-        loop.clock.ms += FRESH_MS
-        assert wait_ms("Produce", "shop-1") == 0, "nobody has said it again"
-        tell(is_held=True)
-        tell(is_held=False)
-        assert wait_ms("Produce", "shop-1") == 0
-
-        waits = [wait for event in loop.events() for wait in event.get("throttled_by") or ()]
-        assert waits == [{"quota": "stored_bytes", "entity": {"tenant": "shop"}, "ms": 10_000}]
-
-
-def test_a_gateway_holds_all_producers_while_a_broker_says_that_its_disk_is_low() -> None:
-    """As behind proxies, whose brokers send no heartbeats."""
-    with gateway_loop([quota(QuotaKind.PRODUCER_BYTE_RATE, 1e9, user=DEFAULT)]) as loop:
-        (gateway,) = loop.gateways
-
-        def wait_ms(api: str, low_disk: str | None) -> int:
-            gateway._on_limit(STORAGE_KEY, state_value(StorageState(loop.clock.ms, low_disk=low_disk)))
-            return gateway.admit(Request(api, user="alice", bytes=10)).throttle_ms
-
-        low = "broker 2: /data has 5 of 100 bytes free"
-        assert [wait_ms("Produce", low), wait_ms("Fetch", low), wait_ms("Produce", None)] == [10_000, 0, 0]
-        waits = [wait for event in loop.events() for wait in event.get("throttled_by") or ()]
-        assert waits == [{"quota": "disk_guard", "entity": {"user": "alice", "client_id": ""}, "ms": 10_000}]
 
 
 def test_the_job_says_once_that_a_disk_is_low_and_has_a_metric(caplog: pytest.LogCaptureFixture) -> None:
