@@ -3,10 +3,6 @@
 from sluice.state.errors import SluiceError
 
 
-class PluginBuildError(SluiceError):
-    """The broker plugin, or other Java code of the project, can't be compiled."""
-
-
 class JavaError(SluiceError):
     """No Java was found that Spark and Kafka run on."""
 

@@ -31,8 +31,8 @@ REPOSITORY: Path = Path(__file__).resolve().parents[1]
 _CONFIGS = REPOSITORY / "configs"
 _HOME = "SLUICE_HOME"
 _STAMP = "stamp.json"
-SETUP = ("sluice.jvm.jars", "sluice.demo.jars", "sluice.jvm.plugin")
-"""Commands that ./scripts/setup runs."""
+BUILT = REPOSITORY / "jvm" / "built"
+"""The folder of Sluice's own jars: the wheel has them, and ./scripts/setup makes those of a checkout."""
 
 _JAR = "[artifact]-[revision](-[classifier]).[ext]"
 _ATTEMPTS = 2  # one failed request to a registry should not fail a first start; Ivy keeps what it has downloaded
@@ -81,8 +81,7 @@ class JarSet:
         Raises JarError naming the first jar that is missing, unknown or differs.
         """
         jars = self._jars()
-        by_setup = in_checkout() and self.command in SETUP
-        fix = "run ./scripts/setup" if by_setup else f"run {sys.executable} -m {self.command}"
+        fix = "run ./scripts/setup" if in_checkout() else f"run {sys.executable} -m {self.command}"
         if not jars:
             raise JarError(f"no jars in {self.folder} yet; {fix}")
         check_jars(jars, self.expected(), f"remove {self.folder} and {fix}", self._listed_in)
@@ -192,6 +191,15 @@ SPARK_JARS = JarSet("spark", _CONFIGS / "jars.xml", _CONFIGS / "jars.sha256", "s
 def in_checkout() -> bool:
     """True if Sluice runs from its repository rather than from an installed distribution."""
     return (REPOSITORY / "scripts" / "setup").is_file()
+
+
+def built_jar(name: str) -> Path:
+    """One of Sluice's own jars. Raises JarError if it was not built."""
+    jar = BUILT / name
+    if not jar.is_file():
+        fix = "run ./scripts/setup" if in_checkout() else "install a release of sluice-kafka, whose wheel has it"
+        raise JarError(f"{jar} is missing; {fix}")
+    return jar
 
 
 def jars_home() -> Path:

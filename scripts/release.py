@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from scripts.command import run_command
+from scripts.java.build import build_jars
 from scripts.testbed.distribution import build_wheel
 from scripts.testbed.helm import CHART, helm
 from sluice.demo.jars import BROKER_JARS
@@ -52,7 +53,7 @@ class ReleaseOptions:
 
 
 def release(options: ReleaseOptions) -> int:
-    """Make the files. Raises ReleaseError, BuildError, HelmError, JarError, JavaError and PluginBuildError."""
+    """Make the files. Raises ReleaseError, BuildError, HelmError, JarError, JavaError and JavaBuildError."""
     version = _DRY_VERSION if options.tag is None else version_of(options.tag)
     text = release_text(CHANGELOG.read_text(), None if options.tag is None else version)
     out = options.out.absolute()
@@ -61,6 +62,7 @@ def release(options: ReleaseOptions) -> int:
     variables = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA": version, "SLUICE_TAG": options.tag or "main"}
     if options.repository:
         variables["SLUICE_REPOSITORY"] = options.repository
+    build_jars()
     build_wheel(out / "python", variables, through_sdist=True)
     _run(sys.executable, "-m", "twine", "check", "--strict", *sorted(map(str, (out / "python").iterdir())))
     shutil.copy(plugin_jar(), out / JAR_NAME.replace(".jar", f"-{version}.jar"))

@@ -8,10 +8,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
+from scripts.java.build import PLUGIN_RELEASE, build_plugin
+from scripts.java.compiler import compile_java
 from sluice.demo.jars import BROKER_JARS
-from sluice.jvm.compiler import compile_java
 from sluice.jvm.java import find_java
-from sluice.jvm.plugin import CALLBACK_CLASS, JAVA_RELEASE, REPORTER_CLASS, build_plugin
+from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests
@@ -22,7 +23,7 @@ def plugin_classes(folder: Path) -> list[Path]:
     jar = build_plugin(BROKER_JARS.paths(), folder)
     classes = folder / "classes"
     classes.mkdir()
-    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes, JAVA_RELEASE)
+    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes, PLUGIN_RELEASE)
     return [jar, classes]
 
 

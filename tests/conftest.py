@@ -15,6 +15,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, is_hypothesis_test
 from hypothesis import settings as hypothesis_settings
 
+from scripts.java.build import build_jars
 from sluice.cli import options
 from sluice.configs.settings import Properties, load_settings
 from sluice.demo.broker import Broker
@@ -80,6 +81,13 @@ def _group(item: pytest.Item) -> str:
 def _turn(item: pytest.Item) -> int:
     group = _group(item)
     return LONGEST.index(group) if group in LONGEST else len(LONGEST) + ("/unit/" in group)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built_jars(request: pytest.FixtureRequest) -> None:
+    """Sluice's own jars of the sources that are there, as ./scripts/setup leaves them; unit tests need none."""
+    if any("unit" not in item.path.parts for item in request.session.items):
+        build_jars()
 
 
 @pytest.fixture(autouse=True)

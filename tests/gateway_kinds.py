@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from scripts.java.build import PROXY_RELEASE
+from scripts.java.compiler import compile_java
 from sluice import Mutation, Request, TopicPartition
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
-from sluice.jvm.compiler import compile_java
 from sluice.jvm.java import find_java
-from sluice.jvm.proxy import JAVA_RELEASE, proxy_class_path
+from sluice.jvm.proxy import proxy_class_path
 from sluice.state.contract.records import HEARTBEAT_API, StorageState
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -98,7 +99,7 @@ class JavaGateways:
         java, _ = find_java()
         jars = proxy_class_path()
         sources = [*sorted(_JAVA.rglob("*.java")), JAVA_SOURCES / "sluice" / "kafka" / "ManualTime.java"]
-        compile_java(sources, jars, folder, JAVA_RELEASE)
+        compile_java(sources, jars, folder, PROXY_RELEASE)
         command = [java, "-XX:+UseSerialGC", "-cp", os.pathsep.join(map(str, [*jars, folder]))]
         self._log = (folder / "gateways.log").open("w")
         self._process = subprocess.Popen(

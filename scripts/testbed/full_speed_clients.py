@@ -12,9 +12,9 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 from kafka.metrics.stats import Total
 
+from scripts.java.compiler import compile_java, java_compiler
 from sluice.demo.full_speed_client import RECORD_BYTES, Client, FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
-from sluice.jvm.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms

@@ -17,13 +17,13 @@ import msgspec
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
+from scripts.java.build import PLUGIN_RELEASE, build_plugin
+from scripts.java.compiler import JavaBuildError, compile_java
 from sluice.demo.jars import BROKER_JARS
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
-from sluice.jvm.compiler import compile_java
-from sluice.jvm.errors import PluginBuildError
-from sluice.jvm.plugin import JAR_NAME, JAVA_RELEASE, build_plugin
+from sluice.jvm.plugin import JAR_NAME
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage
 from sluice.state.decisions.charge_plan import plan_charges
@@ -948,8 +948,8 @@ def test_a_jar_that_these_sources_did_not_make_is_replaced(tmp_path: Path, comme
 def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
     source = tmp_path / "Wrong.java"
     source.write_text("class Wrong { int one = 1L; }")
-    with pytest.raises(PluginBuildError, match=r"Wrong\.java:1: error: incompatible types"):
-        compile_java([source], [], tmp_path, JAVA_RELEASE)
+    with pytest.raises(JavaBuildError, match=r"Wrong\.java:1: error: incompatible types"):
+        compile_java([source], [], tmp_path, PLUGIN_RELEASE)
 
 
 def test_records_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from scripts.testbed.distribution import build_wheel
 from scripts.testbed.processes import descendants
 from sluice.demo.job import wait_until
+from sluice.jvm import object_store, plugin, proxy
 from tests.installs import install, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
@@ -53,7 +55,9 @@ def test_a_wheel_runs_the_whole_system_for_a_gateway_of_another_install(
     demo: tuple[subprocess.Popen[bytes], Path], tmp_path: Path
 ) -> None:
     process, output = demo
-
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        jars = {Path(name).name for name in wheel.namelist() if name.endswith(".jar")}
+    assert jars == {plugin.JAR_NAME, proxy.JAR_NAME, object_store.JAR_NAME}
     wait_until(lambda: "first decision " in output.read_text() or process.poll() is not None, 400)
     said = output.read_text()
     assert "first decision " in said, said

@@ -11,9 +11,11 @@ from scripts.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS,
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
-from sluice.jvm.jars import SETUP, SPARK_JARS, JarSet, pyspark_jars
+from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import check_java_version, find_java, parse_java_version
-from sluice.jvm.object_store import S3_JARS
+from sluice.jvm.object_store import S3_JARS, object_store_jars
+from sluice.jvm.plugin import plugin_jar
+from sluice.jvm.proxy import proxy_class_path
 
 
 def _pins() -> dict[str, str]:
@@ -136,10 +138,17 @@ def jar_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JarSet:
     return JarSet("own", tmp_path / "versions.xml", tmp_path / "sums", "own.jars", added_to_pyspark=False)
 
 
-def test_errors_name_setup_for_the_jars_that_it_downloads() -> None:
-    script = (jars.REPOSITORY / "scripts" / "setup").read_text()
+@pytest.mark.parametrize(("is_checkout", "fix"), [(True, "run ./scripts/setup"), (False, "install a release")])
+def test_a_jar_of_sluices_own_that_was_not_built_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checkout: bool, fix: str
+) -> None:
+    """No compiler is called: a Java runtime is enough."""
+    monkeypatch.setattr(jars, "BUILT", tmp_path)
+    monkeypatch.setattr(jars, "in_checkout", lambda: is_checkout)
 
-    assert tuple(re.findall(r"python -m (sluice\.\S+)", script)) == SETUP
+    for needed in (plugin_jar, proxy_class_path, object_store_jars):
+        with pytest.raises(JarError, match=rf"\.jar is missing; {re.escape(fix)}"):
+            needed()
 
 
 def test_jars_that_are_right_already_are_not_downloaded_again(jar_set: JarSet) -> None:

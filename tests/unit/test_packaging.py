@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts.testbed.distribution import BESIDE, build_wheel
-from sluice.jvm.jars import REPOSITORY
+from sluice.jvm.jars import BUILT, REPOSITORY
 from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
@@ -62,8 +62,6 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/configs/jars.xml",
         "sluice/configs/ivysettings.xml",
         "sluice/configs/jars.sha256",
-        "sluice/configs/compiler-jars.xml",
-        "sluice/configs/compiler-jars.sha256",
         "sluice/configs/s3-jars.sha256",
         "sluice/demo/broker-jars.sha256",
         "sluice/jvm/src/sluice/spark/ObjectStoreFiles.java",
@@ -74,6 +72,8 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/insight/console/assets/console.js",
         "sluice/insight/console/templates/clients.html",
     } <= names
+    built = {f"sluice/jvm/built/{jar.name}" for jar in BUILT.glob("*.jar")}  # by ./scripts/setup, which needs Java
+    assert built == {name for name in names if name.endswith(".jar")}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"sluice"}
 

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from sluice.jvm.errors import PluginBuildError
-from sluice.jvm.plugin import build_plugin
+from scripts.java.build import build_plugin
+from scripts.java.compiler import JavaBuildError
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PluginBuildError, match="no-such-javac can't be run"):
+    with pytest.raises(JavaBuildError, match="no-such-javac can't be run"):
         build_plugin([], tmp_path / "plugin", compiler=lambda _: ["no-such-javac"])
 
 
 def test_a_java_home_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(PluginBuildError, match=r"no javac in JAVA_HOME \(.*\); install a whole JDK"):
+    with pytest.raises(JavaBuildError, match=r"no javac in JAVA_HOME \(.*\); install a whole JDK"):
         build_plugin([], tmp_path / "plugin")

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scripts.benchmarks.driver import BenchError
+from scripts.java.compiler import compile_java, java_compiler
 from scripts.testbed.jars import PEER_JARS
 from scripts.testbed.locked_python import locked_python
 from scripts.testbed.processes import compiler_cpu_s
-from sluice.jvm.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST, find_java
 from sluice.jvm.processes import Child, last_line
 
@@ -66,7 +66,7 @@ class Peer(AbstractContextManager["Peer"]):
 
 
 def compile_peer(folder: Path) -> Path:
-    """The folder with the compiled peer in Kafka Streams. Raises PluginBuildError, JarError and JavaError."""
+    """The folder with the compiled peer in Kafka Streams. Raises JavaBuildError, JarError and JavaError."""
     classes = folder / "kafka-streams-classes"
     classes.mkdir()
     compile_java([_SOURCE], PEER_JARS.paths(), classes, OLDEST, java_compiler)

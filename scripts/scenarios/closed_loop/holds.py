@@ -17,6 +17,7 @@ from typing import Any
 import confluent_kafka
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
+from scripts.java.compiler import compile_java, java_compiler
 from scripts.scenarios.closed_loop.situation import Holds, HoldsGateway
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.cli.kafka_gateway import KafkaGateway
@@ -24,7 +25,6 @@ from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster
 from sluice.demo.cluster import Cluster, create_topic
 from sluice.demo.jars import BROKER_JARS
-from sluice.jvm.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect

@@ -8,9 +8,9 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
+from scripts.java.compiler import build_jar, java_compiler
 from scripts.testbed.jars import JAVA_CLIENT_JARS, PEER_JARS
 from scripts.testbed.locked_python import locked_python
-from sluice.jvm.compiler import build_jar, java_compiler
 from sluice.jvm.jars import REPOSITORY, jars_home
 from sluice.jvm.java import find_java
 

@@ -15,11 +15,11 @@ import typer
 
 from scripts.benchmarks.report import table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
+from scripts.java.compiler import compile_java, javac
 from scripts.scenarios.peers.job import EXEMPT_CLIENT_ID
 from scripts.testbed.jars import KAFKA_RELEASE_JARS, KAFKA_TEST_JARS, OLD_BROKER_JARS
 from sluice.demo.jars import BROKER_JARS
 from sluice.demo.work_folder import work_folder
-from sluice.jvm.compiler import compile_java, javac
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import OLDEST, find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS, plugin_jar
@@ -186,7 +186,7 @@ def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[st
 
     `test` is a regular expression of the end of tests' names.
 
-    Raises KafkaTestsError (nothing was run), JarError, JavaError and PluginBuildError.
+    Raises KafkaTestsError (nothing was run), JarError, JavaError and JavaBuildError.
     """
     java, _ = find_java()
     classes = [each for each in classes if side is not Side.JOB or each not in _NOT_SLUICE]

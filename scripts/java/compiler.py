@@ -1,4 +1,4 @@
-"""Jars of Java code that is installed with Sluice as sources, compiled on this machine."""
+"""Java sources to jars: with the JDK's compiler, or, where there is only a JRE, with one that runs on any Java."""
 
 import hashlib
 import os
@@ -9,26 +9,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sluice.jvm.errors import PluginBuildError
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
+from sluice.state.errors import SluiceError
 
 _MANIFEST = b"Manifest-Version: 1.0\r\n\r\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every file in the jar, so that the same classes make the same jar
 
-COMPILER_JARS = JarSet.named("compiler", "sluice.jvm.plugin")
+COMPILER_JARS = JarSet.named("compiler", "scripts.java.build", folder=Path(__file__).resolve().parent)
+
+
+class JavaBuildError(SluiceError):
+    """Java code of the project can't be compiled."""
+
 
 Compiler = Callable[[int], Sequence[str]]
 """Gives the command of a Java compiler for a release of Java, with the options that say what it warns of."""
 
 
 def javac(release: int) -> Sequence[str]:
-    """The compiler of the JDK that JAVA_HOME names, else of that on PATH. Raises PluginBuildError if there is none."""
+    """The compiler of the JDK that JAVA_HOME names, else of that on PATH. Raises JavaBuildError if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("javac", path=str(Path(home) / "bin") if home else None)
     if found is None:
         where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
-        raise PluginBuildError(f"no javac {where}; install a whole JDK")
+        raise JavaBuildError(f"no javac {where}; install a whole JDK")
     return (found, "--release", str(release), "-proc:none", "-Xlint:all,-path,-options", "-Werror")
 
 
@@ -36,7 +41,7 @@ def java_compiler(release: int) -> Sequence[str]:
     """The command of the JDK's compiler; where there is none, one that runs on any Java."""
     try:
         return javac(release)
-    except PluginBuildError:
+    except JavaBuildError:
         java, _ = find_java()
         (jar,) = COMPILER_JARS.paths()
         return (java, "-jar", str(jar), "-source", str(release), "-target", str(release), "-nowarn")
@@ -47,7 +52,7 @@ def build_jar(jar: Path, sources: Sequence[Path], class_path: Sequence[Path], re
 
     The folders' other files are put into it as they are.
 
-    Raises PluginBuildError with the compiler's first error.
+    Raises JavaBuildError with the compiler's first error.
     """
     wanted = _fingerprint(sources, class_path, release)
     if jar.is_file() and zipfile.is_zipfile(jar) and _made_of(jar) == wanted:
@@ -70,16 +75,16 @@ def build_jar(jar: Path, sources: Sequence[Path], class_path: Sequence[Path], re
 def compile_java(
     sources: Sequence[Path], class_path: Sequence[Path], out: Path, release: int, compiler: Compiler = javac
 ) -> None:
-    """Compile Java sources into the folder `out`. Raises PluginBuildError."""
+    """Compile Java sources into the folder `out`. Raises JavaBuildError."""
     command = [*compiler(release), "-d", str(out), "-cp", os.pathsep.join(map(str, class_path)), *map(str, sources)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise PluginBuildError(f"{command[0]} can't be run ({error}); install a whole JDK") from error
+        raise JavaBuildError(f"{command[0]} can't be run ({error}); install a whole JDK") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).splitlines() or ["it printed nothing"]
         problem = next((line for line in lines if ": error:" in line or ": warning:" in line), lines[0])
-        raise PluginBuildError(f"the Java code can't be compiled: {problem}")
+        raise JavaBuildError(f"the Java code can't be compiled: {problem}")
 
 
 def _files(sources: Sequence[Path]) -> list[tuple[str, Path]]:
