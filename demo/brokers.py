@@ -10,10 +10,10 @@ from threading import Event
 from kafka import KafkaAdminClient
 from rich.console import Console
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from sluice.demo.cluster import Cluster, create_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
+from sluice.demo.gateways import proxies_of
 from sluice.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
 from sluice.demo.screen import running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
@@ -57,7 +57,7 @@ def run_with_brokers(
         web = stack.enter_context(running_job(console, job, stop, named, web_console=web_console))
         _make_topic(cluster, size)
         with waiting(console, lambda: "for the proxies: their jars are downloaded once"):
-            gateways = [stack.enter_context(each) for each in _gateways(folder, job, proxies)]
+            gateways = [stack.enter_context(each) for each in proxies_of(folder, job.settings, proxies)]
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
             wait_for_gateways(job.settings, proxies or size)
         heartbeats = stack.enter_context(closing(Heartbeats(job.settings)))
@@ -91,13 +91,6 @@ def run_with_brokers(
             job.stop()
         print(*summary_lines(uses.now()), sep="\n", flush=True)
         return 0
-
-
-def _gateways(folder: Path, job: SluiceJob, count: int) -> Iterator[KafkaGateway]:
-    """So many proxies in front of the job's brokers, to be started."""
-    for number in range(1, count + 1):
-        properties = {"sluice.gateway.name": f"proxy-{number}", "sluice.expected.gateways": count}
-        yield KafkaGateway(folder / f"proxy-{number}", job.settings, properties=properties)
 
 
 def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:

@@ -4,8 +4,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
@@ -28,6 +30,13 @@ def gateway_options(settings: Settings, **more: Any) -> GatewayOptions:
         quota=settings.quota,
         **more,
     )
+
+
+def proxies_of(folder: Path, settings: Settings, count: int) -> Iterator[KafkaGateway]:
+    """So many proxies in front of the brokers of a job with these settings, to be started."""
+    for name in [f"proxy-{number}" for number in range(1, count + 1)]:
+        properties = {"sluice.gateway.name": name, "sluice.expected.gateways": count}
+        yield KafkaGateway(folder / name, settings, properties=properties)
 
 
 class GreedyClient(NamedTuple):

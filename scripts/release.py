@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from scripts.command import run_command
 from scripts.java.build import build_jars
 from scripts.testbed.distribution import build_wheel
 from scripts.testbed.helm import CHART, helm
+from scripts.testbed.processes import output_of
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS, JarSet
 from sluice.jvm.object_store import S3_JARS
@@ -159,11 +159,7 @@ def checksum_lines(folder: Path) -> Iterator[str]:
 
 def _run(*command: str) -> str:
     """Standard output of a command. Raises ReleaseError with its last line."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
-    if done.returncode:
-        lines = (done.stdout + done.stderr).strip().splitlines() or ["it printed nothing"]
-        raise ReleaseError(f"{' '.join(command[:4])} fails: {lines[-1]}")
-    return done.stdout
+    return output_of(command, ReleaseError, f"{' '.join(command[:4])} fails: {{}}", cwd=REPOSITORY)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from scripts.testbed.processes import output_of
 from sluice.jvm.jars import REPOSITORY
 from sluice.state.errors import SluiceError
 
@@ -34,16 +34,7 @@ def build_wheel(out: Path, variables: Mapping[str, str] | None = None, *, throug
         kind = () if through_sdist else ("--wheel",)
         command = [sys.executable, "-m", "build", *kind, "--no-isolation", "--outdir", str(out), str(source)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_BUILD_S,
-            cwd=folder,
-            env=environment | dict(variables or {}),
-        )
-    if done.returncode:
-        raise BuildError(f"the wheel can't be built: {(done.stdout + done.stderr).strip().splitlines()[-1]}")
+        options = {"timeout": _BUILD_S, "cwd": folder, "env": environment | dict(variables or {})}
+        output_of(command, BuildError, "the wheel can't be built: {}", **options)
     (wheel,) = out.glob("*.whl")
     return wheel

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zipfile import ZipFile
 
+from scripts.testbed.processes import output_of
 from sluice.jvm.jars import home_lock, jars_home
 from sluice.state.errors import SluiceError
 
@@ -66,8 +66,5 @@ def _go(folder: Path, *arguments: str) -> str:
     go = shutil.which("go")
     if go is None:
         raise GoError("the tests of Go modules need Go, which isn't installed; install it, or name other suites")
-    done = subprocess.run([go, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise GoError(f"go {' '.join(arguments[:2])}: {lines[-1]}; check the network and Go's version, then try again")
-    return done.stdout
+    problem = f"go {' '.join(arguments[:2])}: {{}}; check the network and Go's version, then try again"
+    return output_of([go, *arguments], GoError, problem, cwd=folder)

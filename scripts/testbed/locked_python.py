@@ -1,12 +1,12 @@
 """Pythons with packages that Sluice's own can't have, such as those that need older versions of its libraries."""
 
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 
 from filelock import FileLock
 
+from scripts.testbed.processes import output_of
 from sluice.jvm.jars import jars_home
 from sluice.state.errors import SluiceError
 
@@ -26,14 +26,9 @@ def locked_python(name: str, lock: Path) -> Path:
     home.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(home.parent / f"{name}-lock"):  # of two processes the second one waits, and then finds all done
         if not stamp.is_file() or stamp.read_text() != wanted:
-            _install(lock, sys.executable, "-m", "venv", "--clear", str(home))
-            _install(lock, str(python), "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", str(lock))
+            problem = f"{lock.name} can't be installed: {{}}; check the network, then try again"
+            install = (python, "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", lock)
+            for command in ((sys.executable, "-m", "venv", "--clear", home), install):
+                output_of(command, LockedPythonError, problem)
             stamp.write_text(wanted)
     return python
-
-
-def _install(lock: Path, *command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise LockedPythonError(f"{lock.name} can't be installed: {lines[-1]}; check the network, then try again")

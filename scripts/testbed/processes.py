@@ -1,10 +1,28 @@
-"""A look at the processes below one of ours: what they are, and what they take."""
+"""Processes: the output of a command, and those below one of ours, what they are and what they take."""
 
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from sluice.state.errors import SluiceError
+
+
+def output_of(command: Sequence[str | Path], error: type[SluiceError], problem: str, **options: Any) -> str:
+    """Standard output of a command. Raises `error` if it fails: the problem, and the last line of the command.
+
+    `options` are those of `subprocess.run`. A `{}` in the problem stands for the line.
+    """
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, check=False, **options
+    )
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["it printed nothing"]
+        raise error(problem.replace("{}", lines[-1]))
+    return done.stdout
 
 
 def descendants(pid: int) -> dict[int, str]:

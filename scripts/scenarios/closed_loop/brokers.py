@@ -25,6 +25,7 @@ from sluice.demo.broker import Broker
 from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
 from sluice.demo.cluster import Cluster, create_topic
 from sluice.demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice.demo.gateways import proxies_of
 from sluice.demo.job import Json, Sections, wait_until
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
@@ -159,16 +160,7 @@ def proxied_brokers(
         cluster = stack.enter_context(Cluster(folder / "brokers", size))
         rig = stack.enter_context(Rig(folder, cluster.bootstrap_servers, sections, quotas))
         rig.start()
-        started = [
-            stack.enter_context(
-                KafkaGateway(
-                    folder / name,
-                    rig.settings,
-                    properties={"sluice.gateway.name": name, "sluice.expected.gateways": proxies},
-                )
-            )
-            for name in [f"proxy-{number}" for number in range(1, proxies + 1)]
-        ]
+        started = [stack.enter_context(proxy) for proxy in proxies_of(folder, rig.settings, proxies)]
         wait_for_gateways(rig.settings, proxies)
         yield cluster, rig, started
 
