@@ -136,6 +136,9 @@ _TRANSACTIONAL = {"librdkafka": (0,), "kafka-python": (2, 2), "java": (0,)}
 _SENDS_UNACKNOWLEDGED = {"librdkafka": (0,), "kafka-python": (3, 0), "java": (0,)}
 """kafka-python 2 takes records of acks=0 for delivered, and sends none."""
 
+_LOGS_IN_BY_SCRAM = _ALL | {"librdkafka": (2, 6, 1)}
+"""Brokers 4 refuse the nonce of older ones (confluentinc/librdkafka#4895)."""
+
 _OLD = {"librdkafka": (0,), "kafka-python": (0,)}
 
 
@@ -159,7 +162,8 @@ FEATURES: Mapping[str, Feature] = {
     "group protocol consumer": Feature({"librdkafka": (2, 6), "java": (4, 0)}, {"consumer.group.protocol": "consumer"}),
     "share group": Feature({"java": _SHARE_GROUPS_SINCE}, java_class="JavaShareClient"),
     **{f"as for {each}": Feature(_OLD, _as_for(each), is_old=True) for each in ("0.10.2", "0.11.0", "1.0.0")},
-    **{each: Feature(_ALL, mechanism=each) for each in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")},
+    "PLAIN": Feature(_ALL, mechanism="PLAIN"),
+    **{each: Feature(_LOGS_IN_BY_SCRAM, mechanism=each) for each in ("SCRAM-SHA-256", "SCRAM-SHA-512")},
     "OAUTHBEARER": Feature({"librdkafka": (0,), "java": (0,)}, mechanism="OAUTHBEARER"),
     "PLAIN as for 0.10.2": Feature(_OLD, _as_for("0.10.2"), "PLAIN", is_old=True),
 }
