@@ -38,7 +38,7 @@ CLASSES: Mapping[str, str] = {
 """Kafka's test classes that start brokers and set quotas, and their packages.
 
 Its other classes with quota in their names test classes of Kafka alone, or a callback of their own, which takes the
-place of the plugin; ReplicationQuotasTest of 4.3 fails with the plugin, see docs/decisions/0030.
+place of the plugin; ReplicationQuotasTest of 4.3 fails with a callback that does nothing, too.
 """
 
 _NOT_SLUICE = ("DynamicConnectionQuotaTest",)

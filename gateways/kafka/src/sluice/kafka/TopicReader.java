@@ -85,7 +85,7 @@ final class TopicReader {
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
         this.adminClient = new HashMap<>(this.client);
         this.adminClient.keySet().retainAll(AdminClientConfig.configNames());
-        // While no broker answers, an admin client of 4.4 bootstraps again, and logs it, a hundred times a second.
+        // While no broker answers, an admin client of 4.3 or 4.4 bootstraps again, and logs it, hundreds of times a second.
         this.adminClient.putIfAbsent("metadata.recovery.strategy", "none");
         this.handler = handler;
         this.thread = new LastingThread("sluice-reader-" + topic, this::round, () -> {});
