@@ -5,80 +5,32 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError, ThrottlingQuotaExceededError
+from kafka.errors import KafkaError
 
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.demo.broker import Broker
-from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms
-from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.limits import STORAGE_KEY, state_value
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
-from tests.kafka_bound import BURST_S, LARGEST_REQUEST, came, check_bound, check_held
+from tests.kafka_bound import BURST_S, check_bound
 from tests.waiting import eventually
 
 _VALUE = bytes(50_000)
 
 FETCH_BYTES = 100_000
 """Size of what `consume` asks for in one request."""
-
-MEMBERS = tuple(f"member-{number}" for number in range(10))
-
-TENANT_LIMIT = 5_000_000.0
-"""Bytes per second of MEMBERS: requests of librdkafka have up to a million."""
-
-TENANTS = [
-    QuotaEntry(QuotaEntity(tenant="shop", client_id="member-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="shop"), QuotaKind.PRODUCER_BYTE_RATE, TENANT_LIMIT),
-    QuotaEntry(QuotaEntity(tenant="makers", client_id="makers-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="makers"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
-]
-"""A tenant of MEMBERS, and one of client-ids `makers-*` with a mutation per second, and eleven at once."""
-
-
-def check_that_members_share(servers: str) -> None:
-    """MEMBERS at full speed get their tenant's limit together, none less than half of an equal part, and no error."""
-    began_ms = now_ms()
-    clients = [FullSpeedClient(name, Role.PRODUCE, servers, "orders") for name in MEMBERS]
-    check_held(clients, TENANT_LIMIT, began_ms, len(MEMBERS) * LARGEST_REQUEST)
-    for client in clients:
-        client.stop()
-    found = [came(client.samples) for client in clients]
-    assert min(found) > 0.5 * sum(found) / len(MEMBERS)
-    assert [client.errors for client in clients] == [[] for _ in MEMBERS]
-
-
-def check_that_makers_share(servers: str) -> None:
-    """One uses up the burst and more, and topics of another are refused, from a broker's next look at its meters."""
-    wide = {"num_partitions": 31, "replication_factor": 1}  # 20 s of the limit beyond the burst
-    with closing(KafkaAdminClient(bootstrap_servers=servers, client_id="makers-1")) as admin:
-        admin.create_topics({"wide-of-makers": wide})
-    narrow = {"num_partitions": 1, "replication_factor": 1}
-    numbers = count()
-
-    def is_refused() -> bool:
-        try:
-            admin.create_topics({f"one-more-of-makers-{next(numbers)}": narrow})
-        except ThrottlingQuotaExceededError:
-            return True
-        return False
-
-    with closing(KafkaAdminClient(bootstrap_servers=servers, client_id="makers-2")) as admin:
-        eventually(is_refused)
-    assert next(numbers) < 10, "those of a tenth of a second alone may pass"
-
 
 Login = Mapping[str, Any]
 """Options of a kafka-python client with which it logs in."""
@@ -123,6 +75,14 @@ class PluginBroker:
     def publish_limits(self, entries: Sequence[QuotaEntry], version: int = 1) -> None:
         publish_limits(self.servers, entries, version, self._login)
 
+    def tell(self, state: StorageState) -> None:
+        """Publish what the job would say of the brokers' disks."""
+        tell_storage(self.servers, state, **self._login)
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events that were published."""
+        return published(self.servers)
+
     def alter_kafka_quota(self, client_id: str, key: str, value: float) -> None:
         """Set a quota as `kafka-configs --alter` does."""
         with closing(AlteringAdmin(bootstrap_servers=self.servers, **self._login)) as admin:
@@ -141,6 +101,12 @@ class PluginBroker:
         with Jvm() as jvm:
             (value,) = beans(jvm, self.broker.jmx_port).read("sluice:type=gateway,*", name).values()
             return value
+
+
+def tell_storage(servers: str, state: StorageState, **login: Any) -> None:
+    """Publish to the limits topic what the job would say of the brokers' disks."""
+    with closing(KafkaProducer(bootstrap_servers=servers, **login)) as producer:
+        producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(60)
 
 
 def produce(servers: str, client_id: str, seconds: float, most: int = 10**9, **login: Any) -> int:

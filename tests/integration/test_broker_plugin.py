@@ -26,21 +26,17 @@ from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
-from sluice.state.quotas.limits import STORAGE_KEY, state_value
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.background_loop import BackgroundLoop
 from tests.broker_plugin import SECRET, plugin_properties
+from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, waits
 from tests.integration.plugin_broker import (
-    MEMBERS,
-    TENANTS,
     PluginBroker,
-    check_that_makers_share,
-    check_that_members_share,
     check_throttled,
     consume,
     produce,
@@ -64,9 +60,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id=f"{SECRET}-job"), QuotaKind.PRODUCER_BYTE_RATE, 1.0),
     *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRETENDERS),
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
-    *TENANTS,
-    QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
+    *FRONT_LIMITS,
 ]
 
 OLD_LOG = """
@@ -107,6 +101,31 @@ def test_greedy_clients_are_held_and_events_sum_up_to_what_kafka_charged(plugin:
     held = [event for event in published(plugin.servers) if event.get("throttled_by")]
     assert {event["api"] for event in held} == {"Produce", "Fetch"}
     assert all(event["throttled_by"][0]["entity"] == {"client_id": "greedy"} for event in held)
+
+
+@pytest.fixture(scope="module")
+def front(plugin: PluginBroker) -> Front:
+    return plugin
+
+
+class TestBroker(FrontCases):
+    """The cases that a proxy passes, too."""
+
+    def test_the_log_and_events_say_why_producers_were_held(self, plugin: PluginBroker) -> None:
+        log = plugin.log.read_text()
+        assert "budgets are used up: [hoarders]" in log
+        assert "budgets are used up: []" in log
+        assert "so producers are held: broker 9: /data" in log
+        assert "producers are held no more" in log
+        assert any(wait["quota"] == "disk_guard" and wait["ms"] > 5_000 for wait in waits(plugin))
+
+    def test_a_disk_that_is_low_holds_no_client_of_sluice(self, plugin: PluginBroker) -> None:
+        plugin.tell(StorageState(now_ms(), low_disk="broker 8: /data has 5 of 100 bytes free"))
+        eventually(lambda: "so producers are held: broker 8" in plugin.log.read_text())
+        produced = produce(plugin.servers, f"{SECRET}-job", 60, most=1_000_000)
+        plugin.tell(StorageState(now_ms()))
+
+        assert produced == 1_000_000
 
 
 def test_a_gateway_says_once_a_second_that_it_is_alive(plugin: PluginBroker) -> None:
@@ -184,52 +203,6 @@ def test_each_kafka_says_its_load_combined_and_separate(
     assert known >= {"broker_id", "bytes_in_per_s", "bytes_out_per_s", "network_idle", "log_dirs"}
     assert ("queue_used" in known) == (controllers == 1)
     assert ("handler_idle" in known) == (controllers == 1 or jars is not OLD_BROKER_JARS)
-
-
-def test_producers_are_held_while_a_disk_of_any_broker_is_low_and_nobody_else(plugin: PluginBroker) -> None:
-    produce(plugin.servers, "unlimited", 60, most=1_000_000)
-    heartbeat = {"instance": "broker-9", "request_id": "r", "timestamp_ms": now_ms()}
-
-    def tell(low_disk: str | None) -> None:
-        with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer:
-            record = json.dumps({"heartbeat": heartbeat | {"low_disk": low_disk}}).encode()
-            producer.send("quota-sums", record, partition=0).get(60)
-
-    tell("broker 9: /data has 5 of 100 bytes free")
-    eventually(lambda: "so producers are held: broker 9: /data" in plugin.log.read_text())
-    held = produce(plugin.servers, "unlimited", 5)
-    assert held <= 100_000, "one request goes through before the connection is muted"
-    assert consume(plugin.servers, "reader", 60, most=1_000_000) >= 1_000_000
-    produce(plugin.servers, f"{SECRET}-job", 60, most=1_000_000)
-
-    tell(None)
-    eventually(lambda: "producers are held no more" in plugin.log.read_text())
-    assert produce(plugin.servers, "unlimited", 60, most=1_000_000) == 1_000_000
-    waits = [wait for event in published(plugin.servers) for wait in event.get("throttled_by") or ()]
-    assert any(wait["quota"] == "disk_guard" and wait["ms"] > 5_000 for wait in waits)
-
-
-def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_and_nobody_else(
-    plugin: PluginBroker,
-) -> None:
-    def tell(is_held: bool) -> None:
-        state = StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)])
-        with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer:
-            producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(60)
-
-    tell(is_held=True)
-    eventually(lambda: "budgets are used up: [hoarders]" in plugin.log.read_text())
-    assert produce(plugin.servers, "hoarder-1", 5) <= 100_000, "one request goes through before the mute"
-    assert produce(plugin.servers, "unlimited", 60, most=1_000_000) == 1_000_000
-    assert consume(plugin.servers, "hoarder-2", 60, most=1_000_000) >= 1_000_000
-
-    tell(is_held=False)
-    eventually(lambda: "budgets are used up: []" in plugin.log.read_text())
-    assert produce(plugin.servers, "hoarder-3", 60, most=1_000_000) == 1_000_000
-    waits = [wait for event in published(plugin.servers) for wait in event.get("throttled_by") or ()]
-    held = [wait for wait in waits if wait["quota"] == "stored_bytes"]
-    assert held
-    assert {wait["entity"]["tenant"] for wait in held} == {"hoarders"}
 
 
 @pytest.mark.long
@@ -315,18 +288,6 @@ def test_mutations_beyond_the_limit_are_refused_with_error_89(plugin: PluginBrok
 
     eventually(lambda: mutations() > 0)
     assert mutations() == 12
-
-
-def test_members_of_a_tenant_are_held_together_and_share_its_limit(plugin: PluginBroker) -> None:
-    check_that_members_share(plugin.servers)
-
-    events = [event for event in published(plugin.servers) if event.get("client_id", "") in MEMBERS]
-    assert {event["client_id"] for event in events} == set(MEMBERS), "the job knows the tenant by these"
-    assert {wait["entity"].get("tenant") for event in events for wait in event["throttled_by"]} == {"shop"}
-
-
-def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(plugin: PluginBroker) -> None:
-    check_that_makers_share(plugin.servers)
 
 
 def test_a_limit_that_was_1_by_mistake_holds_nobody_10_s_after_it_was_taken_back(plugin: PluginBroker) -> None:

@@ -42,22 +42,16 @@ from sluice.jvm.processes import Child
 from sluice.jvm.proxy import proxy_class_path
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
-from sluice.state.quotas.limits import STORAGE_KEY, state_value
+from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.storage_budget import LogDirs
 from sluice.streaming.enforce.storage import read_log_dirs
 from tests.commands import SLUICE
-from tests.integration.plugin_broker import (
-    TENANTS,
-    check_that_makers_share,
-    check_that_members_share,
-    produce,
-    published,
-)
+from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases
+from tests.integration.plugin_broker import produce, published, tell_storage
 from tests.kafka_bound import BURST_S, LARGEST_REQUEST, came, check_bound, check_held
 from tests.waiting import eventually
 
@@ -95,9 +89,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="summed"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="clumsy"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
-    *TENANTS,
-    QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
+    *FRONT_LIMITS,
     *(QuotaEntry(QuotaEntity(tenant=name, client_id=f"{name}-*"), Membership.MEMBER, 1.0) for name in PROXY_TENANTS),
     QuotaEntry(QuotaEntity(tenant="stormy"), QuotaKind.CONNECTION_RATE, RATE),
     QuotaEntry(QuotaEntity(tenant="crowded"), QuotaKind.CONNECTION_COUNT, 3),
@@ -118,8 +110,11 @@ class Proxied:
 
     def tell(self, state: StorageState) -> None:
         """Publish what the job would say of the brokers' disks."""
-        with closing(KafkaProducer(bootstrap_servers=self.broker.bootstrap_servers)) as producer:
-            producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(60)
+        tell_storage(self.broker.bootstrap_servers, state)
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events that were published."""
+        return published(self.broker.bootstrap_servers)
 
     def metrics(self) -> dict[str, float]:
         """The proxy's own metrics, without their labels."""
@@ -149,12 +144,13 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
             yield found
 
 
-def test_members_of_a_tenant_are_held_together_and_share_its_limit(proxied: Proxied) -> None:
-    check_that_members_share(proxied.servers)
+@pytest.fixture(scope="module")
+def front(proxied: Proxied) -> Front:
+    return proxied
 
 
-def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(proxied: Proxied) -> None:
-    check_that_makers_share(proxied.servers)
+class TestProxy(FrontCases):
+    """The cases that a broker with the plugin passes, too."""
 
 
 @pytest.mark.parametrize(
@@ -190,35 +186,18 @@ def test_a_proxy_says_how_many_bytes_its_clients_move(proxied: Proxied) -> None:
     assert produce(proxied.servers, "unlimited", 60, most=1_000_000) == 1_000_000
 
     def rates_in() -> list[float]:
-        beats = [each for each in published(proxied.broker.bootstrap_servers) if each["api"] == "GatewayHeartbeat"]
+        beats = [each for each in proxied.events() if each["api"] == "GatewayHeartbeat"]
         return [each["heartbeat"]["load"]["bytes_in_per_s"] for each in beats]
 
     eventually(lambda: max(rates_in()) > 100_000)
 
 
-def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_by_a_proxy(proxied: Proxied) -> None:
-    def tell(is_held: bool) -> None:
-        proxied.tell(StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)]))
-
-    tell(is_held=True)
-    eventually(lambda: produce(proxied.servers, "hoarder-1", 3) <= 100_000)
-    assert produce(proxied.servers, "unlimited", 60, most=1_000_000) == 1_000_000
-    tell(is_held=False)
-    eventually(lambda: produce(proxied.servers, "hoarder-2", 3, most=1_000_000) == 1_000_000)
-
-
-def test_all_producers_are_held_by_a_proxy_while_a_broker_says_that_its_disk_is_low(proxied: Proxied) -> None:
-    """A broker without the plugin, which is asked."""
+def test_a_broker_without_the_plugin_is_asked_if_its_disk_is_low(proxied: Proxied) -> None:
     log_dirs = LogDirs(remembered_ms=60_000)
     log_dirs.take(read_log_dirs({"bootstrap.servers": proxied.broker.bootstrap_servers}), 0)
-    low = log_dirs.low(DiskFloor(free_percent=100))
 
-    assert low is not None
+    assert log_dirs.low(DiskFloor(free_percent=100)) is not None
     assert log_dirs.low(DiskFloor(free_bytes=1)) is None
-    proxied.tell(StorageState(now_ms(), low_disk=low))
-    eventually(lambda: produce(proxied.servers, "unlimited", 3) <= 100_000)
-    proxied.tell(StorageState(now_ms()))
-    eventually(lambda: produce(proxied.servers, "unlimited", 3, most=1_000_000) == 1_000_000)
 
 
 def test_what_a_partition_is_charged_is_published_without_a_client(proxied: Proxied) -> None:
@@ -227,7 +206,7 @@ def test_what_a_partition_is_charged_is_published_without_a_client(proxied: Prox
         producer.send("narrow", bytes(50_000), partition=0).get(60)
 
     def events() -> list[dict[str, Any]]:
-        return [each for each in published(proxied.broker.bootstrap_servers) if each.get("topic_partitions")]
+        return [each for each in proxied.events() if each.get("topic_partitions")]
 
     eventually(lambda: bool(events()))
     assert all(each["topic_partitions"][0]["topic"] == "narrow" and each["bytes"] == 0 for each in events())
@@ -237,7 +216,7 @@ def test_what_a_partition_is_charged_is_published_without_a_client(proxied: Prox
 def bytes_of(proxied: Proxied, client_id: str) -> int:
     """Bytes of a client-id in the events that were published; the job accepts each of them."""
     sums: Counter[str] = Counter()
-    for event in published(proxied.broker.bootstrap_servers):
+    for event in proxied.events():
         sums[event.get("client_id", "")] += event.get("bytes", 0)
     return sums[client_id]
 
@@ -394,7 +373,7 @@ def connect(servers: str, address: str = "127.0.0.1") -> socket.socket:
 
 def refusals(proxied: Proxied, quota: str, entity: dict[str, str]) -> list[dict[str, Any]]:
     """The events of what a limit has refused; the job accepts each, and charges nothing."""
-    refused = [each for each in published(proxied.broker.bootstrap_servers) if each["api"] == "Refused"]
+    refused = [each for each in proxied.events() if each["api"] == "Refused"]
     return [each for each in refused if limit_of(each) == (quota, *entity.items())]
 
 
@@ -675,7 +654,7 @@ def test_topics_that_the_broker_refuses_are_charged_to_nobody(proxied: Proxied) 
 
 def _mutations_of(proxied: Proxied, client_id: str) -> list[int]:
     """The mutations of each event of a client that a proxy has published."""
-    events = published(proxied.broker.bootstrap_servers)
+    events = proxied.events()
     return [each["mutations_charged"] for each in events if each.get("client_id") == client_id]
 
 

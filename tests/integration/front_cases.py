@@ -1,0 +1,118 @@
+"""Cases that a real broker with the plugin and a real proxy pass alike: the modules that start them run these."""
+
+from contextlib import closing
+from itertools import count
+from typing import Any, Protocol
+
+from kafka import KafkaAdminClient
+from kafka.errors import ThrottlingQuotaExceededError
+
+from sluice.demo.full_speed_client import FullSpeedClient, Role
+from sluice.kafka_io.clock import now_ms
+from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from tests.integration.plugin_broker import consume, produce
+from tests.kafka_bound import LARGEST_REQUEST, came, check_held
+from tests.waiting import eventually
+
+MEMBERS = tuple(f"member-{number}" for number in range(10))
+
+TENANT_LIMIT = 5_000_000.0
+"""Bytes per second of MEMBERS: requests of librdkafka have up to a million."""
+
+FRONT_LIMITS = [
+    QuotaEntry(QuotaEntity(tenant="shop", client_id="member-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="shop"), QuotaKind.PRODUCER_BYTE_RATE, TENANT_LIMIT),
+    QuotaEntry(QuotaEntity(tenant="makers", client_id="makers-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="makers"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
+    QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
+]
+"""Tenants: one of MEMBERS, one with a mutation per second, and eleven at once, and one with a storage budget."""
+
+
+class Front(Protocol):
+    """A broker with the plugin, or a proxy, that has read FRONT_LIMITS; no job runs."""
+
+    @property
+    def servers(self) -> str:
+        """Where clients connect."""
+
+    def tell(self, state: StorageState) -> None:
+        """Publish what the job would say of the brokers' disks."""
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events that were published."""
+
+
+class FrontCases:
+    """A module that has a fixture `front` runs them as methods of a class of its own."""
+
+    def test_members_of_a_tenant_are_held_together_and_share_its_limit(self, front: Front) -> None:
+        """At full speed, none less than half of an equal part, and no error."""
+        began_ms = now_ms()
+        clients = [FullSpeedClient(name, Role.PRODUCE, front.servers, "orders") for name in MEMBERS]
+        check_held(clients, TENANT_LIMIT, began_ms, len(MEMBERS) * LARGEST_REQUEST)
+        for client in clients:
+            client.stop()
+        found = [came(client.samples) for client in clients]
+
+        assert min(found) > 0.5 * sum(found) / len(MEMBERS)
+        assert [client.errors for client in clients] == [[] for _ in MEMBERS]
+        events = [event for event in front.events() if event.get("client_id", "") in MEMBERS]
+        assert {event["client_id"] for event in events} == set(MEMBERS), "the job knows the tenant by these"
+        assert {wait["entity"].get("tenant") for event in events for wait in event["throttled_by"]} == {"shop"}
+
+    def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(self, front: Front) -> None:
+        """From a broker's next look at its meters."""
+        wide = {"num_partitions": 31, "replication_factor": 1}  # 20 s of the limit beyond the burst
+        with closing(KafkaAdminClient(bootstrap_servers=front.servers, client_id="makers-1")) as admin:
+            admin.create_topics({"wide-of-makers": wide})
+        narrow = {"num_partitions": 1, "replication_factor": 1}
+        numbers = count()
+
+        def is_refused() -> bool:
+            try:
+                admin.create_topics({f"one-more-of-makers-{next(numbers)}": narrow})
+            except ThrottlingQuotaExceededError:
+                return True
+            return False
+
+        with closing(KafkaAdminClient(bootstrap_servers=front.servers, client_id="makers-2")) as admin:
+            eventually(is_refused)
+        assert next(numbers) < 10, "those of a tenth of a second alone may pass"
+
+    def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_and_nobody_else(
+        self, front: Front
+    ) -> None:
+        def tell(is_held: bool) -> None:
+            front.tell(StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)]))
+
+        tell(is_held=True)
+        eventually(lambda: is_producer_held(front, "hoarder-1"))
+        assert produce(front.servers, "unlimited", 60, most=1_000_000) == 1_000_000
+        assert consume(front.servers, "hoarder-2", 60, most=1_000_000) >= 1_000_000
+        tell(is_held=False)
+        eventually(lambda: produce(front.servers, "hoarder-3", 3, most=1_000_000) == 1_000_000)
+
+        held = [wait for wait in waits(front) if wait["quota"] == "stored_bytes"]
+        assert {wait["entity"]["tenant"] for wait in held} == {"hoarders"}
+
+    def test_all_producers_are_held_while_a_disk_of_any_broker_is_low_and_no_consumer(self, front: Front) -> None:
+        front.tell(StorageState(now_ms(), low_disk="broker 9: /data has 5 of 100 bytes free"))
+        eventually(lambda: is_producer_held(front, "unlimited"))
+        assert consume(front.servers, "unlimited", 60, most=1_000_000) >= 1_000_000
+        front.tell(StorageState(now_ms()))
+        eventually(lambda: produce(front.servers, "unlimited", 3, most=1_000_000) == 1_000_000)
+
+
+def is_producer_held(front: Front, client_id: str) -> bool:
+    """One request goes through before the connection is muted."""
+    return produce(front.servers, client_id, 3) <= 100_000
+
+
+def waits(front: Front) -> list[dict[str, Any]]:
+    """The waits of all events that were published."""
+    return [wait for event in front.events() for wait in event.get("throttled_by") or ()]
