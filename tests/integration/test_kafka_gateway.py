@@ -440,6 +440,22 @@ def questions(proxied: Proxied) -> float:
         return sum(beans(jvm, proxied.broker.jmx_port).read(name, "Count").values())
 
 
+def oldest_versions(servers: str) -> dict[int, int]:
+    """The oldest version of each request that is offered to a client."""
+    with connect(servers) as connection, connection.makefile("rb") as answer:
+        connection.sendall(request_bytes(18, 0, "app"))
+        _, _, _, count = struct.unpack(">iihi", answer.read(14))
+        return {api: oldest for api, oldest, _ in struct.iter_unpack(">hhh", answer.read(6 * count))}
+
+
+def test_a_client_is_offered_the_produces_that_a_broker_offers_as_librdkafka_compresses_only_then(
+    proxied: Proxied,
+) -> None:
+    direct, through = map(oldest_versions, (proxied.broker.bootstrap_servers, proxied.servers))
+
+    assert through[0] == direct[0] == 0
+
+
 HANDSHAKE = b"\0\5PLAIN"
 """The body of a request that begins a login (SaslHandshake)."""
 

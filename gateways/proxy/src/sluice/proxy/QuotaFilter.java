@@ -18,6 +18,7 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import org.apache.kafka.common.message.ApiVersionsResponseData;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
@@ -88,7 +89,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     @Override
     public boolean shouldHandleResponse(ApiKeys api, short version) {
-        return api != ApiKeys.SASL_HANDSHAKE && shouldHandleRequest(api, version);
+        return api == ApiKeys.API_VERSIONS || api != ApiKeys.SASL_HANDSHAKE && shouldHandleRequest(api, version);
     }
 
     @Override
@@ -123,6 +124,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             } else {
                 login.refuse();
             }
+            return context.forwardResponse(header, response);
+        }
+        if (response instanceof ApiVersionsResponseData versions) {
+            OldestProduce.keep(versions.apiKeys());
             return context.forwardResponse(header, response);
         }
         Sent request = takeSent(api, header.correlationId());
