@@ -10,6 +10,7 @@ from scripts.testbed.clients.cell import LINGER_MS, ROUNDS, SECONDS, TIMESTAMP_M
 def produce(cell: Cell) -> None:
     """Send all rounds, each as one batch; the first one's transaction is aborted."""
     producer = Producer({**cell.config("producer"), "linger.ms": LINGER_MS, "error_cb": cell.fail})
+    producer.list_topics(cell.topic, SECONDS)  # else the first round may be two batches
     transactional = cell.has("producer.transactional.id")
     if transactional:
         producer.init_transactions(SECONDS)
