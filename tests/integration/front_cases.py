@@ -55,15 +55,21 @@ class FrontCases:
         began_ms = now_ms()
         clients = [FullSpeedClient(name, Role.PRODUCE, front.servers, "orders") for name in MEMBERS]
         check_held(clients, TENANT_LIMIT, began_ms, len(MEMBERS) * LARGEST_REQUEST)
+
+        def is_fair() -> bool:
+            """Or not yet: on a busy machine some begin seconds after others."""
+            found = [came([*client.samples]) for client in clients]
+            return min(found) > 0.5 * sum(found) / len(MEMBERS)
+
+        eventually(is_fair)
         for client in clients:
             client.stop()
-        found = [came(client.samples) for client in clients]
 
-        assert min(found) > 0.5 * sum(found) / len(MEMBERS)
         assert [client.errors for client in clients] == [[] for _ in MEMBERS]
         events = [event for event in front.events() if event.get("client_id", "") in MEMBERS]
         assert {event["client_id"] for event in events} == set(MEMBERS), "the job knows the tenant by these"
-        assert {wait["entity"].get("tenant") for event in events for wait in event["throttled_by"]} == {"shop"}
+        waits = [(wait["quota"], wait["entity"].get("tenant")) for event in events for wait in event["throttled_by"]]
+        assert {*waits} == {("producer_byte_rate", "shop")}
 
     def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(self, front: Front) -> None:
         """From a broker's next look at its meters."""
