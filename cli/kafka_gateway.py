@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from random import SystemRandom
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, NamedTuple
@@ -37,8 +38,9 @@ _UPSTREAM_TLS = ", ".join(
 )
 _OF_GATEWAY = ("bootstrap.servers", "client.id")  # its own clients have names of their own
 _POLL_S = 0.2
-_ATTEMPTS = 2  # a free port may be taken before the proxy listens on it
+_ATTEMPTS = 5  # a free port may be taken before the proxy listens on it
 _PORT_SEARCHES = 100
+_PORTS = range(20_000, 32_768)  # Linux gives outgoing connections, of the proxy's own clients too, those from 32 768 on
 _OWNER_ONLY = 0o600
 
 
@@ -203,6 +205,11 @@ class KafkaGateway(JavaServer):
             if self._listener.port or attempt == _ATTEMPTS or not has_ended:
                 raise KafkaGatewayError(f"the proxy doesn't start: {reason}; all of it: {self._log}")
 
+    def _reason(self) -> str:
+        """The proxy's main class prints its own error last; those before may come from what it closes then."""
+        last = self._log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+        return last.removeprefix("ERROR ") if last.startswith("ERROR ") else super()._reason()
+
     def _write_config(self, nodes: Sequence[int]) -> Path:
         """Write Kroxylicious's configuration, which is JSON and so YAML too. It may hold secrets."""
         self._port = self._listener.port or _free_range(1 + len(nodes))
@@ -322,7 +329,7 @@ def _node_ids(settings: Settings) -> list[int]:
 def _free_range(count: int) -> int:
     """The first of so many ports of loopback that follow each other and are free now."""
     for _ in range(_PORT_SEARCHES):
-        first = free_ports(1)[0]
-        if first + count <= 65_536 and all(is_free(first + number) for number in range(1, count)):
+        first = SystemRandom().choice(_PORTS[:-count])
+        if all(is_free(first + number) for number in range(count)):
             return first
     raise KafkaGatewayError(f"there are no {count} free ports in a row; choose one with --listen")

@@ -69,7 +69,7 @@ class FrontCases:
         events = [event for event in front.events() if event.get("client_id", "") in MEMBERS]
         assert {event["client_id"] for event in events} == set(MEMBERS), "the job knows the tenant by these"
         waits = [(wait["quota"], wait["entity"].get("tenant")) for event in events for wait in event["throttled_by"]]
-        assert {*waits} == {("producer_byte_rate", "shop")}
+        assert {*waits} == {("producer_byte_rate", "shop")}, {*waits}
 
     def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(self, front: Front) -> None:
         """From a broker's next look at its meters."""

@@ -137,7 +137,9 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
             create_topic(admin, "orders", [4])
             create_topic(admin, "narrow", [1])
-            create_topic(admin, "read", [1])
+            create_topic(
+                admin, "read", [1], {"retention.bytes": "-1"}
+            )  # a consumer of deleted records begins at the end
         with KafkaGateway(folder / "proxy", settings, properties={"sluice.decide.timeout.ms": 100}) as gateway:
             found = Proxied(broker, gateway)
             eventually(lambda: found.metrics()["sluice_gateway_limits_version"] == 1)

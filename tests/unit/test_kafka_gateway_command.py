@@ -211,13 +211,22 @@ def test_half_of_a_clients_tls_is_refused(tmp_path: Path, names: Sequence[str | 
         tls_of(*files)
 
 
-def test_free_ports_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all brokers, and one for each of them; the first place has a port in it that is taken."""
-    firsts = iter([[100], [200]])
-    monkeypatch.setattr(kafka_gateway, "free_ports", lambda _: next(firsts))
-    monkeypatch.setattr(kafka_gateway, "is_free", lambda port: port != 102)
+def test_free_ports_follow_each_other_and_are_none_of_outgoing_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for all brokers, and one for each of them."""
+    monkeypatch.setattr(kafka_gateway, "is_free", lambda port: port % 8 != 0)
 
-    assert kafka_gateway._free_range(4) == 200
+    first = kafka_gateway._free_range(4)
+
+    assert all(port % 8 != 0 and port < 32_768 for port in range(first, first + 4))
+
+
+def test_the_reason_of_a_proxy_that_does_not_start_is_its_last_error(tmp_path: Path) -> None:
+    (tmp_path / "proxy.log").write_text(
+        "Caused by: java.lang.InterruptedException\nERROR bind(..) failed: Address already in use\n"
+    )
+    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+
+    assert KafkaGateway(tmp_path, settings)._reason() == "bind(..) failed: Address already in use"
 
 
 def test_what_isnt_filtered_has_no_filter(tmp_path: Path) -> None:
