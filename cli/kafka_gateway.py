@@ -19,7 +19,7 @@ from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
 from sluice.jvm.plugin import gateway_properties
-from sluice.jvm.processes import free_ports, is_free
+from sluice.jvm.processes import is_free
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
@@ -213,7 +213,7 @@ class KafkaGateway(JavaServer):
     def _write_config(self, nodes: Sequence[int]) -> Path:
         """Write Kroxylicious's configuration, which is JSON and so YAML too. It may hold secrets."""
         self._port = self._listener.port or _free_range(1 + len(nodes))
-        self.management_port = self._metrics.port or free_ports(1)[0]
+        self.management_port = self._metrics.port or _free_range(1)
         address = {"host": self._listener.host, "port": self._port, "nodeIds": list(nodes)}
         if self._listener.interface is not None:
             address["bindAddress"] = self._listener.interface
