@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sluice.gateways.client.answer import Answer
     from sluice.gateways.client.client import Gateway
-    from sluice.gateways.client.event_sender import WhenFull
-    from sluice.gateways.client.metrics import GatewayCollector
+    from sluice.gateways.client.metrics import GatewayCollector, GatewayStats
     from sluice.gateways.client.middleware import AsgiQuotas, HttpQuotas
-    from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy
-    from sluice.gateways.client.stats import GatewayStats
+    from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy, WhenFull
     from sluice.gateways.errors import GatewayClosedError, InvalidOptionError
     from sluice.kafka_io.errors import UnsupportedPropertyError
     from sluice.state.contract.records import Mutation, Request, Share, TopicPartition
@@ -35,11 +33,9 @@ __version__: str
 _MODULES = {
     "gateways.client.answer": ("Answer",),
     "gateways.client.client": ("Gateway",),
-    "gateways.client.event_sender": ("WhenFull",),
-    "gateways.client.metrics": ("GatewayCollector",),
+    "gateways.client.metrics": ("GatewayCollector", "GatewayStats"),
     "gateways.client.middleware": ("AsgiQuotas", "HttpQuotas"),
-    "gateways.client.options": ("BeforeKnown", "GatewayOptions", "StalePolicy"),
-    "gateways.client.stats": ("GatewayStats",),
+    "gateways.client.options": ("BeforeKnown", "GatewayOptions", "StalePolicy", "WhenFull"),
     "gateways.errors": ("GatewayClosedError", "InvalidOptionError"),
     "kafka_io.errors": ("UnsupportedPropertyError",),
     "state.contract.records": ("Mutation", "Request", "Share", "TopicPartition"),

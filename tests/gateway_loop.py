@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from sluice.configs.settings import load_settings
 from sluice.gateways.client.client import Gateway
-from sluice.gateways.client.event_sender import EventSender
 from sluice.gateways.client.options import GatewayOptions
+from sluice.gateways.client.publisher import EventPublisher
 from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_follower import TopicFollower
@@ -48,11 +48,11 @@ def give(follower: TopicFollower, *records: FetchedRecord) -> None:
 
 def take_published(gateway: Gateway) -> Iterator[bytes]:
     """The events that a gateway has published since the last call."""
-    queue = gateway._sender._queue
+    queue = gateway._publisher._queue
     while not queue.empty():
         record = queue.get()
         if record is not None:
-            gateway._sender._note_success(None)
+            gateway._publisher._on_sent(record, None)
             yield record.value
 
 
@@ -102,7 +102,7 @@ class GatewayLoop:
 @contextmanager
 def no_connections() -> Iterator[None]:
     """Let gateways that start here not even search for a broker: it takes them seconds to give that up."""
-    with patch.object(TopicFollower, "start", lambda _: None), patch.object(EventSender, "_connect", lambda _: None):
+    with patch.object(TopicFollower, "start", lambda _: None), patch.object(EventPublisher, "_connect", lambda _: None):
         yield
 
 

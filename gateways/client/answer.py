@@ -1,6 +1,7 @@
 """The answer to a request: of inline charging, or of a decision that the gateway has waited for."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock
 from typing import NamedTuple
@@ -31,8 +32,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     request_id: str | None = None
 
 
-def decided_answer(decision: Decision, event: Request, longest_ms: int) -> Answer | None:
-    """The answer to a mutation request, from its decision; None if that doesn't fit the request.
+def decided_answer(decision: Decision, event: Request, request_id: str | None, longest_ms: int) -> Answer | None:
+    """The answer to a mutation request, published under `request_id`, from its decision; None if that doesn't fit.
 
     A wait of more than `longest_ms` counts as that.
     """
@@ -41,7 +42,7 @@ def decided_answer(decision: Decision, event: Request, longest_ms: int) -> Answe
         return None
     limit = next((charge.limit for charge in decision.charges if charge.quota == decision.decided_by), None)
     throttle_ms = min(max(0, decision.throttle_time_ms), longest_ms)
-    return Answer(throttle_ms, False, refused, decision.decided_by, limit, None, event.request_id)
+    return Answer(throttle_ms, False, refused, decision.decided_by, limit, None, request_id)
 
 
 class Correction(NamedTuple):
@@ -80,11 +81,16 @@ MAX_AWAITED = 10_000
 
 
 class AwaitedDecisions:
-    """The decisions that are expected, by request id. Thread-safe."""
+    """The decisions that are expected, by request id, each for at most `longest_ms`. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_ms: int, clock_ms: Callable[[], int]) -> None:
+        self._longest_ms = longest_ms
+        self._clock_ms = clock_ms
         self._lock = Lock()
-        self._awaited: OrderedDict[str, Future[Decision]] = OrderedDict()
+        self._awaited: OrderedDict[str, tuple[Future[Decision], int]] = OrderedDict()  # with the time of the request
+
+    def __len__(self) -> int:
+        return len(self._awaited)
 
     def expect(self, request_id: str) -> "Future[Decision]":
         """The future decision on this request. Raises InvalidRequestError for an id that is expected already.
@@ -95,7 +101,7 @@ class AwaitedDecisions:
         with self._lock:
             if request_id in self._awaited:
                 raise InvalidRequestError("request_id", "is that of a request that is awaited", "another one")
-            self._awaited[request_id] = future
+            self._awaited[request_id] = future, self._clock_ms()
             while len(self._awaited) > MAX_AWAITED:
                 self._awaited.popitem(last=False)
         return future
@@ -103,11 +109,18 @@ class AwaitedDecisions:
     def resolve(self, decision: Decision) -> None:
         """Hand a decision to the caller that expects it, if there is one."""
         with self._lock:
-            future = self._awaited.get(decision.request_id)
-        if future is not None and not future.done():
-            future.set_result(decision)
+            expected = self._awaited.pop(decision.request_id, None)
+        if expected is not None:
+            expected[0].set_result(decision)
 
     def forget(self, request_id: str) -> None:
         """Expect this decision no longer."""
         with self._lock:
             self._awaited.pop(request_id, None)
+
+    def expire(self) -> None:
+        """Forget the decisions that were expected for too long: their futures never end."""
+        oldest_ms = self._clock_ms() - self._longest_ms
+        with self._lock:
+            while self._awaited and next(iter(self._awaited.values()))[1] <= oldest_ms:
+                self._awaited.popitem(last=False)

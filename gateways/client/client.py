@@ -12,14 +12,13 @@ from types import TracebackType
 from typing import Self
 
 from sluice.gateways.client.answer import Answer, AwaitedDecisions, correction, decided_answer
-from sluice.gateways.client.event_sender import EventSender
 from sluice.gateways.client.events import as_executed, asks_for_mutations, checked_parts
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
+from sluice.gateways.client.metrics import GatewayStats
 from sluice.gateways.client.options import GatewayOptions, instance_name
 from sluice.gateways.client.policy import AdmissionPolicy, Staleness
 from sluice.gateways.client.publisher import EventPublisher, Heartbeats
-from sluice.gateways.client.stats import GatewayStats
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
@@ -61,10 +60,10 @@ class Gateway:
         self._inline = InlineCharges(self.instance, self.options, self._in_force, clock_ms)
         self._staleness = Staleness(clock_ms)
         self._policy = AdmissionPolicy(self.options, self._in_force, self._staleness)
-        self._sender = EventSender(kafka, self.options.requests_topic, self.options.max_unsent, self.options.when_full)
-        self._publisher = EventPublisher(self._sender, self._staleness, self.options.name, self.instance, clock_ms)
+        self._publisher = EventPublisher(kafka, self.options, self.instance, self._staleness, clock_ms)
         self._heartbeats = Heartbeats(self.instance, self._publisher, self._inline, self._staleness, clock_ms)
-        self._awaited = AwaitedDecisions()
+        longest_ms = max(self.options.max_wait_ms, self.options.decide_timeout_ms)
+        self._awaited = AwaitedDecisions(longest_ms, clock_ms)  # no wait is left that a later one would correct
         sums = Reading(
             self.options.sums_topic,
             self._on_sums,
@@ -145,17 +144,19 @@ class Gateway:
         parts = checked_parts(event, self.options.max_charges_per_event)
         if self.refuses_all():
             return self._refusal(event)
-        request_id = str(event.request_id)
-        future = self._awaited.expect(request_id)
-        if self._publisher.publish(parts) is None:
-            self._awaited.forget(request_id)
-            return self.admit(event)
+        asking = str(parts[0].request_id)  # the first part has the mutations
+        future, published, decision = self._awaited.expect(asking), None, None
         try:
-            decision = future.result(0 if self.is_stale() else self.options.decide_timeout_ms / 1000)
+            published = self._publisher.publish(parts)
+            if published is not None:
+                decision = future.result(0 if self.is_stale() else self.options.decide_timeout_ms / 1000)
         except TimeoutError:
-            return self._admit_undecided(event, future)
-        self._awaited.forget(request_id)
-        return self._decided_answer(decision, event) or self._admit_undecided(event, Future())
+            pass
+        finally:
+            if published is None:
+                self._awaited.forget(asking)
+        answer = None if decision is None else decided_answer(decision, event, published, self.options.max_wait_ms)
+        return answer or self._admit_undecided(event, future, published)
 
     def throttle_of(
         self,
@@ -216,10 +217,10 @@ class Gateway:
             decision_age_p50_ms=p50_ms,
             decision_age_p99_ms=p99_ms,
             stale_s=self._staleness.stale_ms() / 1000,
-            published=self._sender.published,
-            unsent=self._sender.unsent,
-            dropped=self._sender.dropped,
-            failed=self._sender.failed,
+            published=self._publisher.published,
+            unsent=self._publisher.unsent,
+            dropped=self._publisher.dropped,
+            failed=self._publisher.failed,
             limits_version=limits.version if (limits := self._in_force.limits) else None,
             allowed_before_limits=self._policy.allowed_before_limits,
             is_current=self._policy.current.is_set(),
@@ -241,7 +242,7 @@ class Gateway:
         """Publish the remaining events for at most `close_timeout_s` and end the threads. May be called again."""
         for reader in self._readers:
             reader.stopped.set()
-        self._sender.close(self.options.close_timeout_s)
+        self._publisher.close(self.options.close_timeout_s)
         deadline_s = time.monotonic() + CLOSE_S
         for reader in self._readers:
             reader.stop(max(0.0, deadline_s - time.monotonic()))
@@ -267,21 +268,17 @@ class Gateway:
         """All mutations are refused; there is no event, because nothing is executed."""
         return Answer(CLOSED_RETRY_MS, refused=(True,) * len(event.mutations))
 
-    def _decided_answer(self, decision: Decision, event: Request) -> Answer | None:
-        return decided_answer(decision, event, self.options.max_wait_ms)
-
-    def _admit_undecided(self, event: Request, future: "Future[Decision]") -> Answer:
+    def _admit_undecided(self, event: Request, future: "Future[Decision]", published: str | None) -> Answer:
         """Answer inline what wasn't decided in time. The event stays the charge; its decision may still come."""
         if self._policy.closes_when_stale or self.refuses_all():
             return self._refusal(event)
         admission, is_inline = self._charge(event)
         future.add_done_callback(lambda done: self._correct(event, admission.refused, is_inline, done.result()))
-        return self._answer(event, admission, event.request_id)
+        return self._answer(event, admission, published)
 
     def _correct(self, event: Request, refused: tuple[bool, ...], is_inline: bool, decision: Decision) -> None:
         """Correct the charges of mutations that were answered inline when they are decided. In the reader's thread."""
-        self._awaited.forget(str(event.request_id))
-        decided = self._decided_answer(decision, event)
+        decided = decided_answer(decision, event, None, self.options.max_wait_ms)
         if decided is None:
             return
         twice, missed = correction(event, refused, decided.refused, self.options.quota)
@@ -330,6 +327,7 @@ class Gateway:
     def _on_idle(self) -> None:
         """Housekeeping. The reader of sums calls it several times a second."""
         self._in_force.expire()
+        self._awaited.expire()
         if self._in_force.factor(self.instance) is None:
             self._inline.give_way(None)
         self._heartbeats.beat()

@@ -41,7 +41,7 @@ class InForce:
         self.decided_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
         self.inline_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
         self._tables = (self.decided_waits, self.inline_waits)
-        self._waiting = self.decided_waits.counters()
+        self._waiting = self.decided_waits.view()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
         self._lock = Lock()  # guards what is in force: the readers of limits and of sums change it
@@ -155,7 +155,7 @@ class InForce:
         if self._quotas is not None and lend != self._lend:
             self._lend = lend
             self.limits = self._quotas.lent(lend)
-            self.relax()
+            self.relax(only_lent=True)
 
     def restart_limits(self) -> None:
         """Begin with no limits when the topic begins again; those in force stay until a version is complete."""
@@ -165,12 +165,14 @@ class InForce:
         """True if limits are known that the topic has removed: it has to be read from its beginning."""
         return self._limits_view.missed_removals
 
-    def relax(self) -> None:
-        """Shorten or end the waits whose limit was raised or removed."""
+    def relax(self, only_lent: bool = False) -> None:
+        """Shorten or end the waits whose limit was raised or removed, `only_lent` those whose limit a loan changes."""
         limits = self.limits
         if limits is not None:
             for table in self._tables:
-                table.relax(lambda counter: _limit_of(limits, counter))
+                counters = table.counters()
+                some = filter(limits.enforced.may_be_lent, counters) if only_lent else counters
+                table.relax(some, lambda counter: _limit_of(limits, counter))
 
     def expire(self) -> None:
         """Forget waits that have ended, and loans. Log once that decisions ask for waits that are too long."""

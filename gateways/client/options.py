@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from sluice.gateways.client.event_sender import WhenFull
 from sluice.gateways.errors import InvalidOptionError
 from sluice.kafka_io.client import TopicName
 from sluice.state.contract.records import MAX_ENTRIES, MAX_INSTANCE_CHARACTERS, MAX_INT32
@@ -39,6 +38,13 @@ class BeforeKnown(StrEnum):
 
     ALLOW = "allow"
     HOLD = "hold"
+
+
+class WhenFull(StrEnum):
+    """The fate of a request's events when `max_unsent` wait for Kafka: wait for room, or drop and count them."""
+
+    BLOCK = "block"
+    DROP = "drop"
 
 
 def process_name() -> str:
@@ -70,7 +76,7 @@ class GatewayOptions:
     stale_after_s: float = 30.0
     lookback_s: float = 10.0  # how far back a new gateway reads the sums topic; longer waits are in waits_topic
     max_waits: int = 100_000  # counters with a wait that are kept
-    max_unsent: int = 100_000  # events kept in memory until Kafka has them
+    max_unsent: int = 100_000  # events kept in memory until Kafka has them; those of one request more
     when_full: WhenFull = WhenFull.BLOCK
     close_timeout_s: float = 10.0  # how long close tries to publish the remaining events
     limits_topic: str = "quota-limits"

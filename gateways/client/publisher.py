@@ -1,41 +1,100 @@
-"""The events of one gateway on their way to Kafka, heartbeats among them."""
+"""The events of one gateway on their way to Kafka, heartbeats among them. Callers never wait for Kafka."""
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
+from queue import SimpleQueue
+from threading import Condition, Lock, Thread
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
+from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
 
-from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import as_request
 from sluice.gateways.client.inline import InlineCharges
+from sluice.gateways.client.options import GatewayOptions, WhenFull
 from sluice.gateways.client.policy import Staleness
 from sluice.gateways.errors import GatewayClosedError
+from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, DecidedHeartbeat, Heartbeat, Request
 from sluice.state.quotas.entity import client_key
 from sluice.state.shares.alive import HEARTBEAT_MS
 
+log = logging.getLogger(__name__)
+
+RECONNECT_S = 1.0
+"""Pause between two attempts to reach a broker."""
+
+CLOSE_S = 0.5
+"""Longest time in which the thread ends after the deadline for publishing."""
+
+PRODUCER_OPTIONS: Final[Mapping[str, object]] = MappingProxyType(
+    {
+        "linger_ms": 5,
+        "batch_size": 131_072,
+        "delivery_timeout_ms": 600_000,  # an event that no broker accepts within it counts as failed
+        "max_block_ms": 2_000,  # longest search of one attempt for the topic
+        "reconnect_backoff_max_ms": 1_000,  # with the default a returning broker is found only after 30 s
+        "allow_auto_create_topics": False,
+        "enable_idempotence": False,  # kafka-python's idempotent producer never gives up when its broker is gone
+        "max_in_flight_requests_per_connection": 1,  # keeps the order without idempotence
+    }
+)
+
 _JSON = msgspec.json.Encoder()
 
 
-class EventPublisher:
-    """Completes events with id, time, gateway name and instance, and hands them to the sender.
+class EventRecord(msgspec.Struct, gc=False):
+    """One event as a Kafka record. It is settled once it counts as published or failed."""
 
-    The ids that it makes begin with `id_stem`, which no other gateway has.
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+    is_settled: bool = False
+
+
+class EventPublisher:
+    """A background thread that publishes the events of one gateway in order, and keeps them while no broker answers.
+
+    Every event is counted once, as `published`, `failed` or `dropped`; `unsent` events wait for Kafka. Those of one
+    request are taken together, while fewer than `max_unsent` are unsent. The ids that it makes begin with `id_stem`,
+    which no other gateway has.
     """
 
     def __init__(
-        self, sender: EventSender, staleness: Staleness, name: str, instance: str, clock_ms: Callable[[], int]
+        self,
+        kafka: Mapping[str, str],
+        options: GatewayOptions,
+        instance: str,
+        staleness: Staleness,
+        clock_ms: Callable[[], int],
     ) -> None:
-        self.id_stem = f"{name}-{uuid.uuid4().hex[:12]}"
-        self._sender = sender
-        self._staleness = staleness
-        self._name = name
+        self.id_stem = f"{options.name}-{uuid.uuid4().hex[:12]}"
+        self.published = 0
+        self.dropped = 0
+        self.failed = 0
+        self.unsent = 0
+        self._kafka = kafka
+        self._options = options
         self._instance = instance
+        self._staleness = staleness
         self._clock_ms = clock_ms
         self._numbers = count()
+        self._lock = Lock()  # guards the counts, and keeps the events of one request together
+        self._room = Condition(self._lock)
+        self._queue: SimpleQueue[EventRecord | None] = SimpleQueue()  # None: the end
+        self._is_closed = self._has_given_up = False
+        self._said: set[type[BaseException]] = set()
+        self._deadline_s = float("inf")  # on the monotonic clock; set by close
+        self._thread = Thread(target=self._run, name="sluice-event-publisher", daemon=True)
+        self._thread.start()
 
     def complete(self, request: Request | Mapping[str, object]) -> Request:
         """The event with all that was missing: without a user it is of a client that has not logged in.
@@ -48,31 +107,128 @@ class EventPublisher:
             user=event.user or (NO_LOGIN if event.heartbeat is None else None),
             request_id=event.request_id or f"{self.id_stem}-{next(self._numbers)}",
             timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,
-            gateway=event.gateway or self._name,
+            gateway=event.gateway or self._options.name,
             instance=self._instance,
         )
 
-    def publish(self, parts: Sequence[Request]) -> str | None:
-        """Queue the events of one request. Returns the id of the last one; None if any was dropped."""
-        is_queued = True
-        for part in parts:
-            is_queued = self._send(part) and is_queued
-        return parts[-1].request_id if is_queued else None
+    def publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
+        """Queue the events of one request, all or none. Returns the id of the last one; None if they were dropped.
+
+        With BLOCK a call waits for room while too many are unsent; one that may not block drops the events instead.
+        Raises GatewayClosedError after close, which also ends a wait for room.
+        """
+        records = [self._record(part) for part in parts]
+        with self._lock:
+            while not self._is_closed and self.unsent >= self._options.max_unsent:
+                if not may_block or self._options.when_full is WhenFull.DROP:
+                    self.dropped += len(records)
+                    return None
+                self._room.wait()
+            if self._is_closed:
+                raise GatewayClosedError("the gateway is closed; it takes no more events")
+            self.unsent += len(records)
+            for record in records:
+                self._staleness.note_published(record.timestamp_ms)  # before its decision can arrive
+                self._queue.put(record)
+        return parts[-1].request_id
 
     def publish_own(self, event: Request) -> None:
         """Queue an event that the gateway itself makes. Drops it if the buffer is full or the gateway is closed."""
         with suppress(GatewayClosedError):
-            self._send(self.complete(event), may_block=False)
+            self.publish((self.complete(event),), may_block=False)
 
-    def _send(self, event: Request, may_block: bool = True) -> bool:
+    def close(self, timeout_s: float) -> None:
+        """Publish the remaining events for at most `timeout_s`; events left after that count as failed.
+
+        Without any it doesn't wait: no broker may ever answer.
+        """
+        with self._lock:
+            failed = self.failed
+            if not self.unsent:
+                timeout_s = 0.0
+            if not self._is_closed:
+                self._is_closed = True
+                self._deadline_s = time.monotonic() + timeout_s
+                self._queue.put(None)
+                self._room.notify_all()
+        self._thread.join(timeout_s + CLOSE_S)  # with a limit: kafka-python takes long to notice that a broker is gone
+        with self._lock:
+            self._has_given_up = True
+            self.failed += self.unsent
+            self.unsent = 0
+            given_up = self.failed - failed
+        if given_up:
+            log.error(
+                "request events given up because Kafka hadn't taken them when the gateway was closed: %d", given_up
+            )
+
+    def _record(self, event: Request) -> EventRecord:
         key = client_key(event.user or "", event.client_id or "").encode()
         # An event from the future must not set the record's time: the broker refuses it with the whole batch it is in.
-        timestamp_ms = min(int(event.timestamp_ms or 0), self._clock_ms())
-        self._staleness.note_published(timestamp_ms)  # before its decision can arrive
-        return self._sender.send(EventRecord(key, _JSON.encode(event), timestamp_ms), may_block)
+        return EventRecord(key, _JSON.encode(event), min(int(event.timestamp_ms or 0), self._clock_ms()))
 
+    def _run(self) -> None:
+        producer = self._connect()
+        if producer is not None:
+            while (record := self._queue.get()) is not None:
+                self._send(producer, record)
+            self._close_producer(producer)
 
-log = logging.getLogger(__name__)
+    def _connect(self) -> KafkaProducer | None:
+        """A producer that has reached a broker; None if the deadline passed first."""
+        while not self._is_over():
+            try:
+                return connect(KafkaProducer, self._kafka, **PRODUCER_OPTIONS)
+            except KafkaUnavailableError as error:
+                log.warning("%s; trying again", error)
+                time.sleep(min(RECONNECT_S, max(0.0, self._deadline_s - time.monotonic())))
+        return None
+
+    def _send(self, producer: KafkaProducer, record: EventRecord) -> None:
+        while not self._is_over():
+            try:
+                future = producer.send(
+                    self._options.requests_topic, record.value, record.key, timestamp_ms=record.timestamp_ms
+                )
+            except KafkaTimeoutError:  # the topic is unknown: no broker answers, or it does not exist yet
+                continue
+            except Exception as error:  # of any class: the next event has to be published
+                self._on_failed(record, error)
+                return
+            future.add_callback(partial(self._on_sent, record))
+            future.add_errback(partial(self._on_failed, record))
+            return
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._deadline_s
+
+    def _on_sent(self, record: EventRecord, _: object) -> None:
+        with self._lock:
+            self.published += self._settle(record)
+
+    def _on_failed(self, record: EventRecord, error: BaseException) -> None:
+        with self._lock:
+            self.failed += self._settle(record)
+            is_said = self._is_closed or type(error) in self._said  # close says how many it has given up
+            self._said.add(type(error))
+        if not is_said:
+            log.error("a request event can't be published: %s; further ones are only counted", error_line(error))
+
+    def _settle(self, record: EventRecord) -> bool:
+        """Make room for another event; False if this one is counted already, also by close."""
+        if record.is_settled or self._has_given_up:
+            return False
+        record.is_settled = True
+        self.unsent -= 1
+        self._room.notify()
+        return True
+
+    def _close_producer(self, producer: KafkaProducer) -> None:
+        try:
+            producer.close(max(CLOSE_S, self._deadline_s - time.monotonic()))
+        except KafkaTimeoutError:  # close has left its thread running, and no public call ends it
+            producer._sender.force_close()  # noqa: SLF001
+            producer.close(1)
 
 
 class Heartbeats:

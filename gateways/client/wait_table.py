@@ -63,9 +63,14 @@ class WaitTable:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def counters(self) -> Collection[CounterKey]:
+    def view(self) -> Collection[CounterKey]:
         """A view of the counters whose waits are kept."""
         return self._kept.keys()
+
+    def counters(self) -> list[CounterKey]:
+        """The counters whose waits are kept now."""
+        with self._lock:
+            return list(self._kept)
 
     def longest(self, counters: Iterable[CounterKey]) -> Wait | None:
         """The wait of these counters that ends last; None if no counter waits now."""
@@ -98,16 +103,29 @@ class WaitTable:
                 until_ms = min(wait.until_ms, kept.wait.until_ms)
                 self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, self._clock_ms())
 
-    def relax(self, limit_of: Callable[[CounterKey], float | None]) -> None:
-        """Shorten or end the waits whose limit was raised or removed; `limit_of` gives a counter's limit now."""
+    def relax(self, counters: Iterable[CounterKey], limit_of: Callable[[CounterKey], float | None]) -> None:
+        """Shorten or end the waits of those counters whose limit was raised or removed; `limit_of` gives it now.
+
+        Requests apply waits meanwhile: the lock is taken for a wait that changes, and not while limits are found.
+        """
+        for counter in counters:
+            while not self._relax(counter, limit_of(counter)):
+                """Another wait was applied since the limit was found."""
+
+    def _relax(self, counter: CounterKey, limit: float | None) -> bool:
+        kept = self._kept.get(counter)
+        if kept is None:
+            return True
+        wait = kept.wait
+        left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, limit)
+        if left_ms >= wait.wait_ms:
+            return True
+        until_ms = min(wait.until_ms, wait.order[0] + left_ms) if left_ms else 0
         with self._lock:
-            now_ms = self._clock_ms()
-            for counter, kept in list(self._kept.items()):
-                wait = kept.wait
-                left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, limit_of(counter))
-                if left_ms < wait.wait_ms:
-                    until_ms = min(wait.until_ms, wait.order[0] + left_ms) if left_ms else 0
-                    self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, now_ms)
+            if self._kept.get(counter) is not kept:
+                return False
+            self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, self._clock_ms())
+        return True
 
     def expire(self) -> None:
         """Forget the waits that have ended."""

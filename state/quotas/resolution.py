@@ -273,6 +273,7 @@ class ModeQuotas:
             kind: NameCache[tuple[str, int], Resolution](_MAX_CACHED_BYTES) for kind in TOPIC_KINDS
         }
         self.is_elastic = bool(elastic)
+        self._lent = {str(kind): _lent_counters(of_kind) for kind, of_kind in elastic.items()}
         # asked several times per request
         self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind] or kind in of_tenants)
 
@@ -370,6 +371,11 @@ class ModeQuotas:
             _tenant_limits={kind: limits.lent(lend) for kind, limits in self._tenant_limits.items()},
         )
         return quotas
+
+    def may_be_lent(self, counter: tuple[str, Tags]) -> bool:
+        """False if no loan changes the limit of a counter of this kind and tags: no entity of it has a ceiling."""
+        lent = self._lent.get(counter[0], frozenset())
+        return lent is None or counter[1] in lent
 
     @property
     def unlent(self) -> Self:
@@ -483,6 +489,16 @@ def _resolution(
     reservation = None if reservation is None else min(reservation, limit)
     ceiling = None if ceiling is None else max(ceiling, limit)
     return Resolution(tags, tags.key(), level, lent_limit(limit, ceiling, lend), False, reservation, ceiling)
+
+
+def _lent_counters(elastic: _Elastic) -> frozenset[Tags] | None:
+    """The counters of entities with a ceiling; None if a default entity has one, so that any counter may be lent."""
+    lent = [bounded_entity(entity) for entity, numbers in elastic.items() if "ceiling" in numbers]
+    if any(DEFAULT in (entity.user, entity.client_id, entity.tenant) for entity in lent):
+        return None
+    return frozenset(
+        Tags(str(each.user or ""), str(each.client_id or ""), tenant=str(each.tenant or "")) for each in lent
+    )
 
 
 def _most_lend(entries: Iterable[QuotaEntry], elastic: _Elastic) -> float:

@@ -28,16 +28,16 @@ from sluice import (
     UnsupportedPropertyError,
     WhenFull,
 )
-from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import checked_parts
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.state.contract.records import WaitRecord
+from sluice.state.contract.records import ElasticState, WaitRecord
 from sluice.state.decisions.leader_epochs import MARKER_KEY
 from sluice.state.decisions.waits import wait_key, wait_value
-from sluice.state.quotas.entity import QuotaEntity, Tags
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.state.quotas.kinds import ElasticKey, QuotaKind
+from sluice.state.quotas.limits import ELASTIC_KEY, VERSION_KEY, limit_key, limit_value, state_value, version_end
+from sluice.state.quotas.resolution import Quotas
 from tests.decided_sums import sums_of
 from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, tell, wait_ms
 
@@ -176,20 +176,14 @@ def test_an_event_from_the_future_hides_no_stale_decisions(clock: Clock) -> None
         assert gateway.stats().stale_s == 3.0
 
 
-def test_a_record_has_no_time_from_the_future(gateway: Gateway, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_has_no_time_from_the_future(gateway: Gateway, clock: Clock) -> None:
     """The broker would refuse it, and with it every event in its batch."""
-    sent: list[EventRecord] = []
+    for timestamp_ms in (clock.ms + 7_200_000, clock.ms - 5):
+        gateway.admit({"api": "Metadata", "timestamp_ms": timestamp_ms})
 
-    def send(record: EventRecord, _may_block: bool) -> bool:
-        sent.append(record)
-        return True
-
-    monkeypatch.setattr(gateway._sender, "send", send)
-
-    gateway.admit({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
-    gateway.admit({"api": "Metadata", "timestamp_ms": clock.ms - 5})
-
-    assert [record.timestamp_ms for record in sent] == [clock.ms, clock.ms - 5]
+    queue = gateway._publisher._queue
+    records = [queue.get() for _ in range(queue.qsize())]
+    assert [record.timestamp_ms for record in records if record is not None] == [clock.ms, clock.ms - 5]
 
 
 def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gateway, clock: Clock) -> None:
@@ -246,6 +240,30 @@ def test_a_raised_or_removed_limit_shortens_or_ends_waits_at_once(gateway: Gatew
 
     set_limits(gateway, 3, [])
     assert wait_ms(gateway, "alice", "app") == 0
+
+
+@pytest.mark.parametrize("lent", [{"user": "alice"}, {"user": DEFAULT}], ids=["alice", "default"])
+def test_a_loan_shortens_waits_and_finds_the_limits_of_those_alone_that_it_may_change(
+    gateway: Gateway, clock: Clock, monkeypatch: pytest.MonkeyPatch, lent: dict[str, Any]
+) -> None:
+    """While loans grow, each second has another one, and there may be 100 000 waits."""
+    ceiling = QuotaEntry(QuotaEntity(**lent), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 9000.0)
+    users = ["alice", "bob", "carol"]
+    set_limits(gateway, 1, [*(bytes_limit(1000.0, **entity) for entity in (lent, {"user": "bob"})), ceiling])
+    for offset, user in enumerate(users):
+        decide(gateway, charge(10_000, limit=1000.0, rate=None, entity={"user": user}), offset=offset)
+    asked: list[Tags] = []
+    limit_of = Quotas.limit_of
+
+    def note(quotas: Quotas, kind: QuotaKind, tags: Tags) -> float | None:
+        asked.append(tags)
+        return limit_of(quotas, kind, tags)
+
+    monkeypatch.setattr(Quotas, "limit_of", note)
+    gateway._on_limit(ELASTIC_KEY, state_value(ElasticState(1, clock.ms, lend=2.0)))
+
+    assert {tags.user for tags in asked} == ({"alice"} if lent == {"user": "alice"} else set(users))
+    assert [wait_ms(gateway, user, "app") for user in ("alice", "bob")] == [5_000, 10_000]
 
 
 def test_a_wait_for_tokens_follows_the_limit_alone(gateway: Gateway) -> None:
@@ -385,7 +403,7 @@ def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: Gateway) -> None
 
 def published(gateway: Gateway) -> list[dict[str, Any]]:
     """The events that wait for Kafka."""
-    queue, events = gateway._sender._queue, []
+    queue, events = gateway._publisher._queue, []
     while not queue.empty():
         record = queue.get()
         if record is not None:
@@ -484,6 +502,14 @@ def test_events_beyond_the_limit_are_dropped_and_counted_by_choice(gateway: Gate
     assert (gateway.stats().unsent, gateway.stats().dropped) == (2, 3)
 
 
+def test_the_events_of_a_request_are_taken_together_or_dropped_together(gateway: Gateway) -> None:
+    touched = [TopicPartition("orders", number, 1) for number in range(125)]
+    accepted = [gateway.admit(Request("Produce", topic_partitions=touched)).request_id is not None for _ in range(2)]
+
+    assert accepted == [True, False]
+    assert (gateway.stats().unsent, gateway.stats().dropped) == (3, 3)
+
+
 def test_a_dropped_event_is_not_waited_for(gateway: Gateway) -> None:
     for _ in range(2):
         gateway.admit(Request("Produce"))
@@ -528,19 +554,20 @@ def test_events_that_are_given_up_make_one_line_of_the_log(caplog: pytest.LogCap
         return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR and is_own(record)]
 
     def is_own(record: logging.LogRecord) -> bool:
-        return record.name == "sluice.gateways.client.event_sender"
+        return record.name == "sluice.gateways.client.publisher"
 
-    sender = EventSender(NOBODY, "requests", 100, WhenFull.BLOCK)
-    for _ in range(5):
-        sender.send(EventRecord(b"", b"", 0))
-    sender._note_failure(KafkaTimeoutError())
-    sender._note_failure(KafkaTimeoutError())
-    assert len(said()) == 1
+    with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
+        for _ in range(5):
+            gateway.admit(Request("Produce"))
+        publisher = gateway._publisher
+        records = [record for _ in range(5) if (record := publisher._queue.get()) is not None]
+        for record in records[:2]:
+            publisher._on_failed(record, KafkaTimeoutError())
+        assert len(said()) == 1
 
-    sender.close(0)
-    sender._note_failure(KafkaTimeoutError())  # those of the producer come late
+    publisher._on_failed(records[2], KafkaTimeoutError())  # those of the producer come late
     assert said()[1:] == ["request events given up because Kafka hadn't taken them when the gateway was closed: 3"]
-    assert (sender.failed, sender.unsent) == (5, 0)
+    assert (gateway.stats().failed, gateway.stats().unsent) == (5, 0)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice import Answer, Gateway, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
-from sluice.gateways.client.event_sender import EventRecord
 from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.state.quotas.entity import DEFAULT, Tags
@@ -55,14 +54,14 @@ def admit_without_limits(gateway: Gateway, request: Request) -> None:
 
 def decide_at_once(loop: GatewayLoop, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every event of this gateway be decided while it is sent."""
-    send = gateway._sender.send
+    publish = gateway._publisher.publish
 
-    def send_and_decide(record: EventRecord, may_block: bool) -> bool:
-        sent = send(record, may_block)
+    def publish_and_decide(parts: Sequence[Request]) -> str | None:
+        published = publish(parts)
         loop.decide()
-        return sent
+        return published
 
-    monkeypatch.setattr(gateway._sender, "send", send_and_decide)
+    monkeypatch.setattr(gateway._publisher, "publish", publish_and_decide)
 
 
 @pytest.fixture

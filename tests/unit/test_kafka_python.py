@@ -34,6 +34,6 @@ def test_readers_find_what_they_replace_and_ask() -> None:
 
 
 def test_the_sender_finds_what_ends_a_producer() -> None:
-    """It is used in gateways/client/event_sender.py alone."""
+    """It is used in gateways/client/publisher.py alone."""
     assert "self._sender = " in attributes(KafkaProducer)
     assert callable(Sender.force_close)

@@ -51,9 +51,26 @@ def test_a_lowered_limit_leaves_the_wait() -> None:
     waits, _ = table()
     waits.apply(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
 
-    waits.relax(lambda _: 10.0)
+    waits.relax([ALICE], lambda _: 10.0)
 
     assert left_ms(waits, [ALICE]) == 3_750
+
+
+def test_waits_are_applied_while_others_are_relaxed() -> None:
+    """There may be 100 000 of them, and a request must not wait for all."""
+    waits, _ = table()
+    for counter in (ALICE, BOB):
+        waits.apply(counter, wait(60_000, limit=1000.0))
+
+    def limit_of(counter: CounterKey) -> float:
+        if counter == ALICE:
+            assert not waits._lock.locked()
+            waits.apply(ALICE, wait(30_000, NOW_MS + 1, limit=3000.0))
+        return 2000.0
+
+    waits.relax(waits.counters(), limit_of)
+
+    assert [left_ms(waits, [counter]) for counter in (ALICE, BOB)] == [30_001, 30_000]
 
 
 def test_the_limit_of_a_counter_is_found_from_its_tags() -> None:

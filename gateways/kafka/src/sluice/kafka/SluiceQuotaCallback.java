@@ -25,12 +25,12 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
     private final ThreadLocal<Boolean> bringsQuotas = ThreadLocal.withInitial(() -> false);
 
     private final AtomicBoolean isClosed = new AtomicBoolean();
-    private BrokerGateway gateway;
+    private Gateway gateway;
     private Exempt exempt;
 
     @Override
     public void configure(Map<String, ?> configs) {
-        BrokerSettings settings = new BrokerSettings(configs);
+        Settings settings = Settings.of(configs);
         exempt = new Exempt(settings.exemptPrincipals, settings.exemptClientId);
         gateway = Nodes.open(configs);
     }
