@@ -429,7 +429,7 @@ public final class Cases {
 
     /** The counters that a broker has made once a user has come with so many client-ids of `length` characters. */
     private static JsonNode invented(JsonNode asked) {
-        Gateway gateway = gateway(asked);
+        BrokerGateway gateway = gateway(asked);
         if (asked.get("limited").booleanValue()) {
             gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, Entity.DEFAULT), 10.0);
         }
@@ -452,16 +452,16 @@ public final class Cases {
         return answer.put("longest", sensors.keySet().stream().mapToInt(key -> key.tags.clientId.length()).max().getAsInt());
     }
 
-    private static Gateway gateway(JsonNode asked) {
+    private static BrokerGateway gateway(JsonNode asked) {
         Map<String, String> configs = new HashMap<>();
         JsonNode properties = asked.get("properties");
         properties.fieldNames().forEachRemaining(name -> configs.put(name, properties.get(name).textValue()));
-        return new Gateway(Settings.of(configs));
+        return new BrokerGateway(new BrokerSettings(configs));
     }
 
     /** A heartbeat right after a client's first charge, before anybody has looked at its meter. */
     private static JsonNode heartbeat(JsonNode asked) throws IOException {
-        Gateway gateway = gateway(asked);
+        BrokerGateway gateway = gateway(asked);
         gateway.takeLimits(view(asked).inForce());
         ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
         try (Metrics metrics = metricsOf(gateway.meters())) {
@@ -485,7 +485,7 @@ public final class Cases {
 
     /** The events of what `charges` (quota, user, client-id, amount, time) recorded in sensors such as Kafka's own. */
     private static JsonNode amounts(JsonNode asked) throws IOException {
-        Gateway gateway = gateway(asked);
+        BrokerGateway gateway = gateway(asked);
         gateway.takeLimits(view(asked).inForce());
         Meters meters = gateway.meters();
         Events events = new Events("gateway", "me");
@@ -563,7 +563,7 @@ public final class Cases {
         JsonNode properties = asked.get("properties");
         properties.fieldNames().forEachRemaining(key -> configs.put(key, properties.get(key).asText()));
         try {
-            Settings.of(configs);
+            new BrokerSettings(configs);
             return JSON.nullNode();
         } catch (ConfigException error) {
             return JSON.valueToTree(error.getMessage());

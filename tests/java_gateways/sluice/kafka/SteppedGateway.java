@@ -10,12 +10,26 @@ import org.apache.kafka.common.utils.Time;
 public final class SteppedGateway {
     public final Settings settings;
     public final Gateway gateway;
+
+    /** Kafka's part of a broker; null of a proxy. */
+    public final KafkaMeters kafka;
+
     private final ManualTime time = new ManualTime();
     private final List<byte[]> published = new ArrayList<>();
 
     public SteppedGateway(Map<String, ?> configs, boolean isProxy) {
-        settings = isProxy ? Settings.ofProxy(configs) : Settings.of(configs);
-        gateway = new Gateway(settings, time, new Outbox());
+        if (isProxy) {
+            ProxySettings ofProxy = new ProxySettings(configs);
+            settings = ofProxy;
+            gateway = new ProxyGateway(ofProxy, time, new Outbox());
+            kafka = null;
+        } else {
+            BrokerSettings ofBroker = new BrokerSettings(configs);
+            BrokerGateway ofPlugin = new BrokerGateway(ofBroker, time, new Outbox());
+            settings = ofBroker;
+            gateway = ofPlugin;
+            kafka = new KafkaMeters(ofPlugin, settings.window, time);
+        }
     }
 
     public Time time() {

@@ -8,13 +8,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
-import java.util.concurrent.BlockingQueue;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.Stream;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.utils.Time;
@@ -25,12 +20,11 @@ import org.slf4j.LoggerFactory;
  * One gateway, in a broker or a proxy: it knows the limits in force, its share of each counter, and publishes what its
  * meters were charged.
  *
- * <p>Request threads call {@link #meterOf}, {@link #limit} and {@link #ask}, which never wait. All else happens in daemon threads of its
- * own: one reads the limits, one the sums of what is decided, and one looks at the meters every `sluice.sum.ms`, sets their limits and
- * publishes. While Sluice is away the last shares hold; before the limits topic could be read, the quotas that were set
- * with `kafka-configs` hold on each broker, as without the plugin.
+ * <p>Request threads call {@link #meterOf} and {@link #limit}, which never wait. All else happens in daemon threads of its
+ * own: one reads the limits, one the sums of what is decided, and one looks at the meters every `sluice.sum.ms`, sets their
+ * limits and publishes. While Sluice is away the last shares hold. {@link GatewayMXBean} says what the figures are.
  */
-public final class Gateway implements GatewayMXBean, AutoCloseable {
+public abstract class Gateway implements AutoCloseable {
     static final long STALE_MS = 30_000;
     private static final Logger LOG = LoggerFactory.getLogger(Gateway.class);
     private static final long LOOKBACK_MS = 10_000;
@@ -41,34 +35,28 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private static final long SMALL_MS = 10_000;
     private static final long UNLIMITED_MS = 30_000; // no share depends on it
     private static final int RECENT = 100;
-    private static final int MAX_AWAITED = 10_000;
     private static final int MAX_SHOWN = 20;
     private static final int MAX_SHOWN_CHARACTERS = 500;
 
+    final Time time;
+    final Meters meters;
+    final Events events;
+    final Quotas first = new Quotas(-1);
+
     private final Settings settings;
-    private final Time time;
     private final String instance;
-    private final Quotas kafkaQuotas = new Quotas(-1);
-    private final Meters meters;
     private final NewNames newNames = new NewNames(System.nanoTime());
     private final Shares shares;
-    private final Events events;
     private final EventSender sender;
-    private final Refusals refusals = new Refusals();
     private final Staleness staleness = new Staleness();
-    private final LoadReader loadReader;
     private final DiskGuard diskGuard;
     final TopicReader.ClusterHandler limitsHandler = new LimitsHandler();
     final TopicReader.Handler sumsHandler = new SumsHandler();
     private final TopicReader limitsReader;
     private final TopicReader sumsReader;
     private final LastingThread thread;
-    private final BlockingQueue<Mutations> asked = new LinkedBlockingQueue<>(MAX_AWAITED);
-    private final Map<String, Mutations> awaited = new ConcurrentHashMap<>(); // by request id, until their timeout
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
-    private final LongAdder bytesIn = new LongAdder(); // of a proxy, since its last heartbeat
-    private final LongAdder bytesOut = new LongAdder();
     private volatile LimitsView limitsView = new LimitsView();
     private volatile ElasticState heard = ElasticState.NEUTRAL;
     private volatile long heardUntilMs;
@@ -82,29 +70,21 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private volatile String lowDisk;
     private Quotas applied;
     private long heartbeatMs;
-    private long refusalsMs;
+    private long othersMs;
     private boolean isStale;
     private boolean saidGivenUp;
     private long nextNs = System.nanoTime();
 
-    public Gateway(Settings settings) {
-        this(
-                settings,
-                Time.SYSTEM,
-                new EventSender(settings.requestsTopic, client(settings, "requests"), EventSender.MUTE_MS));
-    }
-
-    /** A gateway whose clock and whose way to the requests topic are given. */
-    Gateway(Settings settings, Time time, EventSender sender) {
+    /** A gateway whose clock, way to the requests topic and meters are given. */
+    Gateway(Settings settings, Time time, EventSender sender, Meters meters) {
         this.settings = settings;
         this.time = time;
         this.sender = sender;
         String random = UUID.randomUUID().toString().substring(0, 8);
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
         this.events = new Events(settings.gatewayName, instance);
-        this.meters = new Meters(settings.maxMuteMs, !settings.isProxy, settings.window, time::milliseconds);
+        this.meters = meters;
         this.shares = new Shares(instance, events.idStem(), settings.window);
-        this.loadReader = new LoadReader(settings);
         this.diskGuard = new DiskGuard(settings);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client(settings, "limits"), limitsHandler);
         this.sumsReader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client(settings, "sums"), sumsHandler);
@@ -113,23 +93,50 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         this.thread = new LastingThread("sluice-shares", this::round, this::finish);
     }
 
+    /** The way of a gateway's events to the requests topic. */
+    static EventSender sender(Settings settings) {
+        return new EventSender(settings.requestsTopic, client(settings, "requests"), EventSender.MUTE_MS);
+    }
+
+    /** How many gateways share the limits until the first own heartbeat is decided, if there are so many brokers. */
+    int expected(int brokers) {
+        return brokers;
+    }
+
+    /** Its load as of the last look, with its disks; null if it isn't known. */
+    Load load() {
+        return null;
+    }
+
+    /** The load for a heartbeat, so many ms after the last one. */
+    Load takeLoad(long sinceMs) {
+        return load();
+    }
+
+    /** Takes over a decision on a request that awaits one. */
+    void takeAnswer(Sums read) {}
+
+    /** Passes the time until System.nanoTime() is `untilNs`. */
+    void pass(long untilNs) throws InterruptedException {
+        TimeUnit.NANOSECONDS.sleep(untilNs - System.nanoTime());
+    }
+
+    /** Publishes what else there is: once a second, and at the end. */
+    void publishOthers(long nowMs) {}
+
+    /** Its threads. */
+    Stream<LastingThread> threads() {
+        return Stream.of(thread, limitsReader.thread(), sumsReader.thread());
+    }
+
     /** Starts the threads. Doesn't wait: no broker need be there, and no topic. */
     public void start() {
         LOG.info("Sluice is gateway {} of node {}; {}", instance, settings.node, Samples.isPossible()
                 ? "what is charged is read from the meters, exactly"
                 : "this version of Kafka doesn't let it read the meters, so what is charged is estimated from their rates");
-        if (!settings.isProxy && settings.exemptPrincipals.isEmpty()) {
-            LOG.warn(settings.exemptClientId == null
-                    ? "Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too"
-                    : "sluice.exempt.client.id exempts only clients that don't log in: where Sluice's do, quotas hold them,"
-                            + " too, unless sluice.exempt.principals names them");
-        }
         limitsReader.start();
-        if (settings.servesClients) {
+        if (settings.role.servesClients()) {
             sumsReader.start();
-        }
-        if (settings.servesClients && !settings.isProxy) {
-            loadReader.start();
         }
         thread.start();
     }
@@ -165,21 +172,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return key;
     }
 
-    /** The counter of a topic-partition; null if no quota meters it. Clients may name partitions that don't exist. Never waits. */
-    public CounterKey counterOfPartition(Kind kind, String topic, int partition) {
-        if (quotas().resolve(kind, topic, "").level == 0) {
-            return null;
-        }
-        CounterKey counter = new CounterKey(kind, Tags.ofPartition(Names.bounded(topic), partition));
-        return meters.of(counter) != null || admitsCounter() ? counter : null;
-    }
-
-    /** Whether any quota of this kind is set. Never waits. */
-    public boolean isUsed(Kind kind) {
-        return quotas().isUsed(kind);
-    }
-
-    private boolean admitsCounter() {
+    /** Whether there may be one more counter for names that clients have invented. */
+    boolean admitsCounter() {
         return meters.hasRoom() && newNames.admits(System.nanoTime());
     }
 
@@ -211,46 +205,18 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return Math.min(limit * elastic.lend, Double.isNaN(share) ? limit / gateways : share);
     }
 
-    /** Whether a limit holds a meter's clients, their own or their tenant's. Never waits. */
-    public boolean isLimited(CounterKey key) {
-        return limit(key) != null || tenantLimit(key) != null;
-    }
-
     /** The limit by which Kafka bounds what the next fetch on a meter may hold; null is unlimited. Never waits. */
     public Double fetchLimit(CounterKey key) {
         Double limit = limit(key);
         Meter meter = limit == null ? null : meters.of(key);
-        boolean isPaced = settings.isProxy || meter != null && meter.isPaced();
+        boolean isPaced = settings.role.pacesAlone() || meter != null && meter.isPaced();
         double own = limit == null ? Meter.UNLIMITED : isPaced ? Pace.fetchLimit(limit) : limit;
         Double ofTenant = tenantLimit(key);
         double least = Math.min(own, ofTenant == null ? Meter.UNLIMITED : Pace.fetchLimit(ofTenant));
         return least == Meter.UNLIMITED ? null : Double.valueOf(least);
     }
 
-    /** Of a client's own counter and its tenant's, the one that makes its requests wait. Never waits. */
-    public CounterKey holding(CounterKey key) {
-        CounterKey tenant = key.ofTenant();
-        CommonBucket bucket = tenant == null ? null : meters.common(tenant);
-        return bucket != null && bucket.waitMs(time.milliseconds()) > 0 ? tenant : key.own();
-    }
-
-    /**
-     * Notes that the limit of `counter`, of a client's own or its tenant's, has refused a request, so that decisions tell
-     * of it; its client waits for `waitMs`. Never waits.
-     */
-    public void noteRefused(CounterKey key, CounterKey counter, String user, String clientId, long waitMs) {
-        Tags own = key.own().tags;
-        boolean isNamed = quotas().tenantOf(key.kind, own).equals(key.tags.tenant);
-        Tags client = isNamed ? own : new Tags(Names.bounded(user), Names.bounded(clientId));
-        refusals.add(new Refusals.Refusal(key, counter, client, 1, time.milliseconds(), waitMs));
-    }
-
-    /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
-    Quotas kafkaQuotas() {
-        return kafkaQuotas;
-    }
-
-    /** The meters of the broker. */
+    /** The meters. */
     public Meters meters() {
         return meters;
     }
@@ -258,7 +224,6 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     /** Takes over a metric that was made for a client, who is held from the first request, not from the next look. */
     public void add(KafkaMetric metric) {
         long nowMs = time.milliseconds();
-        loadReader.add(metric);
         Meter meter = meters.add(metric, nowMs);
         if (meter == null) {
             return;
@@ -276,62 +241,27 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** Takes leave of a metric that was removed. */
     public void remove(KafkaMetric metric) {
-        loadReader.remove(metric);
         meters.remove(metric, time.milliseconds());
     }
 
-    /** Asks the job whether these topics may be executed; the answer comes later. Never waits. */
-    public void ask(Mutations mutations) {
-        boolean isHopeless = staleMs() > STALE_MS || mutations.partitions.size() > Mutations.MAX_TOPICS;
-        if (isHopeless || !asked.offer(mutations)) {
-            giveUp(mutations);
-        }
-        mutations.answer().orTimeout(settings.decideTimeoutMs, TimeUnit.MILLISECONDS);
-    }
-
-    private Quotas quotas() {
+    /** The quotas in force; until the limits topic has been read, those that hold first. */
+    Quotas quotas() {
         Quotas known = inForce;
-        return known == null ? kafkaQuotas : known;
+        return known == null ? first : known;
     }
 
-    /** Of brokers the active controller alone meters mutations; who serves no clients shares nothing with those who do. */
     private boolean isShared(Kind kind) {
-        boolean isDivided = kind != Kind.MUTATION || settings.isProxy;
-        return inForce != null && isDivided && settings.servesClients;
+        return inForce != null && settings.role.shares(kind);
     }
 
-    /** A broker alone is as Kafka. */
     private boolean isPaced(Kind kind) {
-        return isShared(kind) && kind.isPaced() && (gateways > 1 || settings.isProxy);
+        return isShared(kind) && kind.isPaced() && (gateways > 1 || settings.role.pacesAlone());
     }
 
     private void round() throws InterruptedException {
         nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
         tick(time.milliseconds());
-        long leftNs = Math.max(1_000_000, nextNs - System.nanoTime());
-        while (leftNs > 0) {
-            Mutations mutations = asked.poll(leftNs, TimeUnit.NANOSECONDS);
-            if (mutations != null) {
-                publish(mutations, time.milliseconds());
-            }
-            leftNs = nextNs - System.nanoTime();
-        }
-    }
-
-    private void publish(Mutations mutations, long nowMs) {
-        if (!sender.isReady() || awaited.size() >= MAX_AWAITED) {
-            giveUp(mutations);
-            return;
-        }
-        String id = events.newId();
-        awaited.put(id, mutations);
-        mutations.answer().whenComplete((answer, error) -> awaited.remove(id));
-        Tags client = meters.clientOf(mutations.counter);
-        publish(client, events.mutations(id, mutations, client, nowMs), nowMs, () -> giveUp(mutations));
-    }
-
-    private static void giveUp(Mutations mutations) {
-        mutations.answer().completeExceptionally(new TimeoutException("no decision to be expected"));
+        pass(Math.max(nextNs, System.nanoTime() + 1_000_000));
     }
 
     private void finish() {
@@ -347,16 +277,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
                 publish(meter, 0, nowMs);
             }
         }
-        publishRefusals(nowMs);
-    }
-
-    private void publishRefusals(long nowMs) {
-        if (!sender.isReady()) {
-            return;
-        }
-        refusalsMs = nowMs;
-        for (Refusals.Refusal each : refusals.take()) {
-            publish(each.client, events.refused(each), nowMs, () -> refusals.add(each));
+        if (sender.isReady()) {
+            publishOthers(nowMs);
         }
     }
 
@@ -379,11 +301,12 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
                 lookAt(meter, quotas, isReady, nowMs);
             }
         }
-        if (Math.abs(nowMs - refusalsMs) >= MODEST_MS) {
-            publishRefusals(nowMs);
+        if (isReady && Math.abs(nowMs - othersMs) >= MODEST_MS) {
+            othersMs = nowMs;
+            publishOthers(nowMs);
         }
-        if (settings.servesClients && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
-            Load load = settings.isProxy ? loadOfProxy(nowMs - heartbeatMs) : loadReader.load();
+        if (settings.role.servesClients() && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
+            Load load = takeLoad(nowMs - heartbeatMs);
             heartbeatMs = nowMs;
             publish(new Tags("", ""), heartbeat(load, nowMs), nowMs, () -> {});
         }
@@ -392,23 +315,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** A heartbeat of now; `load` is null if it isn't known. */
     byte[] heartbeat(Load load, long nowMs) {
-        String broker = settings.isProxy ? null : settings.node;
         return events.heartbeat(
-                staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), broker, load, nowMs);
-    }
-
-    /** Counts what the clients of a proxy were charged, for its load. Never waits. */
-    public void count(Kind kind, double amount) {
-        if (kind == Kind.PRODUCE) {
-            bytesIn.add((long) amount);
-        } else if (kind == Kind.FETCH) {
-            bytesOut.add((long) amount);
-        }
-    }
-
-    private Load loadOfProxy(long sinceMs) {
-        double seconds = sinceMs / 1_000.0;
-        return Load.ofBytes(bytesIn.sumThenReset() / seconds, bytesOut.sumThenReset() / seconds);
+                staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), settings.brokerId, load, nowMs);
     }
 
     private boolean isHeld(Meter meter) {
@@ -429,7 +337,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     /** Looks whether producers have to be held because of a disk. Says whether that has changed. */
     private boolean noteLowDisk(long nowMs) {
         boolean wasLow = lowDisk != null;
-        String heard = diskGuard.low(loadReader.load(), nowMs);
+        String heard = diskGuard.low(load(), nowMs);
         lowDisk = heard == null && nowMs < storageUntilMs ? storage.lowDisk : heard;
         if (wasLow == (lowDisk != null)) {
             return false;
@@ -540,8 +448,14 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
     }
 
-    private void publish(Tags tags, byte[] event, long nowMs, Runnable onFailure) {
-        if (settings.servesClients) {
+    /** Whether an event may reach the requests topic now. */
+    boolean isReady() {
+        return sender.isReady();
+    }
+
+    /** Publishes an event of a counter's clients. */
+    void publish(Tags tags, byte[] event, long nowMs, Runnable onFailure) {
+        if (settings.role.servesClients()) {
             staleness.notePublished(nowMs);
         }
         sender.send(Events.key(tags), event, nowMs, onFailure);
@@ -616,18 +530,16 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         if (now != isStale) {
             isStale = now;
             if (now) {
-                String undecided = settings.isProxy
-                        ? "no limit is known"
-                        : "the quotas set with kafka-configs hold on each broker";
                 LOG.warn("Sluice hasn't decided for {} s: {}", STALE_MS / 1_000,
-                        inForce == null ? undecided : "the last shares hold");
+                        inForce == null ? settings.role.withoutLimits() : "the last shares hold");
             } else {
                 LOG.info("Sluice decides again");
             }
         }
     }
 
-    private long staleMs() {
+    /** Age of the oldest event that may be without a decision. */
+    long staleMs() {
         return staleness.staleMs(time.milliseconds());
     }
 
@@ -639,115 +551,78 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return client;
     }
 
-    @Override
     public String getInstance() {
         return instance;
     }
 
-    @Override
     public long getLimitsVersion() {
         return quotas().version;
     }
 
-    @Override
     public boolean isLimitsRead() {
         return inForce != null;
     }
 
-    @Override
-    public boolean isExact() {
-        return Samples.isPossible();
-    }
-
-    @Override
     public int getGateways() {
         return gateways;
     }
 
-    @Override
     public int getCounters() {
         return meters.all().size();
     }
 
-    @Override
-    public long getCountersNotFollowed() {
-        return meters.notFollowed();
-    }
-
-    @Override
     public long getRequestsOfMoreNames() {
         return newNames.refused();
     }
 
-    @Override
     public long getStalenessMs() {
         return staleMs();
     }
 
-    @Override
     public String getLowDisk() {
         return lowDisk;
     }
 
-    @Override
     public long getSums() {
         return sums;
     }
 
-    @Override
     public long getPublished() {
         return sender.published();
     }
 
-    @Override
     public long getPublishFailures() {
         return sender.failed();
     }
 
-    @Override
     public long getSumsGivenUp() {
         return givenUp.get();
     }
 
-    @Override
     public long getFencedRecords() {
         return sumsReader.fenced();
     }
 
-    @Override
     public long getUnreadableRecords() {
         return limitsView.garbage() + limitsReader.unreadable() + sumsReader.unreadable();
     }
 
-    @Override
     public int getThreadsDown() {
         return (int) threads().filter(LastingThread::isDown).count();
     }
 
-    @Override
     public long getThreadErrors() {
         return threads().mapToLong(LastingThread::errors).sum() + sender.replaced();
     }
 
-    private Stream<LastingThread> threads() {
-        return Stream.of(thread, limitsReader.thread(), sumsReader.thread(), loadReader.thread());
-    }
-
+    /** Limits of a complete version hold from now on. */
     void takeLimits(Quotas complete) {
         if (inForce == null) {
-            LOG.info("Sluice knows the limits (version {}){}", complete.version,
-                    settings.isProxy ? "" : "; they replace the quotas set with kafka-configs");
+            LOG.info("Sluice knows the limits (version {}); until now: {}", complete.version, settings.role.withoutLimits());
         } else {
             meters.noteChange(time.milliseconds());
         }
         inForce = complete;
-    }
-
-    private void takeAnswer(Sums read) {
-        Mutations mutations = read.answerTo == null ? null : awaited.get(read.answerTo);
-        if (mutations != null) {
-            mutations.answer().complete(read.answer);
-        }
     }
 
     private final class LimitsHandler implements TopicReader.ClusterHandler {
@@ -781,7 +656,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
         @Override
         public void brokers(int count) {
-            shares.expect(settings.isProxy ? settings.expectedGateways : count);
+            shares.expect(expected(count));
         }
     }
 

@@ -40,7 +40,7 @@ final class LoadReader {
     private static final String TIMES = "kafka.network:type=RequestMetrics,name=";
     private static final List<String> OF_CLIENTS = Arrays.asList("Produce", "FetchConsumer");
 
-    private final Settings settings;
+    private final BrokerSettings settings;
     private final MBeanServer server = ManagementFactory.getPlatformMBeanServer();
     private final Map<String, ObjectName> names = new HashMap<>();
     private final Map<String, FileStore> volumes = new HashMap<>();
@@ -50,7 +50,7 @@ final class LoadReader {
     private long lookedNs = System.nanoTime();
     private volatile Load load;
 
-    LoadReader(Settings settings) {
+    LoadReader(BrokerSettings settings) {
         this.settings = settings;
     }
 

@@ -20,22 +20,22 @@ final class Nodes {
     private Nodes() {}
 
     /** The gateway of the node that has this configuration. Throws ConfigException for one that can't be used. */
-    static synchronized Gateway of(Map<String, ?> configs) {
+    static synchronized BrokerGateway of(Map<String, ?> configs) {
         return node(configs).gateway;
     }
 
     /** The same, for a callback: the first one starts the gateway. */
-    static synchronized Gateway open(Map<String, ?> configs) {
+    static synchronized BrokerGateway open(Map<String, ?> configs) {
         Node node = node(configs);
         if (node.callbacks++ == 0) {
             node.gateway.start();
-            register(Settings.nodeOf(configs), node.gateway);
+            register(BrokerSettings.nodeOf(configs), node.gateway);
         }
         return node.gateway;
     }
 
     /** Ends a callback's use of a gateway: the last one closes it. */
-    static synchronized void close(Gateway gateway) {
+    static synchronized void close(BrokerGateway gateway) {
         for (Map.Entry<String, Node> each : NODES.entrySet()) {
             if (each.getValue().gateway == gateway && --each.getValue().callbacks == 0) {
                 gateway.close();
@@ -47,16 +47,16 @@ final class Nodes {
     }
 
     private static Node node(Map<String, ?> configs) {
-        String id = Settings.nodeOf(configs);
+        String id = BrokerSettings.nodeOf(configs);
         Node node = NODES.get(id);
         if (node == null) {
-            node = new Node(new Gateway(Settings.of(configs)));
+            node = new Node(new BrokerGateway(new BrokerSettings(configs)));
             NODES.put(id, node);
         }
         return node;
     }
 
-    private static void register(String id, Gateway gateway) {
+    private static void register(String id, BrokerGateway gateway) {
         try {
             MBeanServer server = ManagementFactory.getPlatformMBeanServer();
             if (!server.isRegistered(name(id))) {
@@ -80,10 +80,10 @@ final class Nodes {
     }
 
     private static final class Node {
-        private final Gateway gateway;
+        private final BrokerGateway gateway;
         private int callbacks;
 
-        Node(Gateway gateway) {
+        Node(BrokerGateway gateway) {
             this.gateway = gateway;
         }
     }

@@ -4,6 +4,7 @@ import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
@@ -13,11 +14,10 @@ import java.util.Set;
 import org.apache.kafka.common.config.ConfigException;
 
 /**
- * The plugin's part of a broker's configuration, or a proxy's configuration. A value that can't be used is a
- * ConfigException, which ends the start.
+ * What brokers and proxies have in common of their configurations. A value that can't be used is a ConfigException, which
+ * ends the start.
  */
-public final class Settings {
-    private static final String PREFIX = "sluice.";
+public abstract class Settings {
     private static final String CLIENT_PREFIX = "sluice.client.";
     private static final String BOOTSTRAP_SERVERS = "sluice.bootstrap.servers";
     private static final String REQUESTS_TOPIC = "sluice.requests.topic";
@@ -28,8 +28,8 @@ public final class Settings {
     private static final String EXEMPT_PRINCIPALS = "sluice.exempt.principals";
     private static final String EXEMPT_CLIENT_ID = "sluice.exempt.client.id";
     private static final String GATEWAY_NAME = "sluice.gateway.name";
-    private static final String DISK_MIN_FREE_BYTES = "sluice.disk.min.free.bytes";
-    private static final String DISK_MIN_FREE_PERCENT = "sluice.disk.min.free.percent";
+    static final String DISK_MIN_FREE_BYTES = "sluice.disk.min.free.bytes";
+    static final String DISK_MIN_FREE_PERCENT = "sluice.disk.min.free.percent";
     private static final List<String> KEYS = Arrays.asList(
             BOOTSTRAP_SERVERS,
             REQUESTS_TOPIC,
@@ -40,27 +40,12 @@ public final class Settings {
             EXEMPT_PRINCIPALS,
             EXEMPT_CLIENT_ID,
             GATEWAY_NAME);
-    private static final List<String> BROKER_KEYS = Arrays.asList(DISK_MIN_FREE_BYTES, DISK_MIN_FREE_PERCENT);
-    private static final String REQUEST_TIME = "sluice.request.time";
-    private static final String DECIDE_TIMEOUT_MS = "sluice.decide.timeout.ms";
-    private static final String EXPECTED_GATEWAYS = "sluice.expected.gateways";
-    private static final String PRINCIPAL_RULES = "sluice.ssl.principal.mapping.rules";
-    private static final String MAX_PARTITIONS = "sluice.max.partitions.per.request";
-    private static final String WINDOWS = "quota.window.num";
-    private static final String WINDOW_SECONDS = "quota.window.size.seconds";
-    private static final List<String> PROXY_KEYS = Arrays.asList(
-            REQUEST_TIME,
-            DECIDE_TIMEOUT_MS,
-            EXPECTED_GATEWAYS,
-            PRINCIPAL_RULES,
-            MAX_PARTITIONS,
-            WINDOWS,
-            WINDOW_SECONDS);
+    static final String WINDOWS = "quota.window.num";
+    static final String WINDOW_SECONDS = "quota.window.size.seconds";
     private static final int MAX_NAME_LENGTH = 200;
 
-    /** Whether this is a proxy, which meters and throttles by itself; else Kafka's broker does. */
-    final boolean isProxy;
-
+    final Role role;
+    final String brokerId;
     final String node;
     final String bootstrapServers;
     final String requestsTopic;
@@ -81,34 +66,7 @@ public final class Settings {
 
     public final String gatewayName;
 
-    /** Whether a proxy charges the time until a broker's answer as request time. */
-    public final boolean chargesUpstreamTime;
-
-    /** How long a proxy waits for the decision on mutations. */
-    public final long decideTimeoutMs;
-
-    /** The most partitions that a proxy charges one request. */
-    public final int maxPartitionsPerRequest;
-
-    /** How many proxies share until the first own heartbeat is decided. */
-    final int expectedGateways;
-
-    /** How brokers name the user of a certificate, as their `ssl.principal.mapping.rules`. */
-    public final String principalRules;
-
-    /** Whether it serves clients. A dedicated controller doesn't: it meters mutations, and their limit is whole. */
-    final boolean servesClients;
-
-    /** Whether the node is broker and controller. */
-    final boolean isCombined;
-
-    /** The listeners of the node's controller, in capitals. */
-    final Set<String> controllerListeners;
-
-    final long queuedMaxRequests;
-    final List<String> logDirs;
-
-    /** The free bytes of a volume with a log directory below which producers are held; 0 is no floor. */
+    /** The free bytes of a volume with a log directory below which producers are held; 0 is no floor, as on a proxy. */
     final long diskMinFreeBytes;
 
     /** The same in percent of the volume. */
@@ -120,10 +78,11 @@ public final class Settings {
     /** Properties of the plugin's own Kafka clients. */
     final Map<String, Object> client;
 
-    private Settings(Map<String, ?> configs, boolean isProxy) {
-        checkKeys(configs, isProxy);
-        this.isProxy = isProxy;
-        this.node = isProxy ? "proxy" : nodeOf(configs);
+    /** `configs` were checked by {@link #checkKeys}; `brokerId` is null of a proxy. */
+    Settings(Map<String, ?> configs, Role role, String brokerId) {
+        this.role = role;
+        this.brokerId = brokerId;
+        this.node = brokerId == null ? "proxy" : brokerId;
         this.bootstrapServers = text(configs, BOOTSTRAP_SERVERS, null);
         this.requestsTopic = text(configs, REQUESTS_TOPIC, "quota-requests");
         this.sumsTopic = text(configs, SUMS_TOPIC, "quota-sums");
@@ -133,17 +92,6 @@ public final class Settings {
         this.exemptPrincipals = principals(text(configs, EXEMPT_PRINCIPALS, ""));
         this.exemptClientId = exemptClientId(configs);
         this.gatewayName = gatewayName(configs);
-        this.chargesUpstreamTime = isProxy && choice(configs, REQUEST_TIME, "off", "upstream");
-        this.decideTimeoutMs = whole(configs, DECIDE_TIMEOUT_MS, 5_000, 1, 5_000); // a proxy holds a request for 20 s
-        this.expectedGateways = (int) whole(configs, EXPECTED_GATEWAYS, 1, 1, AliveGateways.MAX_GATEWAYS);
-        this.principalRules = text(configs, PRINCIPAL_RULES, "DEFAULT");
-        this.maxPartitionsPerRequest = (int) whole(configs, MAX_PARTITIONS, 10_000, 1, Integer.MAX_VALUE);
-        List<String> roles = list(configs, "process.roles", "broker");
-        this.servesClients = roles.contains("broker");
-        this.isCombined = roles.contains("broker") && roles.contains("controller");
-        this.controllerListeners = new LinkedHashSet<>(list(configs, "controller.listener.names", ""));
-        this.queuedMaxRequests = whole(configs, "queued.max.requests", 500, 1, Integer.MAX_VALUE);
-        this.logDirs = list(configs, configs.get("log.dirs") == null ? "log.dir" : "log.dirs", "/tmp/kafka-logs");
         this.diskMinFreeBytes = whole(configs, DISK_MIN_FREE_BYTES, 0, 0, Long.MAX_VALUE);
         this.diskMinFreePercent = whole(configs, DISK_MIN_FREE_PERCENT, 0, 0, 100);
         this.window = new Window(
@@ -152,43 +100,19 @@ public final class Settings {
         this.client = client(configs);
     }
 
-    /** The settings in a broker's properties. */
-    static Settings of(Map<String, ?> configs) {
-        return new Settings(configs, false);
-    }
-
-    /** The settings of a proxy: the same properties, and its own. */
-    public static Settings ofProxy(Map<String, ?> configs) {
-        return new Settings(configs, true);
-    }
-
-    /** The node that these properties are of. */
-    static String nodeOf(Map<String, ?> configs) {
-        Object node = configs.containsKey("node.id") ? configs.get("node.id") : configs.get("broker.id");
-        return String.valueOf(node).trim();
-    }
-
-    private static void checkKeys(Map<String, ?> configs, boolean isProxy) {
-        List<String> keys = new ArrayList<>(KEYS);
-        keys.addAll(isProxy ? PROXY_KEYS : BROKER_KEYS);
-        for (String key : configs.keySet()) {
-            boolean isOurs = isProxy || key.startsWith(PREFIX);
-            if (isOurs && !key.startsWith(CLIENT_PREFIX) && !keys.contains(key)) {
+    /** Throws ConfigException if one of `keys` is neither common to brokers and proxies nor among `own`. */
+    static void checkKeys(Collection<String> keys, List<String> own) {
+        List<String> known = new ArrayList<>(KEYS);
+        known.addAll(own);
+        for (String key : keys) {
+            if (!key.startsWith(CLIENT_PREFIX) && !known.contains(key)) {
                 throw new ConfigException(
-                        key + " is unknown; expected one of " + String.join(", ", keys) + " or " + CLIENT_PREFIX + "*");
+                        key + " is unknown; expected one of " + String.join(", ", known) + " or " + CLIENT_PREFIX + "*");
             }
         }
-        if (isProxy) {
-            return;
-        }
-        String reporters = String.valueOf(configs.get("metric.reporters"));
-        if (!reporters.contains(SluiceMetricsReporter.class.getName())) {
-            throw new ConfigException("metric.reporters is " + reporters + "; expected "
-                    + SluiceMetricsReporter.class.getName() + " among them, from which Sluice learns what is charged");
-        }
     }
 
-    private static String text(Map<String, ?> configs, String key, String otherwise) {
+    static String text(Map<String, ?> configs, String key, String otherwise) {
         Object value = configs.get(key);
         if (value == null && otherwise == null) {
             throw new ConfigException(key + " is missing; expected the addresses of brokers, such as 127.0.0.1:9092");
@@ -200,26 +124,7 @@ public final class Settings {
         return text;
     }
 
-    /** What stands between commas; lists of Kafka come as text, or as a list if they are a default. */
-    private static List<String> list(Map<String, ?> configs, String key, String otherwise) {
-        Object value = configs.get(key);
-        String text = value instanceof List ? String.join(",", texts((List<?>) value)) : text(configs, key, otherwise);
-        List<String> parts = new ArrayList<>();
-        for (String part : text.split(",")) {
-            if (!part.trim().isEmpty()) {
-                parts.add(part.trim());
-            }
-        }
-        return parts;
-    }
-
-    private static List<String> texts(List<?> values) {
-        List<String> texts = new ArrayList<>();
-        values.forEach(value -> texts.add(String.valueOf(value)));
-        return texts;
-    }
-
-    private static long whole(Map<String, ?> configs, String key, long otherwise, long least, long most) {
+    static long whole(Map<String, ?> configs, String key, long otherwise, long least, long most) {
         String text = text(configs, key, Long.toString(otherwise));
         String expected = "; expected a whole number from " + least + " to " + most;
         try {
@@ -231,15 +136,6 @@ public final class Settings {
         } catch (NumberFormatException error) {
             throw new ConfigException(key + " is " + text + expected);
         }
-    }
-
-    /** Whether the second of two values is set; the first is the default. */
-    private static boolean choice(Map<String, ?> configs, String key, String first, String second) {
-        String text = text(configs, key, first);
-        if (!text.equals(first) && !text.equals(second)) {
-            throw new ConfigException(key + " is " + text + "; expected " + first + " or " + second);
-        }
-        return text.equals(second);
     }
 
     private static Set<String> principals(String text) {

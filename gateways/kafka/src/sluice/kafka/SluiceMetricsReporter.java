@@ -11,7 +11,7 @@ import org.apache.kafka.common.metrics.MetricsReporter;
  * <p>It reports nothing itself. Request threads come here when Kafka makes a sensor; then a metric is remembered.
  */
 public final class SluiceMetricsReporter implements MetricsReporter {
-    private Gateway gateway;
+    private BrokerGateway gateway;
 
     @Override
     public void configure(Map<String, ?> configs) {

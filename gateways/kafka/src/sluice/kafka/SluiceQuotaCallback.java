@@ -25,12 +25,12 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
     private final ThreadLocal<Boolean> bringsQuotas = ThreadLocal.withInitial(() -> false);
 
     private final AtomicBoolean isClosed = new AtomicBoolean();
-    private Gateway gateway;
+    private BrokerGateway gateway;
     private Exempt exempt;
 
     @Override
     public void configure(Map<String, ?> configs) {
-        Settings settings = Settings.of(configs);
+        BrokerSettings settings = new BrokerSettings(configs);
         exempt = new Exempt(settings.exemptPrincipals, settings.exemptClientId);
         gateway = Nodes.open(configs);
     }

@@ -14,7 +14,8 @@ import org.apache.kafka.common.utils.Time;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import sluice.kafka.Gateway;
-import sluice.kafka.Settings;
+import sluice.kafka.ProxyGateway;
+import sluice.kafka.ProxySettings;
 
 /** What the connections of a proxy share: the gateway, the meters, and metrics at the proxy's management port. */
 final class Proxy implements AutoCloseable {
@@ -23,8 +24,8 @@ final class Proxy implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Proxy.class);
     private static final long UNREADABLE_NS = 60_000_000_000L;
 
-    private final Settings settings;
-    private final Gateway gateway;
+    private final ProxySettings settings;
+    private final ProxyGateway gateway;
     private final ProxyMeters meters;
     private final SslPrincipalMapper principalRules;
     private final TopicNames names = new TopicNames();
@@ -37,10 +38,10 @@ final class Proxy implements AutoCloseable {
     private final Counter refused;
     private final Counter refusedConnections;
 
-    Proxy(Settings settings) {
+    Proxy(ProxySettings settings) {
         this.settings = settings;
         this.principalRules = SslPrincipalMapper.fromRules(settings.principalRules);
-        this.gateway = new Gateway(settings);
+        this.gateway = new ProxyGateway(settings);
         this.meters = new ProxyMeters(gateway, settings, Time.SYSTEM);
         this.connections = new Connections(meters);
         throttled = counter("throttled_inline", "Responses that asked their client to wait");
@@ -67,7 +68,7 @@ final class Proxy implements AutoCloseable {
         gateway.start();
     }
 
-    Settings settings() {
+    ProxySettings settings() {
         return settings;
     }
 
@@ -75,7 +76,7 @@ final class Proxy implements AutoCloseable {
         return principalRules;
     }
 
-    Gateway gateway() {
+    ProxyGateway gateway() {
         return gateway;
     }
 

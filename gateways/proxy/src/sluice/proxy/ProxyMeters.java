@@ -19,10 +19,10 @@ import org.apache.kafka.common.metrics.stats.Rate;
 import org.apache.kafka.common.metrics.stats.TokenBucket;
 import org.apache.kafka.common.utils.Time;
 import sluice.kafka.CounterKey;
-import sluice.kafka.Gateway;
 import sluice.kafka.Kind;
 import sluice.kafka.Meter;
 import sluice.kafka.Meters;
+import sluice.kafka.ProxyGateway;
 import sluice.kafka.Settings;
 
 /**
@@ -35,14 +35,14 @@ final class ProxyMeters implements AutoCloseable {
     private static final long UNUSED_S = 3_600;
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
 
-    private final Gateway gateway;
+    private final ProxyGateway gateway;
     private final Settings settings;
     private final Time time;
     private final Metrics metrics;
     private final Map<CounterKey, Sensors> sensors = new ConcurrentHashMap<>();
     private final ReentrantLock creation = new ReentrantLock();
 
-    ProxyMeters(Gateway gateway, Settings settings, Time time) {
+    ProxyMeters(ProxyGateway gateway, Settings settings, Time time) {
         this.gateway = gateway;
         this.settings = settings;
         this.time = time;

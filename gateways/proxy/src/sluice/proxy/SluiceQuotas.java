@@ -7,7 +7,7 @@ import io.kroxylicious.proxy.plugin.Plugin;
 import io.kroxylicious.proxy.plugin.PluginConfigurationException;
 import java.util.Map;
 import org.apache.kafka.common.config.ConfigException;
-import sluice.kafka.Settings;
+import sluice.kafka.ProxySettings;
 
 /** Makes a Kroxylicious proxy a gateway of Sluice: a filter definition of type `SluiceQuotas`, with properties as config. */
 @Plugin(configType = Map.class)
@@ -15,7 +15,7 @@ public final class SluiceQuotas implements FilterFactory<Map<String, Object>, Pr
     @Override
     public Proxy initialize(FilterFactoryContext context, Map<String, Object> config) {
         try {
-            return new Proxy(Settings.ofProxy(config == null ? Map.of() : config));
+            return new Proxy(new ProxySettings(config == null ? Map.of() : config));
         } catch (ConfigException error) {
             throw new PluginConfigurationException(error.getMessage(), error);
         }

@@ -1,0 +1,80 @@
+package sluice.kafka;
+
+import java.util.stream.Stream;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.utils.Time;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The gateway of a broker or a controller. Before the limits topic could be read, the quotas that were set with
+ * `kafka-configs` hold on each broker, as without the plugin.
+ */
+final class BrokerGateway extends Gateway implements GatewayMXBean {
+    private static final Logger LOG = LoggerFactory.getLogger(BrokerGateway.class);
+
+    private final BrokerSettings settings;
+    private final LoadReader loadReader;
+
+    BrokerGateway(BrokerSettings settings) {
+        this(settings, Time.SYSTEM, sender(settings));
+    }
+
+    /** A gateway whose clock and whose way to the requests topic are given. */
+    BrokerGateway(BrokerSettings settings, Time time, EventSender sender) {
+        super(settings, time, sender, new Meters(settings.maxMuteMs, true, settings.window, time::milliseconds));
+        this.settings = settings;
+        this.loadReader = new LoadReader(settings);
+    }
+
+    @Override
+    public void start() {
+        super.start();
+        if (settings.exemptPrincipals.isEmpty()) {
+            LOG.warn(settings.exemptClientId == null
+                    ? "Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too"
+                    : "sluice.exempt.client.id exempts only clients that don't log in: where Sluice's do, quotas hold them,"
+                            + " too, unless sluice.exempt.principals names them");
+        }
+        if (settings.role.servesClients()) {
+            loadReader.start();
+        }
+    }
+
+    /** The quotas that Kafka itself keeps. */
+    Quotas kafkaQuotas() {
+        return first;
+    }
+
+    @Override
+    public void add(KafkaMetric metric) {
+        loadReader.add(metric);
+        super.add(metric);
+    }
+
+    @Override
+    public void remove(KafkaMetric metric) {
+        loadReader.remove(metric);
+        super.remove(metric);
+    }
+
+    @Override
+    Load load() {
+        return loadReader.load();
+    }
+
+    @Override
+    Stream<LastingThread> threads() {
+        return Stream.concat(super.threads(), Stream.of(loadReader.thread()));
+    }
+
+    @Override
+    public boolean isExact() {
+        return Samples.isPossible();
+    }
+
+    @Override
+    public long getCountersNotFollowed() {
+        return meters.notFollowed();
+    }
+}
