@@ -1,7 +1,5 @@
 """The windowed rate of Kafka's byte-rate and request-time quotas (KIP-124, "Request quotas")."""
 
-from functools import reduce
-from operator import add
 from typing import TypeGuard
 
 import msgspec
@@ -69,8 +67,10 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         if min(self.last_events_ms) <= oldest_ms:  # seldom so: most calls needn't look at every sample
             self._purge(oldest_ms, now_ms)
         window_ms = padded_window_ms(now_ms - min(self.starts_ms), window)
-        # Plain additions as in Java: from Python 3.12 on, sum() compensates rounding errors.
-        return reduce(add, self.values, 0.0) / (window_ms / 1000.0), window_ms
+        total = 0.0
+        for value in self.values:
+            total += value  # plain additions as in Java: from Python 3.12 on, sum() compensates rounding errors
+        return total / (window_ms / 1000.0), window_ms
 
     def peek(self, window: Window, now_ms: int) -> float:
         """The rate that `measure` would give, for display: the samples stay as they are."""

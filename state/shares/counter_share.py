@@ -19,10 +19,10 @@ from sluice.state.arithmetic.counter import (
     wait_over_limit_ms,
 )
 from sluice.state.arithmetic.rounding import divide, round_half_up
+from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.contract.records import MAX_APPLIED_MS, CounterSum, FetchSizes, SummedGateway
 from sluice.state.quotas.kinds import Family, QuotaSettings, Window
 from sluice.state.shares.alive import AliveGateways
-from sluice.state.shares.meter import Meter
 from sluice.state.shares.read_sums import ReadSums
 
 CORRECTION_S = 30.0
@@ -168,7 +168,7 @@ class CounterShare(msgspec.Struct, gc=False):
     others_decided: float = 0.0
     throttled_until_ms: int = 0
     limit: float = 0.0
-    _meter: Meter | None = None  # of one's own traffic, from the first charge on
+    _meter: SampledRate | None = None  # of one's own traffic, from the first charge on
     _mutations: EntityCounters | None = None  # the same and a bucket, for a counter of mutations
     _pace_tokens: float = inf
     _pace_ms: int = 0
@@ -287,7 +287,7 @@ class CounterShare(msgspec.Struct, gc=False):
             before = self._take_pace(charge, value, share, metering, now_ms)  # of one gateway too: others may come
             meter = self._meter
             if meter is None:
-                meter = self._meter = Meter()
+                meter = self._meter = SampledRate()
             if is_alone:
                 wait_ms = _metered_ms(charge, meter, share, metering.window, now_ms)
             else:
@@ -468,7 +468,7 @@ def _meter_s(window: Window) -> float:
     return window.samples * window.window_ms / 1000.0
 
 
-def _metered_ms(charge: Charge, meter: Meter, share: float, window: Window, now_ms: int) -> int:
+def _metered_ms(charge: Charge, meter: SampledRate, share: float, window: Window, now_ms: int) -> int:
     """Record a charge of bytes or request time. Returns the wait of a broker with this share as its limit."""
     amounts = charge.amounts
     meter.record(amounts[0], window, now_ms)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from sluice.state.arithmetic.sampled_rate import SampledRate, padded_window_ms, wait_for_rate_ms
 from sluice.state.quotas.kinds import Window
-from sluice.state.shares.meter import Meter
 
 WINDOW = Window(samples=11, window_ms=1000)
 EVENTS = st.lists(st.tuples(st.integers(0, 30_000), st.floats(0, 1e6)))
@@ -78,21 +77,6 @@ def test_a_rate_is_observed_to_the_bit_as_kafka_measures_it_though_clocks_step_b
         kafka.record(value, window, now_ms)
         assert rate.observe(window, now_ms) == measured_as_kafka_does(kafka, window, now_ms)
         assert samples_of(rate) == samples_of(kafka)
-
-
-@given(
-    requests=st.lists(st.tuples(st.integers(-3_000, 13_000), st.floats(-1e3, 1e9)), min_size=1, max_size=60),
-    window=st.builds(Window, st.integers(2, 11), st.sampled_from([100, 1_000])),
-)
-def test_a_gateways_meter_is_a_sampled_rate_to_the_bit(requests: list[tuple[int, float]], window: Window) -> None:
-    meter, rate, now_ms = Meter(), SampledRate(), 1_000_000
-    for pause_ms, value in requests:
-        now_ms += pause_ms
-        meter.record(value, window, now_ms)
-        rate.record(value, window, now_ms)
-        assert meter.peek(window, now_ms + 700) == rate.peek(window, now_ms + 700)
-        assert meter.observe(window, now_ms) == rate.observe(window, now_ms)
-        assert (meter.samples[::3], meter.samples[1::3], meter.samples[2::3], meter.current // 3) == samples_of(rate)
 
 
 @given(events=EVENTS, now_ms=st.integers(0, 60_000))
