@@ -120,11 +120,11 @@ def _texts(
 
 def _around(shape: bytes, kind: QuotaKind, charge: Charge) -> _Around:
     """The parts that rows of this shape share, of their charge of this kind."""
-    found = _AROUND.get((shape, kind))
-    if found is None:
+    try:
+        return _AROUND[shape, kind]
+    except KeyError:
         found = _Around.of(charge)
-        _AROUND.keep((shape, kind), found, ENTRY_BYTES + len(shape) + sum(map(len, found)))
-    return found
+        return _AROUND.keep((shape, kind), found, ENTRY_BYTES + len(shape) + sum(map(len, found)))
 
 
 def _verdicts(outcomes: Outcomes) -> list[bytes]:

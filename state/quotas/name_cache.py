@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 MAX_CACHED = 1 << 17
-"""Most values of a cache."""
+"""Most values of a generation."""
 
 ENTRY_BYTES = 256
 """Bytes of an entry besides its texts, about: keys, objects and their places."""
@@ -16,19 +16,34 @@ ValueT = TypeVar("ValueT")
 
 
 class NameCache(dict[KeyT, ValueT]):
-    """Values by names. It forgets all of them when there are too many, which bounds the memory of a worker."""
+    """Values by names, in two generations, which bound the memory of a worker.
+
+    When the newer one is full, it becomes the older one: what was used since the last time stays, whatever else comes.
+    `cache[key]` finds values of both, and moves one of the older to the newer; `get` finds those of the newer only,
+    as fast as a dict, and `recall` those of the older.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         """An empty cache of values that take at most `most_bytes` together."""
         super().__init__()
         self._most_bytes = most_bytes
         self._bytes = 0
+        self._older: dict[KeyT, ValueT] = {}
+        self._mean_bytes = 0  # of a value of the older generation
+
+    def __missing__(self, key: KeyT) -> ValueT:
+        return self.keep(key, self._older.pop(key), self._mean_bytes)
+
+    def recall(self, key: KeyT) -> ValueT | None:
+        """The value of a key that `get` doesn't find; None if it isn't kept."""
+        return self[key] if key in self._older else None
 
     def keep(self, key: KeyT, value: ValueT, size: int) -> ValueT:
         """Keep and return a value that takes `size` bytes with its key; return it only if that is too large."""
         if size > self._most_bytes // _PARTS:
             return value
-        if len(self) >= MAX_CACHED or self._bytes + size > self._most_bytes:
+        if len(self) >= MAX_CACHED or self._bytes + size > self._most_bytes // 2:
+            self._older, self._mean_bytes = self.copy(), self._bytes // len(self)
             self.clear()
             self._bytes = 0
         self[key] = value

@@ -139,12 +139,12 @@ class ClientLimits:
         If nothing matches, the tags depend on the entities of the kind: if all of them have the same parts (user,
         client-id or both), the counter has these too, else the client-id (Kafka's metric tags).
         """
-        resolution = self._resolved.get((user, client_id))
-        if resolution is None:
+        try:
+            return self._resolved[user, client_id]
+        except KeyError:
             resolution = self._resolve(user, client_id)
             size = ENTRY_BYTES + len(user) + len(client_id) + len(resolution.key)
-            self._resolved.keep((user, client_id), resolution, size)
-        return resolution
+            return self._resolved.keep((user, client_id), resolution, size)
 
     def _resolve(self, user: str, client_id: str) -> Resolution:
         user, client_id = bounded_name(user), bounded_name(client_id)
@@ -319,11 +319,11 @@ class ModeQuotas:
     def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         """The limit of a partition of a topic: the topic's own, else the default topic's (KIP-1010)."""
         resolved = self._resolved_topics[kind]
-        resolution = resolved.get((topic, partition))
-        if resolution is None:
+        try:
+            return resolved[topic, partition]
+        except KeyError:
             resolution = self._resolve_topic(kind, topic, partition)
-            resolved.keep((topic, partition), resolution, ENTRY_BYTES + len(topic) + len(resolution.key))
-        return resolution
+            return resolved.keep((topic, partition), resolution, ENTRY_BYTES + len(topic) + len(resolution.key))
 
     def _resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         topic = bounded_name(topic)

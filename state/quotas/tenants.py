@@ -110,12 +110,11 @@ class Tenants:
         >>> tenants.of("shop-7", "etl"), tenants.of("eve", "etl"), tenants.of("eve", "app")
         ('shop', 'jobs', '')
         """
-        found = self._found.get((user, client_id))
-        if found is None:
+        try:
+            return self._found[user, client_id]
+        except KeyError:
             found = str(next((entity.tenant for entity in self.members_of(user, client_id)), ""))
-            size = ENTRY_BYTES + len(user) + len(client_id)
-            self._found.keep((user, client_id), found, size)
-        return found
+            return self._found.keep((user, client_id), found, ENTRY_BYTES + len(user) + len(client_id))
 
     def of_topic(self, topic: str) -> str:
         """The tenant that stores a topic, or "".
@@ -124,11 +123,11 @@ class Tenants:
         >>> tenants.of_topic("shop.orders"), tenants.of_topic("orders"), tenants.of("shop.orders", "")
         ('shop', 'all', '')
         """
-        found = self._found_topics.get(topic)
-        if found is None:
+        try:
+            return self._found_topics[topic]
+        except KeyError:
             found = str(next((entity.tenant for entity in self.members_of_topic(topic)), ""))
-            self._found_topics.keep(topic, found, ENTRY_BYTES + len(topic))
-        return found
+            return self._found_topics.keep(topic, found, ENTRY_BYTES + len(topic))
 
     @property
     def names(self) -> list[str]:

@@ -249,12 +249,12 @@ _HEADS = NameCache[tuple[bytes, QuotaKind], _Head](_MAX_HEAD_BYTES)
 
 def _head(shape: bytes, charge: Charge) -> _Head:
     """The head of a shape's charge."""
-    found = _HEADS.get((shape, charge.kind))
-    if found is None:
+    try:
+        return _HEADS[shape, charge.kind]
+    except KeyError:
         is_plain = charge.limit is not None and not charge.shadow and not (charge.withheld and charge.kind.consumer)
         text = b"[%d,%b," % (_PLACES[charge.kind], _JSON.encode(charge.limit)) if is_plain else b""
-        found = _HEADS.keep((shape, charge.kind), _Head(charge, text), ENTRY_BYTES + len(shape) + len(text))
-    return found
+        return _HEADS.keep((shape, charge.kind), _Head(charge, text), ENTRY_BYTES + len(shape) + len(text))
 
 
 class _Named(dict[tuple[bytes, int], tuple[bytes, int]]):

@@ -286,6 +286,7 @@ class Planner:
         """The plan of the client's requests that are like this one."""
         traits = traits_of(request)
         plan = self._clients.get(traits) or self._lent.get(traits)
+        plan = plan or self._clients.recall(traits) or self._lent.recall(traits)
         if plan is None:
             planned = plan_charges(request_like(traits), self.quotas, self._settings.quota)
             record_key = client_key(traits[0], traits[1]).encode()
