@@ -1,6 +1,5 @@
 """The command `sluice explain`: the reasons of a decision, from the tables, without Java."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,15 +14,13 @@ from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable, short
 from sluice.insight.texts import client_text, counter_text, entity_text, value_text
+from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import REFUSED_API, CountedEntity
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
     from sluice.insight.sql import Tables
-
-
-_DECISION_ID = re.compile(r".+-[0-9]+-[0-9]+", re.DOTALL)
 
 
 def explain(
@@ -51,7 +48,7 @@ def explain(
     """
     if (decision_id is not None) + (user is not None or client_id is not None) + (tenant is not None) > 1:
         raise UsageError("give a decision's id, or --user, --client-id or both, or --tenant")
-    if decision_id is not None and not _DECISION_ID.fullmatch(decision_id):
+    if decision_id is not None and DecisionId.of(decision_id) is None:
         raise UsageError(
             f"{decision_id!r} is no decision id; expected topic-partition-offset of the request: quota-requests-0-1"
         )

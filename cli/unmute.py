@@ -21,6 +21,7 @@ from sluice.kafka_io.client import OF_COMMANDS, connect, error_line
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute
 from sluice.state.decisions.charge_plan import plan_resets, unmuted_kinds
 from sluice.state.quotas.entity import Tags, bounded_name, client_key
@@ -142,12 +143,12 @@ def _publish(kafka: Mapping[str, str], topic: str, unmute: Unmute) -> SourceReco
 
 
 def _wait_for_answer(decisions: TopicReader, letters: TopicReader, source: SourceRecord, timeout_s: float) -> Decision:
-    decision_id = f"{source.topic}-{source.partition}-{source.offset}"
+    expected = decision_id(source.topic, source.partition, source.offset)
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         for _, record in decisions.read(_WAIT_MS):
             answer = _decoded(_DECISION, record)
-            if answer is not None and answer.decision_id == decision_id:
+            if answer is not None and answer.decision_id == expected:
                 return answer
         for _, record in letters.read(_WAIT_MS):
             letter = _decoded(_DEAD_LETTER, record)
@@ -156,7 +157,7 @@ def _wait_for_answer(decisions: TopicReader, letters: TopicReader, source: Sourc
                 problem = f"{wrong.field}: {wrong.problem}; expected {wrong.expected}"
                 raise UnmuteError(f"the job refused the control record: {problem}")
     raise UnmuteError(
-        f"no decision on {decision_id} after {timeout_s:g} s; it takes effect when the job reads it: check that the job"
+        f"no decision on {expected} after {timeout_s:g} s; it takes effect when the job reads it: check that the job"
         " runs and isn't behind"
     )
 

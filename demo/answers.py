@@ -11,6 +11,7 @@ from sluice.configs.settings import Settings
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import Verdict
 
 
@@ -100,8 +101,10 @@ class Answers:
         """Count a record of the decisions topic. Raises ValueError, which its reader passes over, if it is none."""
         self.model.on_record(value, now_ms())
         decision = _DECIDED.decode(value or b"")
-        partition, offset = decision.decision_id.rsplit("-", 2)[1:]
-        self._take((int(partition), int(offset)), decision)
+        source = DecisionId.of(decision.decision_id)
+        if source is None:
+            raise ValueError(f"{decision.decision_id!r} is no decision's id")
+        self._take((source.partition, source.offset), decision)
 
     def dead_letter(self, _: bytes | None, value: bytes | None) -> None:
         """Count a record of the dead-letter topic. Raises as `decision` does."""

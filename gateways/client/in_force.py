@@ -9,6 +9,7 @@ import msgspec
 
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
+from sluice.state.contract.decision_id import MAX_OFFSET
 from sluice.state.contract.records import CounterSum, ElasticState, Request, StorageState
 from sluice.state.decisions.waits import (
     CounterKey,
@@ -24,8 +25,6 @@ from sluice.state.quotas.limits import LimitsInForce, LimitsView
 from sluice.state.shares.read_sums import ReadEntity, ReadSums
 
 log = logging.getLogger(__name__)
-
-MAX_OFFSET = 2**63 - 1
 
 
 class InForce:

@@ -1,6 +1,5 @@
 """The reasons of a decision: every charge, and the quota change behind each limit."""
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -12,14 +11,11 @@ from sluice.insight.waits import deciding
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
+from sluice.state.contract.decision_id import DecisionId
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import entity_at
-
-_DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
-"""`topic-partition-offset` of the request; the topic may have dashes and digits of its own."""
-
 
 _COLUMNS = ", ".join(f'"{name}"' for name in decisions_table("").columns.names)
 
@@ -55,17 +51,12 @@ def decisions_by_id(tables: Tables, decision_id: str) -> list[Json]:
 
     The id names the record of the request, by which the files of the table can be skipped. Raises QueryError.
     """
-    match = _DECISION_ID.fullmatch(decision_id)
-    if match is None:
+    source = DecisionId.of(decision_id)
+    if source is None:
         return []
-    topic, partition, offset = match.groups()
-    source = (
-        f"source_topic = {literal(topic)} AND source_partition = {int(partition)} AND source_offset = {int(offset)}"
-    )
-    # The source of another spelling, such as one with leading zeros, is the same and the id is not.
     return tables.mappings(
-        f"SELECT {_COLUMNS} FROM decisions WHERE {source} AND decision_id = {literal(decision_id)}"  # noqa: S608 - names of columns, numbers and a quoted text
-        " ORDER BY decided_at_ms DESC"
+        f"SELECT {_COLUMNS} FROM decisions WHERE source_topic = {literal(source.topic)}"  # noqa: S608 - names of columns, numbers and a quoted text
+        f" AND source_partition = {source.partition} AND source_offset = {source.offset} ORDER BY decided_at_ms DESC"
     )
 
 

@@ -10,6 +10,7 @@ from sluice.sinks.tables.delta import SOURCE_COLUMNS, SOURCE_ID, AuditTable, col
 from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds
 from sluice.sinks.tables.json_records import JsonRecords, row_struct
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
+from sluice.state.contract.decision_id import DECISION_ID, DecisionId
 from sluice.state.contract.records import (
     MAX_APPLIED_WAITS,
     MAX_ENTRIES,
@@ -23,10 +24,6 @@ from sluice.state.quotas.entry import Mode
 
 MAX_CHARGES = 4 * MAX_ENTRIES
 """More than any request leads to: each of its entries is charged to one topic quota and its shadow at most."""
-
-_DECISION_ID = r"^(?P<source_topic>.+)-(?P<source_partition>0|[1-9][0-9]{0,18})-(?P<source_offset>0|[1-9][0-9]{0,18})$"
-"""`topic-partition-offset`, where the topic may have dashes and digits of its own, and no zeros lead a number: two ids
-would name the same event."""
 
 _LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, SOURCE_ID, "timestamp_ms", "decided_at_ms", "user", "client_id")
 """The source is what a micro-batch looks up, the others are what queries of the table ask for."""
@@ -60,7 +57,7 @@ def decision_rows(
     The records have a `value` and answer events of `requests`.
     """
     decisions, contents = _DECISIONS.read(records["value"].to_pylist(), faults)
-    source = pc.extract_regex(decisions["decision_id"], _DECISION_ID)
+    source = pc.extract_regex(decisions["decision_id"], f"^{DECISION_ID}$")
     faults.add(~holds(pc.is_valid(source)), "decision_id", "is not topic-partition-offset of a request event")
     for field in ("timestamp_ms", "decided_at_ms"):
         broken = bounds.broken_by(decisions[field], read_at_ms)
@@ -68,7 +65,7 @@ def decision_rows(
     _judge(decisions, faults)
     if (pc.max(pc.binary_length(records["value"])).as_py() or 0) > MAX_NAME_LENGTH:  # no name is longer than its record
         _judge_names(decisions["charges"], faults)
-    topic, *numbers = (pc.struct_field(source, name) for name in SOURCE_COLUMNS)
+    topic, *numbers = (pc.struct_field(source, name) for name in DecisionId._fields)
     ids = requests.ids(decisions["source_topic_id"])
     partition, offset = (pc.fill_null(number, "0").cast(pa.uint64()) for number in numbers)
     faults.add(requests.lacks(topic, ids, partition, offset), "decision_id", f"names no event of topic {requests.name}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import (
     MAX_ENTRIES,
     MAX_NAME_LENGTH,
@@ -103,7 +104,7 @@ def parse_event(value: bytes | None, source: Source, limits: EventLimits) -> Req
         raise _invalid_field(str(error)) from None
     check_unmute(unmute)
     if unmute.request_id is None:
-        unmute.request_id = source.record_id()
+        unmute.request_id = decision_id(source.topic, source.partition, source.offset)
     return unmute
 
 
@@ -124,7 +125,7 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
     else:
         _check_distance(request.timestamp_ms - source.timestamp_ms, limits)
     if request.request_id is None:
-        request.request_id = source.record_id()
+        request.request_id = decision_id(source.topic, source.partition, source.offset)
     return request
 
 

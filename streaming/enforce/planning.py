@@ -9,6 +9,7 @@ import msgspec
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import encode_shape
+from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import CountedEntity, ElasticState, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     EXEMPT_REQUEST_TIME,
@@ -213,7 +214,7 @@ class Planner:
         if plan.is_exempt:
             points = _JSON.encode(sum(request_points(request, self._settings.quota)))
             unmetered.append(points.join(_EXEMPT))
-        text = said(request, source.record_id(), unmetered, batch)
+        text = said(request, decision_id(source.topic, source.partition, source.offset), unmetered, batch)
         if charged:
             return self._placed(charged, source, request.timestamp_ms or 0, plan.record_key, text, request)
         decision = OutputRecord(self._settings.decisions_topic, plan.record_key, without_charges(text))
@@ -235,7 +236,7 @@ class Planner:
         """
         no_amounts: list[float] = []
         charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self.quotas))]
-        text = said_of_unmute(unmute, source.record_id(), decided_at_ms, batch)
+        text = said_of_unmute(unmute, decision_id(source.topic, source.partition, source.offset), decided_at_ms, batch)
         record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
         if not charged:
             return [OutputRecord(self._settings.decisions_topic, record_key, without_charges(text))]

@@ -37,13 +37,6 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     offset: int
     timestamp_ms: int
 
-    def record_id(self) -> str:
-        """`topic-partition-offset`: the `decision_id`, and the default `request_id`.
-
-        The only place that builds it. `sluice.sinks.tables.decisions` is the only one that splits it.
-        """
-        return f"{self.topic}-{self.partition}-{self.offset}"
-
 
 MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 """Longest value that a dead letter keeps: in base64, with its reason, it fits the 8 MiB that the topic allows."""
