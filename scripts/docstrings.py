@@ -1,15 +1,33 @@
 """Lint of docstrings: each begins with a noun or an imperative verb, so that its subject comes first.
 
 `python -m scripts.docstrings FOLDER ...` prints each docstring that begins otherwise, and exits with 1 if there is one.
+`unclear` finds words that the verbs in CONTRIBUTING.md replace; `tests/unit/test_docs.py` runs it over pages.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 REFUSED = frozenset({"What", "Whether", "Who", "Whom", "How", "Of"})
 """First words of sentences whose subject comes late. "True if ..." says what "Whether ..." says."""
+
+_UNCLEAR = re.compile(
+    r"\bheld\b|\bone's own\b|\bno more\b(?=[.,;:)]|$)|\b(?:a|one|each|every|next|idle|two|some) looks?\b(?! like)"
+    r"|(?:^|[.!?] )(?:What|Who|Whoever|Whatever)\b(?![^.]*\?)",
+    re.IGNORECASE,
+)
+"""Say throttled, delayed or limited; poll; and a noun as the subject."""
+
+
+def unclear(text: str) -> list[str]:
+    """The words of a text of sentences that have a clearer one.
+
+    >>> unclear("It is held until the next look.")
+    ['held', 'next look']
+    """
+    return [match.group().strip() for match in _UNCLEAR.finditer(text)]
 
 
 def refused(source: str) -> Iterator[tuple[int, str]]:

@@ -2,15 +2,18 @@
 
 import ast
 import importlib
+import math
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from scripts.docstrings import unclear
 from sluice import Answer, Gateway, GatewayOptions
 from sluice.streaming.checkpoint import origin
 
@@ -35,6 +38,9 @@ FOLDERS = (
 )
 """Top-level folders; a path in a page that begins with one of them is a path in the repository."""
 
+FOREIGN = {"rate_limit_quota", "CustomQuotaCallbackTest", "AbortMultipartUpload"}
+"""Names of others that pages mention and the source doesn't."""
+
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -43,6 +49,10 @@ _PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]*)
 _MODULE_TO_RUN = re.compile(rf"-m ((?:{'|'.join(FOLDERS[:-1])})\.[\w.]+)")
 _SETTING = re.compile(r"(topics|state|enforce|audit|delta|quotas|restart|health)\.(\w+)(?!\w*[./(])")
 
+_SECTIONS = ("What", "When", "How", "Gotchas", "Security", "Operations")
+_IN_FILE = re.compile(r"`([\w/-]+\.(?:py|java))` \(((?:`\w+`(?:, )?)+)\)")
+_NAME = re.compile(r"_?[a-z0-9]+(?:_[a-z0-9]+)+|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+|_[a-z]+")
+
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 
 
@@ -50,8 +60,7 @@ def test_one_rule_for_the_number_of_pages() -> None:
     """The setting is frozen with the checkpoint: a newcomer believes what is said first for ever."""
     default = f"{origin.BATCHED_PAGES:,}".replace(",", " ")
     sizing = (REPOSITORY / "docs/sizing.md").read_text()
-    rule = next(line for line in sizing.splitlines() if "`state.pages`" in line)
-    assert f"a new one gets {default}, or {origin.PAGES} without batched workers" in rule
+    assert f"a new one gets {default}, or {origin.PAGES} without batched workers" in sizing
     assert f"begins with {default} pages" in sizing
     most = f"{origin.MOST_SPLIT_PAGES:,}".replace(",", " ")
     assert f"{most} pages, to which the default grows" in sizing
@@ -115,6 +124,28 @@ def _gone_file_names(page: Path) -> list[str]:
     """Python files that are named without their folder, such as `codec.py`, and that no folder has."""
     there = {file.name for folder in FOLDERS for file in (REPOSITORY / folder).rglob("*.py")}
     return [word for word in _code_words(page) if re.fullmatch(r"\w+\.py", word) and word not in there]
+
+
+@cache
+def _words() -> frozenset[str]:
+    """The words of the source, and the names of its files."""
+    files = [file for folder in {*FOLDERS, "examples"} - {"docs"} for file in (REPOSITORY / folder).rglob("*")]
+    suffixes = (".py", ".java", ".yaml", ".json", ".xml", ".html", "")
+    source = [file for file in files if file.suffix in suffixes and file != Path(__file__)]
+    texts = (file.read_text(errors="ignore") for file in source if file.is_file())
+    return frozenset(file.stem for file in source).union(*(re.findall(r"\w+", text) for text in texts))
+
+
+def _gone_names(page: Path) -> list[str]:
+    """Names in code words that are no part of a word of the source, and those after a file that it lacks."""
+    prose = _prose(page)
+    named = {name for code in _CODE.findall(prose) for name in re.findall(r"\w+", code) if _NAME.fullmatch(name)}
+    unknown = {name.removesuffix("_total").removeprefix("_") for name in named - _words() - FOREIGN}
+    gone = {name for name in unknown if not any(name in word for word in _words())}
+    for file, names in _IN_FILE.findall(prose):
+        text = (REPOSITORY / file).read_text()
+        gone |= {f"{file}: {name}" for name in _CODE.findall(names) if not re.search(rf"\b{name}\b", text)}
+    return sorted(gone)
 
 
 @pages
@@ -202,9 +233,62 @@ def test_a_decision_record_has_ten_lines_at_most_and_is_listed_with_its_number_a
         assert len(lines) <= 10, record.name
 
 
+@pages
+def test_prose_has_clear_words(page: Path) -> None:
+    prose = re.sub(r"^#.*$", "", _CODE.sub("`code`", _prose(page)), flags=re.MULTILINE)
+    blocks = re.split(r"\n\n|\n(?=[*|\d])", prose) if page.name != "CHANGELOG.md" else []
+
+    assert [found for block in blocks for found in unclear(" ".join(block.strip("*| ").split()))] == []
+
+
+@pages
+def test_a_cell_of_a_table_has_120_characters_at_most(page: Path) -> None:
+    rows = [line for line in _prose(page).splitlines() if line.startswith("|")]
+    cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+
+    assert [cell for cell in cells if len(cell) > 120] == []
+
+
+@pages
+def test_a_guide_answers_six_questions_in_one_order(page: Path) -> None:
+    headings = re.findall(r"^## (.*)$", _prose(page), re.MULTILINE)
+    if headings[:1] == ["What"]:
+        assert headings[:3] == ["What", "When", "How"]
+        assert headings == [section for section in _SECTIONS if section in headings]
+
+
+def test_sizing_has_the_figures_of_the_latest_report() -> None:
+    performance, sizing = ((REPOSITORY / "docs" / f"{page}.md").read_text() for page in ("performance", "sizing"))
+    rates = re.findall(r"^\| [124] \| ([\d ]+) /s \|", performance, re.MULTILINE)
+    micros = [round(2e6 / int(rate.replace(" ", ""))) for rate in rates]
+    enforce, ratio = re.findall(
+        r"Java not warm \|.*\| ([\d ]+) requests/s.*\n.*alone / enforce.*\| ([\d.]+) \(", performance
+    )[0]
+    audit = round(2e6 / (float(ratio) * int(enforce.replace(" ", ""))))
+
+    assert f"| {', '.join(map(str, micros))} core-µs | two cores over {', '.join(rates)} requests/s |" in sizing
+    assert f"| {audit} core-µs | two cores over {ratio} of {enforce} decisions/s" in sizing
+    assert f"{micros[0]} µs to decide, {audit} µs to record" in sizing
+    rows = re.findall(r"^\| ([\d ]+) \| ([\d ]+) \| [\d ]+ \| (\d+) \| (\d+) \| ([\w ]+) \|", sizing, re.MULTILINE)
+    for requests, entities, jobs, cores, pages in rows:
+        rate, stored = (int(number.replace(" ", "")) / int(jobs) for number in (requests, entities))
+        count = 16_384 if pages != "default" else min(4_096, 2 ** math.ceil(math.log2(stored / 256)))
+        charged = 1 - (1 - 1 / count) ** (rate * 2 * 2)
+        busy = rate * micros[1] + stored * charged * 1.1 / 2 + rate * audit
+        assert int(cores) == math.ceil(busy / 1e6 / 0.5), requests
+
+
+@pages
+def test_every_name_of_the_code_exists(page: Path) -> None:
+    if page.name != "CHANGELOG.md" and page.parent.name != "decisions":  # which tell of former names
+        assert _gone_names(page) == []
+
+
 def test_what_is_gone_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("`state/store/no_such_codec.py`, `no_such_file.py`, and:\n\n```console\n$ ./scripts/no-such\n```\n")
 
     assert _gone_paths(page) == ["state/store/no_such_codec.py", "scripts/no-such"]
     assert _gone_file_names(page) == ["no_such_file.py"]
+    page.write_text("`no_such_name`, `NoSuchClass()`, `state/errors.py` (`SluiceError`, `Gateway`)\n")
+    assert _gone_names(page) == ["NoSuchClass", "no_such_name", "state/errors.py: Gateway"]
