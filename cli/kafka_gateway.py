@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from random import SystemRandom
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
 from sluice.jvm.plugin import gateway_properties
-from sluice.jvm.processes import is_free
+from sluice.jvm.processes import free_ports
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
@@ -39,8 +38,6 @@ _UPSTREAM_TLS = ", ".join(
 _OF_GATEWAY = ("bootstrap.servers", "client.id")  # its own clients have names of their own
 _POLL_S = 0.2
 _ATTEMPTS = 5  # a free port may be taken before the proxy listens on it
-_PORT_SEARCHES = 100
-_PORTS = range(20_000, 32_768)  # Linux gives outgoing connections, of the proxy's own clients too, those from 32 768 on
 _OWNER_ONLY = 0o600
 
 
@@ -212,8 +209,8 @@ class KafkaGateway(JavaServer):
 
     def _write_config(self, nodes: Sequence[int]) -> Path:
         """Write Kroxylicious's configuration, which is JSON and so YAML too. It may hold secrets."""
-        self._port = self._listener.port or _free_range(1 + len(nodes))
-        self.management_port = self._metrics.port or _free_range(1)
+        self._port = self._listener.port or free_ports(1 + len(nodes))[0]
+        self.management_port = self._metrics.port or free_ports(1)[0]
         address = {"host": self._listener.host, "port": self._port, "nodeIds": list(nodes)}
         if self._listener.interface is not None:
             address["bindAddress"] = self._listener.interface
@@ -324,12 +321,3 @@ def _node_ids(settings: Settings) -> list[int]:
     with connect(KafkaAdminClient, settings.kafka | OF_COMMANDS) as admin:
         nodes = admin.describe_cluster()["brokers"]
     return sorted(int(node["broker_id"]) for node in nodes)
-
-
-def _free_range(count: int) -> int:
-    """The first of so many ports of loopback that follow each other and are free now."""
-    for _ in range(_PORT_SEARCHES):
-        first = SystemRandom().choice(_PORTS[:-count])
-        if all(is_free(first + number) for number in range(count)):
-            return first
-    raise KafkaGatewayError(f"there are no {count} free ports in a row; choose one with --listen")

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from pathlib import Path
+from random import SystemRandom
 from threading import Event, Thread
 from types import FrameType
+
+from sluice.state.errors import SluiceError
 
 # Run by a new, single-threaded Python, which execs the command and so keeps its process id. The kernel kills the
 # command when its parent dies. A parent that died before prctl was called is detected by the changed parent id.
@@ -20,6 +22,16 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_OUTGOING = 32_768
+_UNPRIVILEGED, _SERVER_PORTS = 1_024, 12_768
+_PORT_SEARCHES = 100
+
+
+class PortError(SluiceError):
+    """There are no free ports."""
 
 
 class Child:
@@ -64,12 +76,25 @@ def last_line(log: Path) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports of loopback that are free now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+    """TCP ports of loopback that follow each other and are free now; no outgoing connection gets one meanwhile.
+
+    Raises PortError.
+    """
+    for _ in range(_PORT_SEARCHES):
+        first = SystemRandom().choice(_server_ports()[: 1 - count or None])
+        ports = range(first, first + count)
+        if all(map(is_free, ports)):
+            return list(ports)
+    raise PortError(f"there are no {count} free ports in a row; end what listens on this machine, or choose ports")
+
+
+def _server_ports() -> range:
+    """The ports below those that Linux gives to outgoing connections."""
+    try:
+        first = int(_OUTGOING.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = _USUAL_OUTGOING
+    return range(max(_UNPRIVILEGED, first - _SERVER_PORTS), first) or range(_UNPRIVILEGED, _USUAL_OUTGOING)
 
 
 def is_free(port: int) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sluice.cli import kafka_gateway
 from sluice.cli.errors import UsageError
 from sluice.cli.kafka_gateway import (
     ANY_PORT,
@@ -21,6 +20,7 @@ from sluice.cli.kafka_gateway import (
     tls_of,
 )
 from sluice.configs.settings import Settings, load_settings
+from sluice.jvm import processes
 from tests.commands import invoke
 
 SECRET = "proxys-own-Secret"  # noqa: S105 # of no broker
@@ -211,13 +211,21 @@ def test_half_of_a_clients_tls_is_refused(tmp_path: Path, names: Sequence[str | 
         tls_of(*files)
 
 
-def test_free_ports_follow_each_other_and_are_none_of_outgoing_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all brokers, and one for each of them."""
-    monkeypatch.setattr(kafka_gateway, "is_free", lambda port: port % 8 != 0)
+@pytest.mark.parametrize(
+    ("outgoing", "below"), [("32768 60999", 32_768), ("10000 65535", 10_000), ("1024 65535", 32_768)]
+)
+def test_free_ports_follow_each_other_and_are_none_of_outgoing_connections(
+    outgoing: str, below: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last range leaves none below it."""
+    monkeypatch.setattr(processes, "_OUTGOING", tmp_path / "range")
+    monkeypatch.setattr(processes, "is_free", lambda port: port % 8 != 0)
+    (tmp_path / "range").write_text(outgoing)
 
-    first = kafka_gateway._free_range(4)
+    first, *others = processes.free_ports(4)
 
-    assert all(port % 8 != 0 and port < 32_768 for port in range(first, first + 4))
+    assert others == [first + 1, first + 2, first + 3]
+    assert all(port % 8 != 0 and 1_024 <= port < below for port in (first, *others))
 
 
 def test_the_reason_of_a_proxy_that_does_not_start_is_its_last_error(tmp_path: Path) -> None:
