@@ -1,12 +1,13 @@
 """Noisy neighbours: five victims' latency and throughput beside each, over alone, on brokers of three kinds."""
 
+import json
 import math
 import multiprocessing
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kafka import KafkaAdminClient
@@ -50,8 +51,12 @@ class Beside:
     passes: bool
 
 
-def run_neighbours(folder: Path, asked: Neighbours, kind: BrokersQuotas) -> Iterator[tuple[Noise, Beside]]:
-    """The victims beside each kind of noise, in turns with alone, on brokers of one kind; each once it is measured."""
+def run_neighbours(folder: Path, asked: Neighbours, kind: BrokersQuotas) -> bool:
+    """Print the victims beside each kind of noise, in turns with alone, on brokers of one kind, once it is measured.
+
+    False if one of them missed a bar with Sluice's quotas.
+    """
+    passes = True
     spawn = multiprocessing.get_context("spawn")
     with (
         _brokers(folder, asked.brokers, kind) as servers,
@@ -70,7 +75,11 @@ def run_neighbours(folder: Path, asked: Neighbours, kind: BrokersQuotas) -> Iter
             noisy = disturbing.submit(noise, each, servers, NOISY, length_s)
             time.sleep(_BEGIN_S)
             beside = measured()
-            yield each, _compared(alone, beside, noisy.result() / length_s)
+            found = _compared(alone, beside, noisy.result() / length_s)
+            row = {"quotas": kind.value, "noise": each.value, **asdict(found)}
+            print(json.dumps(row) if asked.as_json else _line(kind, each, found), flush=True)
+            passes &= found.passes or kind is not BrokersQuotas.SLUICE
+    return passes
 
 
 def _compared(alone: Victims, beside: Victims, noise_per_s: float) -> Beside:
@@ -111,7 +120,7 @@ def _make_topics(servers: str, brokers: int) -> None:
     fill(servers, NOISY)
 
 
-def line(quotas: BrokersQuotas, noise: Noise, found: Beside) -> str:
+def _line(quotas: BrokersQuotas, noise: Noise, found: Beside) -> str:
     """A line of text: p99 and throughput of the victims beside a kind of noise and over alone, and the noise itself."""
     alone, beside = found.alone, found.beside
     return (

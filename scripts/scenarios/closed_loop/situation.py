@@ -1,10 +1,10 @@
 """Situations of the closed loop: a quota, gateways or brokers, clients, and their faults and changes.
 
-The fields of a situation are the options of its command.
+Each class is a command, its fields are the options, and its docstring is the help.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
@@ -92,6 +92,7 @@ def _second(help_text: str) -> Any:
 
 Quota = Annotated[QuotaKind, typer.Option(metavar="KIND", help=f"Quota kind: {', '.join(QUOTAS)}.")]
 Limit = Annotated[float, typer.Option(show_default="1000000 bytes/s or 10 percent", help="Limit of the quota.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seconds = Annotated[int, typer.Option(min=20, help="Length of the run.")]
 JobDown = Annotated[
     Pair | None, typer.Option(parser=span, metavar="FROM-TO", help="Nothing is decided between these seconds.")
@@ -100,11 +101,11 @@ JobDown = Annotated[
 
 @dataclass(frozen=True)
 class Situation:
-    """Input of one simulation. What is NaN becomes its default.
+    """Simulate clients, gateways and the job.
 
-    `limit` and `demand` are in units of the quota per second (bytes/s; percent), `size` is one request in units of the
-    quota (bytes; percent-seconds, so 10 ms of a thread are 1). The demand is that of all clients together. Every client
-    has a connection to each gateway, and each connection sends one request after the other.
+    The gateways and the job are simulated with the code that they run. Every client has a connection to each gateway,
+    which sends one request after the other. Demand, size and limit are in the unit of the quota: bytes/s and bytes, or
+    percent and percent-seconds, so that 10 ms of a thread are 1.
     """
 
     quota: Quota = QuotaKind.PRODUCER_BYTE_RATE
@@ -138,6 +139,10 @@ class Situation:
     waits: Annotated[
         Waits, typer.Option(help="Waits that clients obey: those of inline charging, decided ones, or both.")
     ] = Waits.IN_LINE
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Print the same clients on one gateway with no latency beside it.")
+    ] = False
+    as_json: AsJson = False
 
     def __post_init__(self) -> None:
         """Fill in the defaults. Raises typer.BadParameter for an impossible situation."""
@@ -157,9 +162,8 @@ class Situation:
 
     def alone(self) -> "Situation":
         """The same clients on one gateway whose decisions take no time, which is one Kafka broker."""
-        own = {name: getattr(self, name) for name in Situation.__dataclass_fields__}
-        one = {"gateways": 1, "latency_ms": 0, "spread": Spread.EVEN, "join": None, "leave": None}
-        return Situation(**own | one | {"job_down": None, "clock_skew_ms": 0, "waits": Waits.IN_LINE})
+        one = replace(self, gateways=1, latency_ms=0, spread=Spread.EVEN, join=None, leave=None)
+        return replace(one, job_down=None, clock_skew_ms=0, waits=Waits.IN_LINE)
 
     def limit_at(self, time_ms: float) -> float:
         """The limit of a counter at a time."""
@@ -185,11 +189,24 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class BrokersSituation:
-    """A situation with brokers.
+class Gateways:
+    """Run a broker, the job and gateway processes.
 
-    With `own_quotas` they have Kafka's own quotas, and there is neither plugin nor job. With `proxies` they have no
-    quotas, and a client, all of the same name, is behind each proxy; members of a tenant are behind one each, in turn.
+    A greedy client of each kind of quota asks for 50 times its quota.
+    """
+
+    gateways: Annotated[int, typer.Option(min=1, max=100, help="Number of gateway processes.")] = 4
+    seconds: Seconds = 900
+    job_down: JobDown = None
+    as_json: AsJson = False
+
+
+@dataclass(frozen=True)
+class BrokersSituation:
+    """Run Kafka brokers with the plugin, or proxies in front of brokers, and the job.
+
+    A client of librdkafka sends at full speed, with proxies one at each of them, all of the same name; members of a
+    tenant are behind one each, in turn. It prints JSON.
     """
 
     quota: Quota = QuotaKind.PRODUCER_BYTE_RATE
@@ -220,6 +237,8 @@ class BrokersSituation:
     capacity: Annotated[
         float | None, typer.Option(min=1_024, help="Bytes/s that each broker can take in: overloaded ones tighten.")
     ] = None
+
+    compare: Annotated[bool, typer.Option("--compare", help="Also run one broker with Kafka's own quota.")] = False
 
     @property
     def is_elastic(self) -> bool:
@@ -287,7 +306,11 @@ class FloodedBrokers(StrEnum):
 
 @dataclass(frozen=True)
 class NameFlood:
-    """ApiVersions requests, each with a client-id of its own, through one connection to each broker."""
+    """Flood brokers with client-ids that nobody has named; no login and no right is needed.
+
+    The requests are ApiVersions, through one connection to each broker. It prints JSON: live objects in the heaps of
+    all brokers in MiB, and a victim's latency, before and afterwards.
+    """
 
     brokers: Annotated[int, typer.Option(min=1, max=9)] = 3
     kind: Annotated[FloodedBrokers, typer.Option(help="The brokers.")] = FloodedBrokers.PLUGIN
@@ -301,7 +324,10 @@ class NameFlood:
 
 @dataclass(frozen=True)
 class ConnectionFlood:
-    """Attempts of one client to connect to a proxy, each with a request, and connects of another one beside them."""
+    """Flood a proxy with connections of one client, each with a request, and connect as another one beside it.
+
+    It prints JSON: seconds from the connect to the first answer, alone and during the flood.
+    """
 
     per_second: Annotated[float, typer.Option(min=1, help="Attempts a second.")] = 10_000
     addresses: Annotated[int, typer.Option(min=1, max=250, help="Addresses that they come from.")] = 1
@@ -321,7 +347,12 @@ class HoldsGateway(StrEnum):
 
 @dataclass(frozen=True)
 class Holds:
-    """Idempotent producers with requests of 1, 5 and 10 s of their quota, five in flight."""
+    """Run producers of librdkafka and of Kafka's Java library, whose requests are 1, 5 and 10 s of their quota.
+
+    They are idempotent, with five requests in flight, and all else as the library has it. It prints JSON: for each the
+    rate over the quota, the longest time to an acknowledgement, requests that were sent again, connections that were
+    closed, errors, and records that arrived twice or not at all. Exit code 1 if there are any of those.
+    """
 
     gateway: Annotated[HoldsGateway, typer.Option(help="What makes them wait.")] = HoldsGateway.PROXY
     limit: Annotated[float, typer.Option(min=1_000, max=90_000, help="Quota of each, bytes/s.")] = 20_000
@@ -353,7 +384,11 @@ class BrokersQuotas(StrEnum):
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Five victims beside noisy neighbours, one kind after the other, in turns with the victims alone."""
+    """Measure five victims beside noisy neighbours, over alone: with Sluice, Kafka's own quotas, and none.
+
+    A line for each kind of noise comes once it is measured. Exit code 1 if with Sluice p99 is more than 1.5 times that
+    of alone, or throughput below 0.99.
+    """
 
     brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 3
     seconds: Annotated[int, typer.Option(min=5, help="Length of a measurement of the victims.")] = 20
@@ -363,11 +398,15 @@ class Neighbours:
     quotas: Annotated[
         list[BrokersQuotas] | None, typer.Option(help="Quotas of the brokers; may be repeated.", show_default="all")
     ] = None
+    as_json: AsJson = False
 
 
 @dataclass(frozen=True)
 class ElasticSimulation:
-    """A simulation of elastic quotas: a week of many tenants, scaled, and random loads."""
+    """Simulate elastic quotas under the rule that the job runs: overload, lending, random loads and a week.
+
+    It prints JSON.
+    """
 
     tenants: Annotated[int, typer.Option(min=8, help="Tenants of the week.")] = 1_000
     mean_demand: Annotated[float, typer.Option(min=0.01, help="Mean demand of the week, over the capacity.")] = 0.8
