@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from kafka import KafkaAdminClient
 from rich.console import Console
 
 from sluice.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
-from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.gateways import proxies_of
 from sluice.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
@@ -19,7 +18,6 @@ from sluice.demo.screen import running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
 from sluice.insight.format import amount, printable
 from sluice.jvm.processes import free_ports
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
@@ -55,7 +53,7 @@ def run_with_brokers(
         ensure_topics(job.settings.topics, job.settings.kafka)
         named = f"--client-id {next(iter(_CLIENTS))}"
         web = stack.enter_context(running_job(console, job, stop, named, web_console=web_console))
-        _make_topic(cluster, size)
+        make_topic(cluster.bootstrap_servers, _TOPIC, [_PARTITIONS] * size)
         with waiting(console, lambda: "for the proxies: their jars are downloaded once"):
             gateways = [stack.enter_context(each) for each in proxies_of(folder, job.settings, proxies)]
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
@@ -107,12 +105,6 @@ def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:
             "health": {"port": free_ports(1)[0]},
         },
     ]
-
-
-def _make_topic(cluster: Cluster, size: int) -> None:
-    with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-        if _TOPIC not in admin.list_topics():
-            create_topic(admin, _TOPIC, [_PARTITIONS] * size)
 
 
 @dataclass(frozen=True)

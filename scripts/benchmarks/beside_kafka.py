@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from kafka import KafkaAdminClient
 
 from scripts.benchmarks.report import Bar, Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig
@@ -19,11 +18,10 @@ from scripts.scenarios.closed_loop.brokers import fill, full_speed, held_brokers
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.situation import BrokersSituation
 from scripts.testbed.full_speed_clients import full_speed_client, java_machine
-from sluice.demo.cluster import create_topic
+from sluice.demo.cluster import make_topic
 from sluice.demo.full_speed_client import Role
 from sluice.demo.job import Json
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -113,9 +111,8 @@ def _runs(
         {"entity": {"client_id": each.name}, "quotas": {_KINDS[each.role].value: each.limit}} for each in ids
     ]
     with held_brokers(folder, situation, quotas) as (cluster, _, entrances):
-        with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-            for topic in _TOPICS.values():
-                create_topic(admin, topic, situation.leaders())
+        for topic in _TOPICS.values():
+            make_topic(cluster.bootstrap_servers, topic, situation.leaders())
         fill(cluster.bootstrap_servers, _TOPICS[Role.CONSUME])
         for limit in _LIMITS:
             began_ms = now_ms()

@@ -8,21 +8,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka import KafkaAdminClient
-
 from scripts.benchmarks.report import Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
-from scripts.testbed.quotas_without_job import publish_limits
+from scripts.testbed.quotas_without_job import settings_with_limits
 from scripts.testbed.reconnecting_client import produce_request, read_answer
 from sluice.cli.kafka_gateway import KafkaGateway
-from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker import Broker
-from sluice.demo.cluster import create_topic
+from sluice.demo.cluster import make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -75,11 +70,8 @@ def _proxies(folder: Path) -> Iterator[dict[str, str]]:
     """The addresses of two proxies before one broker, by side."""
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(folder / "broker"))
-        settings = with_bootstrap_servers(load_settings(environment={}), broker.bootstrap_servers)
-        ensure_topics(settings.topics, settings.kafka)
-        publish_limits(broker.bootstrap_servers, _LIMITS, 1, {})
-        with connect(KafkaAdminClient, settings.kafka) as admin:
-            create_topic(admin, _TOPIC, [1])
+        settings = settings_with_limits(broker.bootstrap_servers, _LIMITS)
+        make_topic(broker.bootstrap_servers, _TOPIC, [1])
         yield {
             side: stack.enter_context(KafkaGateway(folder / side, settings, filtered=filtered)).bootstrap_servers
             for side, filtered in _SIDES.items()

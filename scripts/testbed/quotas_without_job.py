@@ -7,7 +7,10 @@ from kafka import KafkaProducer
 from kafka.errors import for_code
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 
+from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
+from sluice.kafka_io.client import connect
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
+from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 
@@ -30,6 +33,20 @@ class AlteringAdmin(ClientQuotasAdmin):
         operations = [entry.OpData(key=key, value=value, remove=remove) for key, value in values.items()]
         request = AlterClientQuotasRequest(entries=[entry(entity=parts, ops=operations)], validate_only=False)
         return await self._manager.send(request)
+
+
+def set_kafkas_quotas(servers: str, entity: Mapping[str, str | None], values: Mapping[str, float]) -> None:
+    """Set Kafka's own quotas of an entity: type (user, client-id, ip) to name, None the default."""
+    with connect(AlteringAdmin, {"bootstrap.servers": servers}) as admin:
+        admin.alter(entity, values)
+
+
+def settings_with_limits(servers: str, entries: Sequence[QuotaEntry], **options: Any) -> Settings:
+    """The default settings of a job on these brokers, once its topics are there and have a version of the limits."""
+    settings = with_bootstrap_servers(load_settings(environment={}), servers)
+    ensure_topics(settings.topics, settings.kafka)
+    publish_limits(servers, entries, 1, options)
+    return settings
 
 
 def publish_limits(

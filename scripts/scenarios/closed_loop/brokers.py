@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,24 +11,22 @@ from pathlib import Path
 from types import MappingProxyType
 
 import psutil
-from kafka import KafkaAdminClient
 from py4j.protocol import Py4JError
 
 from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, Situation
 from scripts.testbed.jmx import beans
-from scripts.testbed.quotas_without_job import AlteringAdmin
+from scripts.testbed.quotas_without_job import set_kafkas_quotas
 from scripts.testbed.reconnecting_client import ReconnectingClient
 from scripts.testbed.rig import Rig
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.broker import Broker
 from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
-from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice.demo.gateways import proxies_of
 from sluice.demo.job import Json, Sections, wait_until
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
@@ -82,8 +80,7 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
     if situation.ceiling is not None:
         numbers[f"{situation.quota}_ceiling"] = situation.ceiling
     with held_brokers(folder, situation, [entity | {"quotas": numbers}]) as (cluster, rig, entrances):
-        with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-            create_topic(admin, TOPIC, situation.leaders())
+        make_topic(cluster.bootstrap_servers, TOPIC, situation.leaders())
         if situation.quota is QuotaKind.CONSUMER_BYTE_RATE:
             fill(cluster.bootstrap_servers, TOPIC)
         return _measure(situation, cluster, rig, entrances)
@@ -98,7 +95,8 @@ def held_brokers(
         if situation.own_quotas:
             cluster = stack.enter_context(Cluster(folder / "brokers", situation.brokers))
             for quota in quotas:
-                _set_own(cluster, quota["entity"]["client_id"], quota["quotas"])
+                client_id = {"client-id": quota["entity"]["client_id"]}
+                set_kafkas_quotas(cluster.bootstrap_servers, client_id, quota["quotas"])
             yield cluster, None, [cluster.bootstrap_servers]
         elif situation.proxies:
             started = proxied_brokers(folder, situation.brokers, situation.proxies, quotas)
@@ -172,13 +170,7 @@ def _set_limit(situation: BrokersSituation, cluster: Cluster, rig: Rig | None, l
         table = QuotasTable(rig.settings.delta.quotas, rig.settings.delta.storage_options)
         table.alter(lambda _: [entry], "closed-loop", datetime.now(UTC))
         return
-    _set_own(cluster, CLIENT, {situation.quota.value: limit})
-
-
-def _set_own(cluster: Cluster, client_id: str, limits: Mapping[str, float]) -> None:
-    """Set Kafka's own quotas of a client-id."""
-    with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-        admin.alter({"client-id": client_id}, limits)
+    set_kafkas_quotas(cluster.bootstrap_servers, {"client-id": CLIENT}, {situation.quota.value: limit})
 
 
 def fill(servers: str, topic: str) -> None:

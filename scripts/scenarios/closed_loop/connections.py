@@ -15,12 +15,10 @@ import psutil
 
 from scripts.scenarios.closed_loop.situation import ConnectionFlood
 from scripts.testbed.connection_flood import flood_connections
-from scripts.testbed.quotas_without_job import publish_limits
+from scripts.testbed.quotas_without_job import settings_with_limits
 from scripts.testbed.reconnecting_client import read_answer, request_bytes
 from sluice.cli.kafka_gateway import KafkaGateway
-from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker import Broker
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -84,9 +82,7 @@ def _proxy(folder: Path, connections_per_s: int | None) -> Iterator[tuple[str, i
     """The address of a proxy that holds the flooder's connections to a rate, before a broker."""
     limit = QuotaEntry(QuotaEntity(client_id=_FLOODER), QuotaKind.CONNECTION_RATE, CONNECTIONS_PER_S)
     with Broker(folder / "broker", heap_mib=512) as broker:
-        settings = with_bootstrap_servers(load_settings(environment={}), broker.bootstrap_servers)
-        ensure_topics(settings.topics, settings.kafka)
-        publish_limits(broker.bootstrap_servers, [limit], 1, {})
+        settings = settings_with_limits(broker.bootstrap_servers, [limit])
         with KafkaGateway(folder / "proxy", settings, connections_per_s=connections_per_s) as gateway:
             host, port = gateway.bootstrap_servers.rsplit(":", 1)
             yield host, int(port)

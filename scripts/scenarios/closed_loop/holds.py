@@ -15,21 +15,18 @@ from threading import Event, Semaphore, Thread
 from typing import Any
 
 import confluent_kafka
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from scripts.java.compiler import compile_java, java_compiler
 from scripts.scenarios.closed_loop.situation import Holds, HoldsGateway
-from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from scripts.testbed.quotas_without_job import set_kafkas_quotas, settings_with_limits
 from sluice.cli.kafka_gateway import KafkaGateway
-from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster
-from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import OLDEST
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -75,8 +72,7 @@ def run_holds(folder: Path, asked: Holds) -> dict[str, Held]:
     """The outcome of each producer, by library and size of its requests. Everything is kept in `folder`."""
     with _entrance(folder, asked) as (direct, servers), _java() as jvm:
         names = [(library, request_s) for library in ("java", "librdkafka") for request_s in REQUEST_S]
-        with connect(KafkaAdminClient, {"bootstrap.servers": direct}) as admin:
-            create_topic(admin, _TOPIC, [len(names)], {"retention.bytes": "-1"})
+        make_topic(direct, _TOPIC, [len(names)], {"retention.bytes": "-1"})
         producers: dict[str, _Producer] = {}
         for partition, (library, request_s) in enumerate(names):
             name, size = f"{library}, {request_s} s", round(request_s * asked.limit)
@@ -112,14 +108,11 @@ def _entrance(folder: Path, asked: Holds) -> Iterator[tuple[str, str]]:
         )
         servers = cluster.bootstrap_servers
         if asked.gateway is HoldsGateway.KAFKA:
-            with connect(AlteringAdmin, {"bootstrap.servers": servers}) as admin:
-                admin.alter({"client-id": None}, {QuotaKind.PRODUCER_BYTE_RATE.value: asked.limit})
+            set_kafkas_quotas(servers, {"client-id": None}, {QuotaKind.PRODUCER_BYTE_RATE.value: asked.limit})
             yield servers, servers
             return
-        settings = with_bootstrap_servers(load_settings(environment={}), servers)
-        ensure_topics(settings.topics, settings.kafka)
         entry = QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, asked.limit)
-        publish_limits(servers, [entry], 1, {"client_id": client_id})
+        settings = settings_with_limits(servers, [entry], client_id=client_id)
         if asked.gateway is HoldsGateway.PLUGIN:
             yield servers, servers
             return

@@ -12,17 +12,15 @@ from pathlib import Path
 import confluent_kafka
 import numpy as np
 import psutil
-from kafka import KafkaAdminClient
 
 from scripts.scenarios.closed_loop.brokers import TOPIC, plugin_brokers
 from scripts.scenarios.closed_loop.situation import CLIENT, FloodedBrokers, NameFlood
 from scripts.testbed.name_flood import flood
-from scripts.testbed.quotas_without_job import AlteringAdmin
+from scripts.testbed.quotas_without_job import set_kafkas_quotas
 from scripts.testbed.rig import Rig
-from sluice.demo.cluster import Cluster, create_topic
+from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.job import Json
 from sluice.kafka_io.background import BackgroundService
-from sluice.kafka_io.client import connect
 
 VICTIMS_LIMIT = 1_000_000.0
 
@@ -64,10 +62,8 @@ def run_name_flood(folder: Path, asked: NameFlood) -> FloodMeasures:
         else:
             cluster = stack.enter_context(Cluster(folder / "brokers", asked.brokers))
             if asked.kind is FloodedBrokers.REQUEST_QUOTAS:
-                with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-                    admin.alter({"client-id": None}, {"request_percentage": 50.0})
-        with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-            create_topic(admin, TOPIC, [1] * asked.brokers)
+                set_kafkas_quotas(cluster.bootstrap_servers, {"client-id": None}, {"request_percentage": 50.0})
+        make_topic(cluster.bootstrap_servers, TOPIC, [1] * asked.brokers)
         servers = [broker.bootstrap_servers for broker in cluster.alive]
         # of its own, so that it doesn't hold the interpreter while the victim's answers come
         spawn = multiprocessing.get_context("spawn")

@@ -10,14 +10,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kafka import KafkaAdminClient
-
 from scripts.scenarios.closed_loop.brokers import fill, plugin_brokers
 from scripts.scenarios.closed_loop.noise import COMPACTED, LARGE_BYTES, NOISY, VICTIM, Victims, noise, victims
 from scripts.scenarios.closed_loop.situation import BrokersQuotas, Neighbours, Noise
-from scripts.testbed.quotas_without_job import AlteringAdmin
-from sluice.demo.cluster import Cluster, create_topic
-from sluice.kafka_io.client import connect
+from scripts.testbed.quotas_without_job import set_kafkas_quotas
+from sluice.demo.cluster import Cluster, make_topic
 
 MOST_P99, LEAST_THROUGHPUT = 1.5, 0.99
 """Bars: p99 of the victims' acknowledgements beside a neighbour and their throughput, over alone."""
@@ -100,23 +97,20 @@ def _brokers(folder: Path, size: int, kind: BrokersQuotas) -> Iterator[str]:
         return
     with Cluster(folder / "brokers", size) as cluster:
         if kind is BrokersQuotas.KAFKA:
-            with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-                admin.alter({"client-id": NOISY}, QUOTAS)
+            set_kafkas_quotas(cluster.bootstrap_servers, {"client-id": NOISY}, QUOTAS)
             _limit_connections(cluster.bootstrap_servers)
         yield cluster.bootstrap_servers
 
 
 def _limit_connections(servers: str) -> None:
-    with connect(AlteringAdmin, {"bootstrap.servers": servers}) as admin:
-        admin.alter({"ip": None}, {"connection_creation_rate": CONNECTIONS_PER_S})
+    set_kafkas_quotas(servers, {"ip": None}, {"connection_creation_rate": CONNECTIONS_PER_S})
 
 
 def _make_topics(servers: str, brokers: int) -> None:
     """The topics of the victims and of the noisy client, which has records for a replay."""
-    with connect(KafkaAdminClient, {"bootstrap.servers": servers}) as admin:
-        create_topic(admin, VICTIM, [2] * brokers)
-        create_topic(admin, NOISY, [2] * brokers, {"max.message.bytes": str(2 * LARGE_BYTES)})
-        create_topic(admin, COMPACTED, [2] * brokers, _COMPACTING)
+    large = {"max.message.bytes": str(2 * LARGE_BYTES)}
+    for name, configs in {VICTIM: {}, NOISY: large, COMPACTED: _COMPACTING}.items():
+        make_topic(servers, name, [2] * brokers, configs)
     fill(servers, NOISY)
 
 

@@ -18,13 +18,11 @@ from scripts.scenarios.peers.kafka_python import KafkaPython
 from scripts.scenarios.peers.kafkajs import Kafkajs
 from scripts.scenarios.peers.sarama import Sarama
 from scripts.scenarios.peers.suite import Outcomes, Suite
-from scripts.testbed.quotas_without_job import publish_limits
+from scripts.testbed.quotas_without_job import settings_with_limits
 from sluice.cli.kafka_gateway import Address, KafkaGateway
-from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.cluster import Cluster
 from sluice.demo.work_folder import work_folder
 from sluice.jvm.processes import free_ports
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -118,9 +116,7 @@ def entrance(
         if route is Route.DIRECT:
             yield cluster.bootstrap_servers, pids
             return
-        settings = with_bootstrap_servers(load_settings(environment={}), cluster.bootstrap_servers)
-        ensure_topics(settings.topics, settings.kafka)
-        publish_limits(cluster.bootstrap_servers, _limits(quota) if route is Route.QUOTA else [], 1, {})
+        settings = settings_with_limits(cluster.bootstrap_servers, _limits(quota) if route is Route.QUOTA else [])
         listener = Address(port=suite.port)
         proxy = KafkaGateway(folder / "proxy", settings, listener, filtered=route is not Route.BARE)
         stack.enter_context(proxy)
