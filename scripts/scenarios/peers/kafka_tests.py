@@ -75,42 +75,6 @@ PASSED = "passed"
 Outcomes = Mapping[str, str]
 """PASSED, or the first line of the fault, by `class.test`."""
 
-_SUBCLASS = """
-package sluice.tests;
-
-public class {name} extends {package}.{name} {{
-    @Override
-    @org.junit.jupiter.api.BeforeEach
-    public void setUp(org.junit.jupiter.api.TestInfo test) {{
-        Nodes.skipZooKeeper(test);
-        super.setUp(test);
-        JobInForce.start(this);
-    }}
-
-    @Override
-    @org.junit.jupiter.api.AfterEach
-    public void tearDown() {{
-        JobInForce.stop();
-        super.tearDown();
-    }}
-
-    @Override
-    public kafka.server.KafkaBroker createBroker(
-            kafka.server.KafkaConfig config,
-            org.apache.kafka.common.utils.Time time,
-            boolean startup,
-            scala.Option<String> threads) {{
-        return super.createBroker(Nodes.broker(config), time, startup, threads);
-    }}
-
-    @Override
-    public scala.collection.immutable.Seq<java.util.Properties> kraftControllerConfigs(
-            org.junit.jupiter.api.TestInfo test) {{
-        return Nodes.controllers(super.kraftControllerConfigs(test));
-    }}
-}}
-"""
-
 
 @dataclass(frozen=True)
 class KafkaTests:
@@ -219,8 +183,8 @@ def run_kafka_tests(folder: Path, release: str, side: Side, classes: Sequence[st
 
 def _subclass(folder: Path, name: str) -> Path:
     """The source of a subclass of a test, whose nodes have more properties; else it is Kafka's."""
-    source = folder / f"{name}.java"
-    source.write_text(_SUBCLASS.format(name=name, package=CLASSES[name]))
+    source, template = folder / f"{name}.java", (_JAVA / "Subclass.template").read_text()
+    source.write_text(template.replace("NAME", name).replace("PACKAGE", CLASSES[name]))
     return source
 
 

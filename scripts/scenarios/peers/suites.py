@@ -13,11 +13,7 @@ import typer
 
 from scripts.benchmarks.report import table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
-from scripts.scenarios.peers.franz_go import FranzGo
-from scripts.scenarios.peers.kafka_python import KafkaPython
-from scripts.scenarios.peers.kafkajs import Kafkajs
-from scripts.scenarios.peers.sarama import Sarama
-from scripts.scenarios.peers.suite import Outcomes, Suite
+from scripts.scenarios.peers.suite import FranzGo, Kafkajs, KafkaPython, Outcomes, Sarama, Suite
 from scripts.testbed.quotas_without_job import settings_with_limits
 from sluice.cli.kafka_gateway import Address, KafkaGateway
 from sluice.demo.cluster import Cluster
