@@ -3,7 +3,8 @@
 import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,17 +37,17 @@ MEASURES = {
 LIBRARIES = ("librdkafka", "java", "kafka-python")
 """Libraries of the clients of beside-kafka."""
 
+_KINDS = {
+    "own-quotas": BrokersSituation(own_quotas=True),
+    "plugin": BrokersSituation(),
+    "1-proxy": BrokersSituation(proxies=1),
+    "2-proxies": BrokersSituation(proxies=2),
+    "4-proxies": BrokersSituation(proxies=4),
+}
 ROWS = {
-    "1-broker-own-quotas": BrokersSituation(brokers=1, own_quotas=True),
-    "1-broker-plugin": BrokersSituation(brokers=1),
-    "1-broker-1-proxy": BrokersSituation(brokers=1, proxies=1),
-    "1-broker-2-proxies": BrokersSituation(brokers=1, proxies=2),
-    "1-broker-4-proxies": BrokersSituation(brokers=1, proxies=4),
-    "3-brokers-own-quotas": BrokersSituation(brokers=3, own_quotas=True),
-    "3-brokers-plugin": BrokersSituation(brokers=3),
-    "3-brokers-1-proxy": BrokersSituation(brokers=3, proxies=1),
-    "3-brokers-2-proxies": BrokersSituation(brokers=3, proxies=2),
-    "3-brokers-4-proxies": BrokersSituation(brokers=3, proxies=4),
+    f"{name}-{kind}": replace(situation, brokers=brokers)
+    for name, brokers in {"1-broker": 1, "3-brokers": 3}.items()
+    for kind, situation in _KINDS.items()
 }
 """Row of beside-kafka -> its brokers and proxies."""
 
@@ -58,19 +59,6 @@ def chosen(text: str, known: Collection[str]) -> list[str]:
         if item not in known:
             raise typer.BadParameter(f"{item!r} is not right; expected some of {','.join(known)}")
     return items
-
-
-def measure_names(text: str) -> list[str]:
-    """The measures of `throughput,latency`."""
-    return chosen(text, MEASURES)
-
-
-def _library_names(text: str) -> list[str]:
-    return chosen(text, LIBRARIES)
-
-
-def _row_names(text: str) -> list[str]:
-    return chosen(text, ROWS)
 
 
 def _charges(text: str) -> list[int]:
@@ -135,7 +123,9 @@ class Scale:
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes: minutes instead of hours, and Java is not warm.")
     ] = False
-    only: Annotated[Collection[str] | None, _list(measure_names, f"Measure only these: {_TITLES}.", _NAMES)] = None
+    only: Annotated[
+        Collection[str] | None, _list(partial(chosen, known=MEASURES), f"Measure only these: {_TITLES}.", _NAMES)
+    ] = None
     runs: Annotated[int, typer.Option(min=1, help="Runs of every figure.")] = 3
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every single run to this file.")] = None
     batch_events: Annotated[
@@ -154,13 +144,17 @@ class Scale:
     libraries: Annotated[
         Collection[str] | None,
         _list(
-            _library_names, f"Libraries of the clients of beside-kafka: {', '.join(LIBRARIES)}.  [default: all]", _NAMES
+            partial(chosen, known=LIBRARIES),
+            f"Libraries of the clients of beside-kafka: {', '.join(LIBRARIES)}.  [default: all]",
+            _NAMES,
         ),
     ] = None
     rows: Annotated[
         Collection[str] | None,
         _list(
-            _row_names, f"Rows of beside-kafka, {next(iter(ROWS))} besides: {', '.join(ROWS)}.  [default: all]", _NAMES
+            partial(chosen, known=ROWS),
+            f"Rows of beside-kafka, {next(iter(ROWS))} besides: {', '.join(ROWS)}.  [default: all]",
+            _NAMES,
         ),
     ] = None
     settings: SettingsOfJob = None

@@ -1,12 +1,13 @@
 """Latency by where checkpoints are: on this machine's disk, on HDFS, and on an object store."""
 
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from scripts.benchmarks.events import ONE_CHARGE
-from scripts.benchmarks.latency import Latencies, answered
+from scripts.benchmarks.latency import WARM_S, Latencies, steady
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Driver
 from scripts.benchmarks.scale import Scale
@@ -16,7 +17,6 @@ from sluice.demo.job import Json
 
 _RATE_PER_S = 1_000
 _DELAY_S = 0.02
-_WARM_S = 3.0
 _PERCENTILES = (50, 99)
 _BAR = at_most(3.0)
 
@@ -70,9 +70,5 @@ def _latencies_ms(rig: BenchmarkRig, scale: Scale, place: _Place, rate_per_s: in
     setup = rig.setup(name, f"{name}-requests", ONE_CHARGE.quotas, **checkpoints, **place.settings)
     if run == 0 and not place.delay_s:
         place.driver.session(setup.file)
-    with rig.reader(setup.settings.topics.decisions) as reader:
-        place.driver.start("enforce", setup.file)
-        answered(rig, scale, setup, reader, rate_per_s, _WARM_S if run else scale.warm_s)
-        latencies_ms = answered(rig, scale, setup, reader, rate_per_s, scale.latency_s)
-    place.driver.stop()
-    return latencies_ms
+    start = partial(place.driver.start, "enforce", setup.file)
+    return steady(rig, scale, setup, start, place.driver.stop, rate_per_s, WARM_S if run else scale.warm_s)

@@ -3,26 +3,28 @@
 import json
 import struct
 import time
-from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Semaphore, Thread
 from typing import Any
 
 import confluent_kafka
-from kafka import KafkaConsumer, TopicPartition
 
 from scripts.java.compiler import compile_java, java_compiler
 from scripts.scenarios.closed_loop.situation import Holds, HoldsGateway
 from scripts.testbed.quotas_without_job import set_kafkas_quotas, settings_with_limits
 from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster
 from sluice.demo.cluster import Cluster, make_topic
+from sluice.demo.counts import records
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import OLDEST
 from sluice.jvm.machine import Jvm
@@ -82,13 +84,11 @@ def run_holds(folder: Path, asked: Holds) -> dict[str, Held]:
                 else _LibrdkafkaProducer(name, servers, partition, size)
             )
         time.sleep(asked.seconds)
-        ends = [Thread(target=producer.stop) for producer in producers.values()]
-        for end in ends:
-            end.start()
-        for end in ends:
-            end.join()
+        with ThreadPoolExecutor(len(producers)) as pool:
+            list(pool.map(methodcaller("stop"), producers.values()))
+        stored = _stored(direct)
         found = {
-            name: _held(producer, asked.limit, _stored(direct, partition))
+            name: _held(producer, asked.limit, stored[partition])
             for partition, (name, producer) in enumerate(producers.items())
         }
         for producer in producers.values():
@@ -127,29 +127,9 @@ def _java() -> Iterator[Jvm]:
             yield jvm
 
 
-class _Producer(ABC):
-    """A producer of numbered records that runs until `stop`."""
+class _JavaProducer:
+    """A producer of numbered records that runs until `stop`, which waits until all is acknowledged."""
 
-    size: int
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Send nothing more, and wait until all is acknowledged."""
-
-    @abstractmethod
-    def acknowledged(self) -> list[tuple[int, int]]:
-        """Epoch milliseconds of each acknowledgement, and the milliseconds that it took."""
-
-    @abstractmethod
-    def faults(self) -> tuple[int, int, int]:
-        """Requests that were sent again, connections that were closed, and errors."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End it."""
-
-
-class _JavaProducer(_Producer):
     def __init__(self, jvm: Jvm, name: str, servers: str, partition: int, size: int) -> None:
         self.size = size
         self._java = jvm.packages.sluice.testbed.NumberedProducer(name, servers, _TOPIC, partition, size, IN_FLIGHT)
@@ -158,9 +138,11 @@ class _JavaProducer(_Producer):
         self._java.stop()
 
     def acknowledged(self) -> list[tuple[int, int]]:
+        """Epoch milliseconds of each acknowledgement, and the milliseconds that it took."""
         return [(int(at), int(took)) for at, took in map(str.split, self._java.acknowledged().splitlines())]
 
     def faults(self) -> tuple[int, int, int]:
+        """Requests that were sent again, connections that were closed, and errors."""
         totals = (self._java.total(f"{name}-total") for name in ("record-retry", "connection-close"))
         return round(next(totals)), round(next(totals)), len(self._java.errors().splitlines())
 
@@ -168,7 +150,9 @@ class _JavaProducer(_Producer):
         self._java.close()
 
 
-class _LibrdkafkaProducer(_Producer):
+class _LibrdkafkaProducer:
+    """The same with librdkafka."""
+
     def __init__(self, name: str, servers: str, partition: int, size: int) -> None:
         self.size = size
         self._acknowledged: list[tuple[int, int]] = []
@@ -229,6 +213,9 @@ class _LibrdkafkaProducer(_Producer):
         return retried, closed, len(self._errors)
 
 
+_Producer = _JavaProducer | _LibrdkafkaProducer
+
+
 def _held(producer: _Producer, limit: float, stored: Mapping[int, int]) -> Held:
     acknowledged = producer.acknowledged()
     times_ms = [at_ms for at_ms, _ in acknowledged] or [0]
@@ -246,15 +233,9 @@ def _held(producer: _Producer, limit: float, stored: Mapping[int, int]) -> Held:
     )
 
 
-def _stored(servers: str, partition: int) -> Counter[int]:
-    """The times that each number is in a partition."""
-    stored: Counter[int] = Counter()
-    with KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False) as consumer:
-        place = TopicPartition(_TOPIC, partition)
-        consumer.assign([place])
-        consumer.seek_to_beginning(place)
-        end = consumer.end_offsets([place])[place]
-        while consumer.position(place) < end:
-            for records in consumer.poll(1_000).values():
-                stored.update(_NUMBER.unpack_from(record.value)[0] for record in records)
+def _stored(servers: str) -> defaultdict[int, Counter[int]]:
+    """The times that each number is in each partition."""
+    stored: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for record in records(with_bootstrap_servers(load_settings(environment={}), servers), _TOPIC):
+        stored[record.partition].update(_NUMBER.unpack_from(record.value)[:1])
     return stored

@@ -58,6 +58,11 @@ class Feature:
     is_old: bool = False
     java_class: str = "JavaClient"
 
+    @property
+    def needs(self) -> tuple[bool, bool]:
+        """True for brokers of Kafka 3, and for brokers with logins."""
+        return self.is_old, self.mechanism is not None
+
     def config_of(self, library: str, name: str) -> dict[str, str]:
         """Configuration for a library; `{name}` in a value stands for the client's."""
         found = {}

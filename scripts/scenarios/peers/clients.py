@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -19,7 +20,7 @@ from urllib.request import urlopen
 
 import msgspec
 import typer
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
 from scripts.benchmarks.report import table
@@ -32,12 +33,12 @@ from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings, load_settings
 from sluice.demo.broker import Broker
+from sluice.demo.counts import records
 from sluice.demo.jars import BROKER_JARS
 from sluice.demo.job import wait_until
 from sluice.jvm.jars import REPOSITORY, JarSet
 from sluice.jvm.machine import Jvm
 from sluice.jvm.plugin import plugin_jar, plugin_properties
-from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -211,21 +212,15 @@ class _Rig:
         """Bytes in the events of Sluice so far, by client-id and API."""
         sums: Counter[tuple[str, str]] = Counter()
         settings = self.settings[way]
-        with connect(KafkaConsumer, settings.kafka | OF_COMMANDS) as consumer:
-            partition = TopicPartition(settings.topics.requests, 0)
-            consumer.assign([partition])
-            consumer.seek_to_beginning()
-            end = consumer.end_offsets([partition])[partition]
-            while consumer.position(partition) < end:
-                for records in consumer.poll(timeout_ms=200).values():
-                    for record in records:
-                        event = msgspec.json.decode(record.value)
-                        sums[event.get("client_id", ""), event.get("api", "")] += event.get("bytes", 0)
+        for record in records(settings, settings.topics.requests):
+            event = msgspec.json.decode(record.value)
+            sums[event.get("client_id", ""), event.get("api", "")] += event.get("bytes", 0)
         return sums
 
 
 @contextmanager
 def _rig(folder: Path, jars: JarSet, *, logs_in: bool) -> Iterator[_Rig]:
+    began_s = time.monotonic()
     login: dict[str, str] = {}
     kafka: dict[str, str] = {}
     properties = {
@@ -261,6 +256,7 @@ def _rig(folder: Path, jars: JarSet, *, logs_in: bool) -> Iterator[_Rig]:
                 _make_user(each.bootstrap_servers, login)
         with KafkaGateway(folder / "proxy", settings[Way.PROXY]) as proxy:
             wait_until(lambda: _limits_version(proxy) == 1, _START_S)  # it charges nobody without limits
+            _say_seconds(began_s, "brokers and proxy")
             yield _Rig(brokers, proxy, folders, settings, login)
 
 
@@ -309,7 +305,7 @@ def run_cells(cells: Sequence[Cell], jars: JarSet, *, logs_in: bool) -> dict[Cel
     with (
         TemporaryDirectory(prefix="sluice-clients-") as name,
         ThreadPoolExecutor(_AT_ONCE) as pool,
-        _timed("brokers and proxy", _rig(Path(name), jars, logs_in=logs_in)) as rig,
+        _rig(Path(name), jars, logs_in=logs_in) as rig,
     ):
         rig.create_topics(cells)
         for cell in cells:
@@ -319,14 +315,6 @@ def run_cells(cells: Sequence[Cell], jars: JarSet, *, logs_in: bool) -> dict[Cel
             found[cell][way] = outcome
         _add_bytes(rig, found)
     return found
-
-
-@contextmanager
-def _timed(what: str, context: AbstractContextManager[_Rig]) -> Iterator[_Rig]:
-    began_s = time.monotonic()
-    with context as entered:
-        _say_seconds(began_s, what)
-        yield entered
 
 
 def _say_seconds(began_s: float, what: str) -> None:
@@ -374,11 +362,8 @@ def _metered(broker: Beans) -> Counter[tuple[str, str]]:
 def differences(outcomes: Mapping[Way, Outcome], way: Way) -> list[str]:
     """Differences of this way from that to the broker alone."""
     direct, other, found = outcomes[Way.DIRECT], outcomes[way], []
-    for name, before, after in (
-        ("said", direct.said, other.said),
-        ("features", direct.features, other.features),
-        ("batches", direct.batches, other.batches),
-    ):
+    for name in ("said", "features", "batches"):
+        before, after = getattr(direct, name), getattr(other, name)
         if before != after:
             lost, more = ([x for x in a if x not in b] for a, b in ((before, after), (after, before)))
             found.append(f"{name}: {'; '.join(lost) or '-'} -> {'; '.join(more) or '-'}")
@@ -468,14 +453,8 @@ def run_matrix(clients: Sequence[Client], features: Sequence[str]) -> dict[Cell,
     found: dict[Cell, dict[Way, Outcome]] = {}
     wanted = [(client, name) for client in clients for name in features if client.has(FEATURES[name])]
     cells = [Cell(f"cell-{number:03d}", *each) for number, each in enumerate(wanted)]
-    for is_old, jars in ((False, BROKER_JARS), (True, OLD_BROKER_JARS)):
-        for logs_in in (False, True):
-            of_rig = [
-                cell
-                for cell in cells
-                for feature in [FEATURES[cell.feature]]
-                if (feature.is_old, feature.mechanism is not None) == (is_old, logs_in)
-            ]
-            if of_rig:
-                found |= run_cells(of_rig, jars, logs_in=logs_in)
+    for is_old, logs_in in product((False, True), repeat=2):
+        of_rig = [cell for cell in cells if FEATURES[cell.feature].needs == (is_old, logs_in)]
+        if of_rig:
+            found |= run_cells(of_rig, OLD_BROKER_JARS if is_old else BROKER_JARS, logs_in=logs_in)
     return found
