@@ -136,7 +136,7 @@ def run(
 def demo(context: typer.Context) -> None:
     """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C."""
     try:
-        run_demo = import_module("sluice.demo.main").main  # by name: no command but this one knows the demo
+        run_demo = import_module("sluice.demo.run").main  # by name: no command but this one knows the demo
     except ModuleNotFoundError as error:
         raise UsageError(
             f"the demo needs the extra demo ({error.name} is missing); pip install 'sluice-kafka[demo]'"

@@ -14,6 +14,7 @@ from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.gateways import proxies_of
 from sluice.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
+from sluice.demo.options import DemoOptions
 from sluice.demo.screen import running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
 from sluice.insight.format import amount, printable
@@ -37,13 +38,15 @@ Shares = Mapping[str, Sequence[Share]]
 """Broker or proxy -> its shares."""
 
 
-def run_with_brokers(
-    size: int, proxies: int, seconds: float, stop: Event, console: Console, *, fresh: bool, web_console: bool
-) -> int:
+def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int:
     """Run it until `stop` or for this time; 0 if no client ended by itself. With proxies, brokers have no plugin."""
+    size, proxies = options.brokers or 1, options.proxies or 0
     with ExitStack() as stack:
         kind = f"proxies-{proxies}" if proxies else "brokers"
-        folder, client_id = stack.enter_context(work_folder(f"run-{kind}-{size}", fresh)), new_exempt_client_id()
+        folder, client_id = (
+            stack.enter_context(work_folder(f"run-{kind}-{size}", options.fresh)),
+            new_exempt_client_id(),
+        )
         with waiting(console, lambda: "for the embedded brokers to start"):
             brokers = folder / "brokers"
             started = Cluster(brokers, size) if proxies else plugin_cluster(brokers, size, client_id)
@@ -52,7 +55,7 @@ def run_with_brokers(
         job = SluiceJob(folder, *_layers(folder, cluster, client_id))
         ensure_topics(job.settings.topics, job.settings.kafka)
         named = f"--client-id {next(iter(_CLIENTS))}"
-        web = stack.enter_context(running_job(console, job, stop, named, web_console=web_console))
+        web = stack.enter_context(running_job(console, job, stop, named, web_console=options.console))
         make_topic(cluster.bootstrap_servers, _TOPIC, [_PARTITIONS] * size)
         with waiting(console, lambda: "for the proxies: their jars are downloaded once"):
             gateways = [stack.enter_context(each) for each in proxies_of(folder, job.settings, proxies)]
@@ -81,7 +84,9 @@ def run_with_brokers(
                 raise RunError(f"{', '.join(ended)} ended by itself")
 
         try:
-            show_until(stop, seconds, console, lambda: client_lines(uses.now(), heartbeats.shares(), now_ms()), check)
+            show_until(
+                stop, options.seconds, console, lambda: client_lines(uses.now(), heartbeats.shares(), now_ms()), check
+            )
         finally:
             for client in clients:
                 client.stop()

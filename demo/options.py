@@ -39,3 +39,8 @@ class DemoOptions(TrafficOptions):
     console: Annotated[
         bool, typer.Option("--console/--no-console", help="A web page of the clients, from the first decision on.")
     ] = True
+
+    @property
+    def has_brokers(self) -> bool:
+        """True for a run with brokers or proxies as gateways."""
+        return self.brokers is not None or self.proxies is not None

@@ -2,12 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+import typer
 import yaml
 from kafka.errors import KafkaError
 from rich.console import Console
@@ -56,37 +58,35 @@ _GREEDY_DEMAND = 20.0
 _GATEWAYS = 2
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run the demo with these options; returns its exit code. Raises TyperException and as `run_demo` does."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(DemoOptions)
+    options = app(args=[*arguments], prog_name="sluice demo", standalone_mode=False)
+    return run_demo(options) if isinstance(options, DemoOptions) else 0  # the code after --help
+
+
 def run_demo(options: DemoOptions) -> int:
     """Run it all; 0 if every request was answered, or it was stopped before there was one, 1 if not.
 
     Raises UsageError, RunError and as the parts of the run do.
     """
     console, begun_s = Console(), time.monotonic()
-    has_brokers = options.brokers is not None or options.proxies is not None
     if not options.seconds:
         raise UsageError("--seconds is 0; expected more than 0, or none for a run until Ctrl-C")
-    if has_brokers:
-        named = "--brokers" if options.proxies is None else "--proxies"
+    if options.has_brokers:
         meant = {name: getattr(options, name) for name in ("seconds", "fresh", "console", "brokers", "proxies")}
         if options != DemoOptions(**meant):
             raise UsageError(
-                f"{named} starts brokers and clients of its own; expected no other options than --seconds,"
-                " --fresh, --no-console, --brokers and --proxies"
+                f"{'--brokers' if options.proxies is None else '--proxies'} starts brokers and clients of its own;"
+                " expected no other options than --seconds, --fresh, --no-console, --brokers and --proxies"
             )
     download_jars(console)
     stop = stop_on_signals()
     try:
-        if not has_brokers:
-            return _run(options, stop, console, begun_s)
-        return run_with_brokers(
-            options.brokers or 1,
-            options.proxies or 0,
-            options.seconds,
-            stop,
-            console,
-            fresh=options.fresh,
-            web_console=options.console,
-        )
+        if options.has_brokers:
+            return run_with_brokers(options, stop, console)
+        return _Demo(options, stop, console, begun_s).run()
     except KafkaError as error:
         raise RunError(error_line(error)) from error
 
@@ -98,32 +98,6 @@ def download_jars(console: Console) -> None:
         reason = lambda: f"for jars, which are downloaded into {jars_home()} once"  # noqa: E731
         with waiting(console, reason), ThreadPoolExecutor() as pool:  # the registry's answers take the time, not bytes
             list(pool.map(JarSet.paths, missing))
-
-
-def _run(options: DemoOptions, stop: Event, console: Console, begun_s: float) -> int:
-    """A run with gateways in Python: its exit code."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(work_folder("run", options.fresh))
-        bootstrap_servers, broker = options.bootstrap_servers, None
-        if not bootstrap_servers and not options.config:
-            with waiting(console, lambda: "for the embedded broker to start"):
-                broker = stack.enter_context(Broker(folder / "broker"))
-            bootstrap_servers = broker.bootstrap_servers
-        if stop.is_set():
-            console.print("stopped while the broker was starting; nothing was published")
-            return 0
-        job = SluiceJob(folder, *_layers(options.config, folder, bootstrap_servers))
-        settings = job.settings
-        ensure_topics(settings.topics, settings.kafka)
-        console.print(f"starting the job against {settings.kafka['bootstrap.servers']} (its logs: {folder}) ...")
-        try:
-            web = stack.enter_context(running_job(console, job, stop, web_console=options.console))
-        except RunError:
-            if not stop.is_set():
-                raise
-            console.print("stopped while the job was starting; nothing was published")
-            return 0
-        return _run_load(options, job, broker, web, stop, console, begun_s)
 
 
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
@@ -151,70 +125,96 @@ def absolute_paths(settings: Settings) -> Sections:
     }
 
 
-def _run_load(
-    options: DemoOptions,
-    job: SluiceJob,
-    broker: Broker | None,
-    web: WebConsole | None,
-    stop: Event,
-    console: Console,
-    begun_s: float,
-) -> int:
-    """Publish and show until it is to stop, let the job catch up, and print the summary."""
-    settings = job.settings
-    before = Surplus.of(settings)
-    with closing(Answers(settings)) as answers:
-        answers.start()
-        warming, sent = Sent(stored=answers.sent), Sent(stored=answers.sent)
+@dataclass(frozen=True)
+class _Demo:
+    """A run with a small load, and gateways in Python."""
 
-        def check() -> None:
-            if broker is not None:
-                broker.check()
-            job.running()
-            if web is not None and answers.answered:
-                web.keep(console)
+    options: DemoOptions
+    stop: Event
+    console: Console
+    begun_s: float
 
-        def lines() -> list[str]:
-            rate = sent.events / (time.monotonic() - loaded_s)
-            counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
-            return [counts, *_clients(answers.model, console.is_terminal)]
+    def run(self) -> int:
+        """Start all, and run the load: the exit code."""
+        options = self.options
+        with ExitStack() as stack:
+            folder = stack.enter_context(work_folder("run", options.fresh))
+            bootstrap_servers, broker = options.bootstrap_servers, None
+            if not bootstrap_servers and not options.config:
+                with waiting(self.console, lambda: "for the embedded broker to start"):
+                    broker = stack.enter_context(Broker(folder / "broker"))
+                bootstrap_servers = broker.bootstrap_servers
+            if self.stop.is_set():
+                self.console.print("stopped while the broker was starting; nothing was published")
+                return 0
+            job = SluiceJob(folder, *_layers(options.config, folder, bootstrap_servers))
+            settings = job.settings
+            ensure_topics(settings.topics, settings.kafka)
+            servers = settings.kafka["bootstrap.servers"]
+            self.console.print(f"starting the job against {servers} (its logs: {folder}) ...")
+            try:
+                web = stack.enter_context(running_job(self.console, job, self.stop, web_console=options.console))
+            except RunError:
+                if not self.stop.is_set():
+                    raise
+                self.console.print("stopped while the job was starting; nothing was published")
+                return 0
+            return self._run_load(job, broker, web)
 
-        with loading(settings, options, min(options.rate, _WARMING_PER_S), warming):
-            _warm_up(job, answers, check, stop, console, begun_s)
-        answers.forget_delays()
-        loaded_s = time.monotonic()
-        with loading(settings, options, options.rate, sent), _greedy_client(settings):
-            show_until(stop, options.seconds, console, lines, check)
-            if stop.is_set():
-                console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
-        missing = lambda: f"for {missing_answers(settings, before)} answers, and for Delta to have all of them"  # noqa: E731
-        with waiting(console, missing), suppress(RunError):
-            drain(settings, _DRAIN_S, before)
-        with waiting(console, lambda: "for the job to stop"):
-            job.stop()
-        return summary(console, settings, answers, warming.and_then(sent))
+    def _run_load(self, job: SluiceJob, broker: Broker | None, web: WebConsole | None) -> int:
+        """Publish and show until it is to stop, let the job catch up, and print the summary."""
+        settings, console = job.settings, self.console
+        before = Surplus.of(settings)
+        with closing(Answers(settings)) as answers:
+            answers.start()
+            warming, sent = Sent(stored=answers.sent), Sent(stored=answers.sent)
 
+            def check() -> None:
+                if broker is not None:
+                    broker.check()
+                job.running()
+                if web is not None and answers.answered:
+                    web.keep(console)
 
-def _warm_up(
-    job: SluiceJob, answers: Answers, check: Callable[[], None], stop: Event, console: Console, begun_s: float
-) -> None:
-    """Wait for the first decision, which is told, and for a warm job: the load measures that, not Java's compiler."""
+            def lines() -> list[str]:
+                rate = sent.events / (time.monotonic() - loaded_s)
+                counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
+                return [counts, *_clients(answers.model, console.is_terminal)]
 
-    def until(done: Callable[[], bool], seconds: float) -> None:
-        deadline_s = time.monotonic() + seconds
-        while not stop.wait(_POLL_S) and not done() and time.monotonic() < deadline_s:
-            check()
+            with loading(settings, self.options, min(self.options.rate, _WARMING_PER_S), warming):
+                self._warm_up(job, answers, check)
+            answers.forget_delays()
+            loaded_s = time.monotonic()
+            with loading(settings, self.options, self.options.rate, sent), _greedy_client(settings):
+                show_until(self.stop, self.options.seconds, console, lines, check)
+                if self.stop.is_set():
+                    console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
+            missing = lambda: f"for {missing_answers(settings, before)} answers, and for Delta to have all of them"  # noqa: E731
+            with waiting(console, missing), suppress(RunError):
+                drain(settings, _DRAIN_S, before)
+            with waiting(console, lambda: "for the job to stop"):
+                job.stop()
+            return summary(console, settings, answers, warming.and_then(sent))
 
-    def batches() -> int:
-        return int(job.status().get("enforce", {}).get("batch_id", 0))
+    def _warm_up(self, job: SluiceJob, answers: Answers, check: Callable[[], None]) -> None:
+        """Wait for the first decision, which is told, and for a warm job: the load measures no compiler of Java."""
 
-    with waiting(console, lambda: "for the first decision: Java loads classes, and compiles"):
-        until(lambda: answers.answered > 0, _FIRST_DECISION_S)
-    if answers.answered:
-        console.print(f"first decision {time.monotonic() - begun_s:.1f} s after the start", highlight=False)
-    last = batches() + _WARM_BATCHES
-    with waiting(console, lambda: f"for a warm job before the load: {last - batches()} more micro-batches"):
-        until(lambda: batches() >= last, _LONGEST_WARMING_S)
+        def until(done: Callable[[], bool], seconds: float) -> None:
+            deadline_s = time.monotonic() + seconds
+            while not self.stop.wait(_POLL_S) and not done() and time.monotonic() < deadline_s:
+                check()
+
+        def batches() -> int:
+            return int(job.status().get("enforce", {}).get("batch_id", 0))
+
+        with waiting(self.console, lambda: "for the first decision: Java loads classes, and compiles"):
+            until(lambda: answers.answered > 0, _FIRST_DECISION_S)
+        if answers.answered:
+            took_s = time.monotonic() - self.begun_s
+            self.console.print(f"first decision {took_s:.1f} s after the start", highlight=False)
+        last = batches() + _WARM_BATCHES
+        with waiting(self.console, lambda: f"for a warm job before the load: {last - batches()} more micro-batches"):
+            until(lambda: batches() >= last, _LONGEST_WARMING_S)
 
 
 def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
