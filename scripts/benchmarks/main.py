@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 
 from scripts.benchmarks.beside_kafka import measure_beside_kafka
 from scripts.benchmarks.gateway import measure_gateway
-from scripts.benchmarks.latency import measure_latency, measure_tracked
+from scripts.benchmarks.latency import measure_latency, measure_storage, measure_tracked
 from scripts.benchmarks.many_clients import measure_many_clients
 from scripts.benchmarks.neighbours import measure_invented_names, measure_neighbours
 from scripts.benchmarks.peers.measure import measure_peers
@@ -28,7 +28,6 @@ from scripts.benchmarks.report import Findings, to_json, to_markdown
 from scripts.benchmarks.reports import measure_reports
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import MEASURES, Scale, sections
-from scripts.benchmarks.storage import measure_storage
 from scripts.benchmarks.throughput import measure_audit, measure_tenants, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
 from sluice.configs.errors import InvalidSettingsError

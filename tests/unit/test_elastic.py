@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scripts.scenarios.closed_loop.elastic import ElasticCluster, Tenants, idle, overloaded, random_load, week
-from scripts.scenarios.closed_loop.flow_shares import equal_parts
+from scripts.scenarios.closed_loop.elastic import (
+    ElasticCluster,
+    Tenants,
+    equal_parts,
+    idle,
+    overloaded,
+    random_load,
+    week,
+)
 from scripts.scenarios.closed_loop.measures import measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
 from scripts.scenarios.closed_loop.situation import Situation, Spread

@@ -1,6 +1,7 @@
 """A flood of connections against a proxy, and how long another client's connect takes meanwhile."""
 
 import multiprocessing
+import select
 import socket
 import statistics
 import time
@@ -9,12 +10,13 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from scripts.scenarios.closed_loop.situation import ConnectionFlood
-from scripts.testbed.connection_flood import flood_connections
 from scripts.testbed.quotas_without_job import settings_with_limits
 from scripts.testbed.reconnecting_client import read_answer, request_bytes
 from sluice.cli.kafka_gateway import KafkaGateway
@@ -110,3 +112,58 @@ def _is_answered(address: tuple[str, int], request: bytes) -> bool:
         read_answer(connection)
         return True
     return False
+
+
+_BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT of Linux, which Python doesn't name
+_ATTEMPT_S = 2.0
+_MOST_OPEN = 5_000
+_AT_ONCE = 200
+
+
+class Flooded(NamedTuple):
+    """Attempts a second, and how many of them were answered."""
+
+    attempts_per_s: float
+    answered_per_s: float
+
+
+def flood_connections(
+    address: tuple[str, int], sources: Sequence[str], request: bytes, per_second: float, seconds: float
+) -> Flooded:
+    """Connect so often, by turns from these addresses of loopback, with a request each.
+
+    An attempt ends when it is answered or reset, or after 2 s. No more than 5 000 are on their way at once.
+    """
+    ends = select.epoll()
+    open_since: dict[int, tuple[socket.socket, float]] = {}
+    turns = cycle(sources)
+    attempts = answered = 0
+    began_s = now_s = time.monotonic()
+    while now_s < began_s + seconds:
+        due = min(int((now_s - began_s) * per_second) - attempts, _MOST_OPEN - len(open_since), _AT_ONCE)
+        for _ in range(due):
+            connection = _attempt(address, next(turns), request)
+            ends.register(connection, select.EPOLLIN)
+            open_since[connection.fileno()] = connection, now_s
+        attempts += max(0, due)
+        for descriptor, _ in ends.poll(0.001):
+            connection, _ = open_since.pop(descriptor)
+            with connection, suppress(OSError):
+                answered += bool(connection.recv(4))
+        now_s = time.monotonic()
+        while open_since and next(iter(open_since.values()))[1] < now_s - _ATTEMPT_S:
+            open_since.pop(next(iter(open_since)))[0].close()
+    for connection, _ in open_since.values():
+        connection.close()
+    ends.close()
+    return Flooded(attempts / seconds, answered / seconds)
+
+
+def _attempt(address: tuple[str, int], source: str, request: bytes) -> socket.socket:
+    connection = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    connection.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
+    connection.bind((source, 0))
+    connection.connect_ex(address)
+    with suppress(OSError):  # it isn't connected yet where the server accepts no more
+        connection.send(request)
+    return connection
