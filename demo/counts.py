@@ -1,7 +1,7 @@
 """Counts of a run: requests and answers in the topics, and rows in Delta."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any, NamedTuple, Self
 
 from deltalake import DeltaTable
@@ -10,6 +10,7 @@ from kafka import KafkaConsumer, TopicPartition
 from sluice.configs.settings import Settings
 from sluice.demo.job import wait_until
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.topic_reader import TopicReader
 
 _POLL_MS = 500
 
@@ -71,23 +72,18 @@ def drain(settings: Settings, seconds: float, before: Surplus = _NO_SURPLUS) -> 
 
 def ends(settings: Settings, topic: str) -> dict[int, int]:
     """The next offset of each partition of a topic."""
-    with _reader(settings, topic) as (consumer, partitions):
-        return {partition.partition: end for partition, end in consumer.end_offsets(partitions).items()}
+    with TopicReader(settings.kafka, topic) as reader:
+        return {partition: offsets.end for partition, offsets in reader.offsets().items()}
 
 
 def records(settings: Settings, topic: str) -> Iterator[Any]:
     """Every record of a topic; within a partition they are in order."""
-    with _reader(settings, topic) as (consumer, partitions):
+    # It checks no CRCs, which takes longer in Python than all the rest.
+    with closing(connect(KafkaConsumer, settings.kafka, check_crcs=False)) as consumer:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
             for batch in consumer.poll(timeout_ms=_POLL_MS).values():
                 yield from batch
-
-
-@contextmanager
-def _reader(settings: Settings, topic: str) -> Iterator[tuple[Any, list[TopicPartition]]]:
-    """A consumer, and the partitions of a topic. It checks no CRCs, which takes longer in Python than all the rest."""
-    with closing(connect(KafkaConsumer, settings.kafka, check_crcs=False)) as consumer:
-        yield consumer, [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]

@@ -8,23 +8,17 @@ from kafka import KafkaProducer
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
-from scripts.testbed.quotas_without_job import publish_limits
+from scripts.testbed.quotas_without_job import JobInMemory, publish_limits
 from sluice.configs.settings import Settings
 from sluice.demo.counts import records
 from sluice.demo.gateways import gateway_options
 from sluice.demo.job import wait_until
 from sluice.gateways.client.client import Gateway
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
 from sluice.state.contract.records import Request, TopicPartition
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS
-from sluice.state.quotas.resolution import Quotas
-from sluice.state.store.pages import Pages
-from sluice.streaming.enforce.pipeline import decide, plan
-from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import Source
 
 CLIENTS = 50_000
 """Clients with two counters each: 100 000 counters are tracked."""
@@ -87,13 +81,10 @@ def _produce(number: int, size: int) -> Request:
 def _publish_sums(settings: Settings) -> int:
     """Publish the sums of the events that the gateways have published, as the job would. Returns their number."""
     source = [record.value for record in islice(records(settings, settings.topics.requests), _EVENTS)]
-    pipeline, quotas, counters = PipelineSettings.of(settings), Quotas(_QUOTAS, version=1), Pages()
+    job = JobInMemory(settings, _QUOTAS)
     with connect(KafkaProducer, settings.kafka, linger_ms=20, batch_size=262_144) as producer:
-        for batch, first in enumerate(range(0, len(source), _OF_BATCH)):
-            some = source[first : first + _OF_BATCH]
-            events = [(event, Source("", 0, first + place, now_ms())) for place, event in enumerate(some)]
-            page_batches = [each for made in plan(events, quotas, pipeline, now_ms()) for each in made.values()]
-            for record in decide(counters, page_batches, pipeline).sums.records("bench", batch, 1):
+        for first in range(0, len(source), _OF_BATCH):
+            for record in job.decide(source[first : first + _OF_BATCH], first)[1]:
                 producer.send(settings.topics.sums, record, b"0")
     return len(source)
 

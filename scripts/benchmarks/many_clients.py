@@ -11,30 +11,22 @@ from typing import NamedTuple
 
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka import KafkaAdminClient
 
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
-from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from scripts.testbed.quotas_without_job import JobInMemory, set_kafkas_quotas, settings_with_limits
 from scripts.testbed.reconnecting_client import produce_request
 from sluice.configs.settings import Settings, load_settings
 from sluice.demo.broker import Broker
 from sluice.demo.broker_plugin import new_exempt_client_id
-from sluice.demo.cluster import create_topic
+from sluice.demo.cluster import make_topic
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.background import BackgroundService
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.resolution import Quotas
-from sluice.state.store.pages import Pages
-from sluice.streaming.enforce.pipeline import decide, plan
-from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import Source
 
 _CLIENTS = 10_000
 _BUSY = 500
@@ -115,17 +107,14 @@ def _broker(folder: Path, has_plugin: bool) -> Iterator[tuple[Broker, list[str]]
         plugins = [plugin_jar()]
     with ExitStack() as stack:
         broker = Broker(folder, properties, plugins=plugins, heap_mib=_HEAP_MIB, jvm_options=_AS_IN_PRODUCTION)
-        kafka = {"bootstrap.servers": stack.enter_context(broker).bootstrap_servers, "client.id": client_id}
-        with connect(KafkaAdminClient, kafka) as admin:
-            create_topic(admin, _TOPIC, [_PARTITIONS])
+        servers = stack.enter_context(broker).bootstrap_servers
+        make_topic(servers, _TOPIC, [_PARTITIONS])
         if not has_plugin:
-            with connect(AlteringAdmin, kafka) as altering:
-                altering.alter({"client-id": None}, {_LIMIT.kind.value: _LIMIT.value})
+            set_kafkas_quotas(servers, {"client-id": None}, {_LIMIT.kind.value: _LIMIT.value})
             yield broker, [_TOPIC]
             return
-        settings = load_settings(environment={})
-        ensure_topics(topics, kafka)
-        publish_limits(broker.bootstrap_servers, [_LIMIT], 1, {"client_id": client_id})
+        settings = settings_with_limits(servers, [_LIMIT], client_id=client_id)
+        kafka = {"bootstrap.servers": servers, "client.id": client_id}
         stack.enter_context(BackgroundService("deciding", partial(_decide, kafka, settings), _BATCH_S))
         yield broker, [_TOPIC, topics.requests]
 
@@ -137,17 +126,14 @@ def _decide(kafka: dict[str, str], settings: Settings) -> Iterator[None]:
     consumer.assign(
         [TopicPartition(settings.topics.requests, number, 0) for number in range(settings.topics.partitions)]
     )
-    pipeline, quotas, counters = PipelineSettings.of(settings), Quotas([_LIMIT], version=1), Pages()
-    for batch in count():
-        records = consumer.consume(100_000, timeout=0.05)
-        events = [(record.value(), Source("", 0, place, now_ms())) for place, record in enumerate(records)]
-        page_batches = [each for made in plan(events, quotas, pipeline, now_ms()) for each in made.values()]
-        decided = decide(counters, page_batches, pipeline)
-        decided.outputs.pop(pipeline.waits_topic, None)
+    job = JobInMemory(settings, [_LIMIT])
+    while True:
+        decided, sums = job.decide(record.value() for record in consumer.consume(100_000, timeout=0.05))
+        decided.outputs.pop(job.pipeline.waits_topic, None)
         for record in decided.outputs.records():
             producer.produce(record.topic, record.value, record.key)
-        for sums in decided.sums.records("bench", batch, 1):
-            producer.produce(settings.topics.sums, sums, b"0")
+        for of_entity in sums:
+            producer.produce(settings.topics.sums, of_entity, b"0")
         producer.flush()
         yield
 

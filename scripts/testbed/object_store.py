@@ -4,8 +4,9 @@ import json
 import os
 import signal
 from configparser import ConfigParser
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from scripts.testbed.locked_python import locked_python
 from sluice.demo.job import Json, wait_until
@@ -20,7 +21,7 @@ class ObjectStoreError(SluiceError):
     """The store has ended."""
 
 
-class ObjectStore:
+class ObjectStore(AbstractContextManager["ObjectStore"]):
     """moto in a process of its own, as a context manager. What it has is in its memory, and goes with it."""
 
     def __init__(self, folder: Path) -> None:
@@ -34,9 +35,6 @@ class ObjectStore:
         command = [str(python), str(_FOLDER / "object_store_server.py"), str(self._port), str(folder)]
         self._server = Child(command, folder / "server.log")
         wait_until(self._is_ready, _START_S)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._server.end(signal.SIGTERM, _STOP_S)

@@ -1,6 +1,7 @@
 """Quotas that no job sets: Kafka's own of a cluster, and a version of the limits topic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from kafka import KafkaProducer
@@ -9,10 +10,16 @@ from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResp
 
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.store.pages import Pages
+from sluice.streaming.enforce.pipeline import Decided, decide, plan
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import Source
 
 
 class AlteringAdmin(ClientQuotasAdmin):
@@ -57,3 +64,18 @@ def publish_limits(
         for entry in entries:
             producer.send(topic, limit_value(entry, version), limit_key(entry), partition=0)
         producer.send(topic, version_end(version, len(entries)), VERSION_KEY, partition=0).get(10)
+
+
+class JobInMemory:
+    """Decides events of a topic under these quotas, as the job does, with its counters in memory."""
+
+    def __init__(self, settings: Settings, entries: Sequence[QuotaEntry]) -> None:
+        self.pipeline = PipelineSettings.of(settings)
+        self._quotas, self._counters, self._batches = Quotas(entries, version=1), Pages(), count()
+
+    def decide(self, values: Iterable[bytes | None], first_offset: int = 0) -> tuple[Decided, Iterator[bytes]]:
+        """The decisions on a micro-batch, and the records of its sums."""
+        events = [(value, Source("", 0, place, now_ms())) for place, value in enumerate(values, first_offset)]
+        planned = plan(events, self._quotas, self.pipeline, now_ms())
+        decided = decide(self._counters, [each for made in planned for each in made.values()], self.pipeline)
+        return decided, decided.sums.records("bench", next(self._batches), 1)

@@ -1,10 +1,9 @@
 """Rig of the scenarios: a job on brokers, with a load; start, load, break, drain and reconcile it in a folder."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Self
 
 import psutil
 
@@ -25,7 +24,7 @@ _START_S = 300.0
 _END_S = 30.0
 
 
-class Rig(SluiceJob):
+class Rig(SluiceJob, AbstractContextManager["Rig"]):
     """A job on brokers that run; `sections` are settings on top of those for the folder, `quotas` the first quotas."""
 
     def __init__(
@@ -35,9 +34,6 @@ class Rig(SluiceJob):
         kafka = {"kafka": {"bootstrap.servers": bootstrap_servers}}
         super().__init__(folder, storage_in(folder), quotas_in(folder, quotas), kafka, sections)
         ensure_topics(self.settings.topics, self.settings.kafka)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the job."""

@@ -8,8 +8,8 @@ import re
 import signal
 import sys
 import zipfile
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import psutil
 import pyspark
@@ -42,7 +42,7 @@ def install_sluice(folder: Path) -> None:
             (libraries / entry.name).symlink_to(entry)
 
 
-class SparkCluster:
+class SparkCluster(AbstractContextManager["SparkCluster"]):
     """A master and `size` workers, as a context manager. A killed one can be started again.
 
     A worker has two cores: one for an executor of the leader, and one for that of a standby. The master keeps its state
@@ -67,9 +67,6 @@ class SparkCluster:
         os.environ.pop("PYTHONPATH", None)
         self.restart_master()
         self.workers = [self._start_worker(number) for number in range(size)]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for child in [*self.workers, self.master]:
