@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -15,9 +15,8 @@ import confluent_kafka
 import numpy as np
 import psutil
 
-from scripts.scenarios.closed_loop.brokers import TOPIC, plugin_brokers
-from scripts.scenarios.closed_loop.situation import CLIENT, FloodedBrokers, NameFlood
-from scripts.testbed.quotas_without_job import set_kafkas_quotas
+from scripts.scenarios.closed_loop.brokers import TOPIC, held_brokers
+from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, FloodedBrokers, NameFlood
 from scripts.testbed.reconnecting_client import read_answer, request_bytes
 from scripts.testbed.rig import Rig
 from sluice.demo.cluster import Cluster, make_topic
@@ -57,14 +56,8 @@ class FloodMeasures:
 
 def run_name_flood(folder: Path, asked: NameFlood) -> FloodMeasures:
     """Start brokers, and the job if they have the plugin; measure before, during and after the flood."""
-    with ExitStack() as stack:
-        rig = None
-        if asked.kind is FloodedBrokers.PLUGIN:
-            cluster, rig = stack.enter_context(plugin_brokers(folder, asked.brokers, _quotas(asked)))
-        else:
-            cluster = stack.enter_context(Cluster(folder / "brokers", asked.brokers))
-            if asked.kind is FloodedBrokers.REQUEST_QUOTAS:
-                set_kafkas_quotas(cluster.bootstrap_servers, {"client-id": None}, {"request_percentage": 50.0})
+    situation = BrokersSituation(brokers=asked.brokers, own_quotas=asked.kind is not FloodedBrokers.PLUGIN)
+    with held_brokers(folder, situation, _quotas(asked)) as (cluster, rig, _):
         make_topic(cluster.bootstrap_servers, TOPIC, [1] * asked.brokers)
         servers = [broker.bootstrap_servers for broker in cluster.alive]
         # of its own, so that it doesn't hold the interpreter while the victim's answers come
@@ -165,8 +158,10 @@ def live_mib(cluster: Cluster) -> float:
 
 
 def _quotas(asked: NameFlood) -> list[Json]:
-    quotas: list[Json] = [{"entity": {"client_id": CLIENT}, "quotas": {"producer_byte_rate": VICTIMS_LIMIT}}]
-    if asked.limited:
+    quotas: list[Json] = []
+    if asked.kind is FloodedBrokers.PLUGIN:
+        quotas.append({"entity": {"client_id": CLIENT}, "quotas": {"producer_byte_rate": VICTIMS_LIMIT}})
+    if asked.limited or asked.kind is FloodedBrokers.REQUEST_QUOTAS:
         quotas.append({"entity": {"client_id": None}, "quotas": {"request_percentage": 50.0}})
     return quotas
 

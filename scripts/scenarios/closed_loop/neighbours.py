@@ -20,11 +20,11 @@ import numpy as np
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from scripts.scenarios.closed_loop.brokers import fill, plugin_brokers
-from scripts.scenarios.closed_loop.situation import BrokersQuotas, Neighbours, Noise
+from scripts.scenarios.closed_loop.brokers import fill, held_brokers
+from scripts.scenarios.closed_loop.situation import BrokersQuotas, BrokersSituation, Neighbours, Noise
 from scripts.testbed.quotas_without_job import set_kafkas_quotas
 from scripts.testbed.reconnecting_client import read_answer, request_bytes
-from sluice.demo.cluster import Cluster, make_topic
+from sluice.demo.cluster import make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.client import connect
 
@@ -316,21 +316,13 @@ def _compared(alone: Victims, beside: Victims, noise_per_s: float) -> Beside:
 @contextmanager
 def _brokers(folder: Path, size: int, kind: BrokersQuotas) -> Iterator[str]:
     """Brokers with Sluice's quotas, with Kafka's own, or without any. Yields their addresses."""
-    if kind is BrokersQuotas.SLUICE:
-        quotas = [{"entity": {"client_id": NOISY}, "quotas": QUOTAS}]
-        with plugin_brokers(folder, size, quotas) as (cluster, _):
-            _limit_connections(cluster.bootstrap_servers)
-            yield cluster.bootstrap_servers
-        return
-    with Cluster(folder / "brokers", size) as cluster:
-        if kind is BrokersQuotas.KAFKA:
-            set_kafkas_quotas(cluster.bootstrap_servers, {"client-id": NOISY}, QUOTAS)
-            _limit_connections(cluster.bootstrap_servers)
+    situation = BrokersSituation(brokers=size, own_quotas=kind is not BrokersQuotas.SLUICE)
+    quotas = [{"entity": {"client_id": NOISY}, "quotas": QUOTAS}] if kind is not BrokersQuotas.NONE else []
+    with held_brokers(folder, situation, quotas) as (cluster, *_):
+        if kind is not BrokersQuotas.NONE:
+            limit = {"connection_creation_rate": CONNECTIONS_PER_S}
+            set_kafkas_quotas(cluster.bootstrap_servers, {"ip": None}, limit)
         yield cluster.bootstrap_servers
-
-
-def _limit_connections(servers: str) -> None:
-    set_kafkas_quotas(servers, {"ip": None}, {"connection_creation_rate": CONNECTIONS_PER_S})
 
 
 def _make_topics(servers: str, brokers: int) -> None:
