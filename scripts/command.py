@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -59,6 +59,12 @@ def run_app(
     except KeyboardInterrupt:
         print_error(name, "interrupted")
         return EXIT_INTERRUPTED
+
+
+def check_known(what: str, given: Collection[str], known: Collection[str]) -> None:
+    """Raises typer.BadParameter for a name that isn't known."""
+    for unknown in (each for each in given if each not in known):
+        raise typer.BadParameter(f"no {what} {unknown}; expected {', '.join(known)}")
 
 
 def print_error(name: str, error: object) -> None:

@@ -24,7 +24,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
 from scripts.benchmarks.report import table
-from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
+from scripts.command import EXIT_FAILED, check_known
 from scripts.scenarios.peers.client_table import CLIENTS, FEATURES, PASSWORD, USER, Client
 from scripts.testbed.clients.cell import ROUNDS, VALUES_PER_ROUND
 from scripts.testbed.jars import OLD_BROKER_JARS
@@ -417,10 +417,7 @@ class ClientMatrix:
 
     def run(self) -> int:
         """Run the matrix, and print the differences."""
-        unknown = [each for each in self.feature or () if each not in FEATURES]
-        if unknown:
-            print_error("test-peers", f"no feature {unknown[0]!r}; expected {', '.join(FEATURES)}")
-            return EXIT_BAD_USAGE
+        check_known("feature", self.feature or (), FEATURES)
         clients = [each for each in CLIENTS if each.name.startswith(tuple(self.client or [""]))]
         found = run_matrix(clients, self.feature or list(FEATURES))
         rows = [

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import typer
 
 from scripts.benchmarks.report import table
-from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
+from scripts.command import EXIT_FAILED, check_known
 from scripts.java.compiler import compile_java, javac
 from scripts.scenarios.peers.job import EXEMPT_CLIENT_ID
 from scripts.testbed.jars import KAFKA_RELEASE_JARS, KAFKA_TEST_JARS, OLD_BROKER_JARS
@@ -101,10 +101,8 @@ class KafkaTests:
     def run(self) -> int:
         """Run them, and print the table."""
         classes, releases = self.classes or list(CLASSES), self.release or list(RELEASES)
-        for what, given, known in (("class", classes, CLASSES), ("release", releases, RELEASES)):
-            for unknown in (each for each in given if each not in known):
-                print_error("test-peers", f"no {what} {unknown}; expected {', '.join(known)}")
-                return EXIT_BAD_USAGE
+        check_known("class", classes, CLASSES)
+        check_known("release", releases, RELEASES)
         found: dict[str, dict[Side, Outcomes]] = {}
         with work_folder("kafka-tests", fresh=True) as folder:
             for release in releases:

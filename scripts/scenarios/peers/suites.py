@@ -12,7 +12,7 @@ import psutil
 import typer
 
 from scripts.benchmarks.report import table
-from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, print_error
+from scripts.command import EXIT_FAILED, check_known
 from scripts.scenarios.peers.suite import FranzGo, Kafkajs, KafkaPython, Outcomes, Sarama, Suite
 from scripts.testbed.quotas_without_job import settings_with_limits
 from sluice.cli.kafka_gateway import Address, KafkaGateway
@@ -67,9 +67,7 @@ class Suites:
         """Run them, and print a table of each."""
         clients = self.clients or list(SUITES)
         routes = self.route or [Route.DIRECT, Route.PROXY, Route.QUOTA]
-        if unknown := [client for client in clients if client not in SUITES]:
-            print_error("test-peers", f"no suite {unknown[0]}; expected {', '.join(SUITES)}")
-            return EXIT_BAD_USAGE
+        check_known("suite", clients, SUITES)
         as_well = True
         for client in clients:
             suite = SUITES[client]()
