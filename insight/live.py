@@ -149,39 +149,25 @@ class SeenWait(NamedTuple):
     limit: float | None
 
 
+@dataclass(slots=True, eq=False)
 class CounterState:
     """Last decided figures of one counter. Times are epoch milliseconds, by the events' clocks."""
 
-    __slots__ = (
-        "_minutes",
-        "_point",
-        "_points",
-        "_seconds",
-        "_waited",
-        "at_ms",
-        "decision_id",
-        "key",
-        "limit",
-        "matched",
-        "rate",
-        "tokens",
-        "until_ms",
-    )
-
-    def __init__(self, key: CounterId) -> None:
-        self.key = key
-        self.at_ms = 0
-        self.matched = "none"
-        self.limit: float | None = None
-        self.rate: float | None = None
-        self.tokens: float | None = None
-        self.until_ms = 0
-        self.decision_id = ""
-        self._minutes = _NONE  # the last ones with a part of a wait, each at its number modulo HOUR_MINUTES
-        self._waited: Waited | None = None
-        self._seconds = _NONE
-        self._point = -1  # the number of the newest point
-        self._points: array[float] | None = None
+    key: CounterId
+    at_ms: int = 0
+    matched: str = "none"
+    limit: float | None = None
+    rate: float | None = None
+    tokens: float | None = None
+    until_ms: int = 0
+    decision_id: str = ""
+    _minutes: "array[int]" = field(default_factory=lambda: _NONE)
+    """The last ones with a part of a wait, each at its number modulo HOUR_MINUTES."""
+    _waited: Waited | None = None
+    _seconds: "array[int]" = field(default_factory=lambda: _NONE)
+    _point: int = -1
+    """The number of the newest point."""
+    _points: "array[float] | None" = None
 
     def charge(self, charge: ChargeResult, at_ms: int, decision_id: str) -> None:
         """Apply a charge of a decision. One that is older than the last adds only to the sparkline."""
