@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
+from scripts.testbed.full_speed_clients import produce_request
 from scripts.testbed.quotas_without_job import JobInMemory, set_kafkas_quotas, settings_with_limits
-from scripts.testbed.reconnecting_client import produce_request
 from sluice.configs.settings import Settings, load_settings
 from sluice.demo.broker import Broker
 from sluice.demo.broker_plugin import new_exempt_client_id

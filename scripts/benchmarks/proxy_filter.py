@@ -11,8 +11,8 @@ from typing import NamedTuple
 from scripts.benchmarks.report import Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
+from scripts.testbed.full_speed_clients import produce_request, read_answer
 from scripts.testbed.quotas_without_job import settings_with_limits
-from scripts.testbed.reconnecting_client import produce_request, read_answer
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.broker import Broker
 from sluice.demo.cluster import make_topic

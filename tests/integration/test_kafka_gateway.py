@@ -28,9 +28,9 @@ from kafka.errors import (
 from kafka.protocol.consumer import FetchRequest
 from kafka.structs import OffsetAndMetadata
 
+from scripts.testbed.full_speed_clients import ReconnectingClient, read_answer, request_bytes
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import publish_limits
-from scripts.testbed.reconnecting_client import ReconnectingClient, read_answer, request_bytes
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker import Broker

@@ -20,7 +20,7 @@ from scripts.benchmarks.peers.decided import (
     decision,
     read_decisions,
 )
-from scripts.benchmarks.peers.peer import (
+from scripts.benchmarks.peers.measure import (
     Application,
     KafkaStreams,
     Peer,

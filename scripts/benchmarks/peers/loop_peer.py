@@ -1,6 +1,6 @@
 """The controller mutation quota of every user as a plain loop: python -m scripts.benchmarks.peers.loop_peer APPLICATION
 
-APPLICATION is the JSON of `scripts.benchmarks.peers.peer.Application`. The simplest program that decides the same: one
+APPLICATION is the JSON of `measure.Application`. The simplest program that decides the same: one
 process of confluent-kafka, and buckets in its memory, which a crash loses. It runs until SIGTERM.
 """
 

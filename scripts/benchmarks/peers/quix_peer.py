@@ -1,6 +1,6 @@
 """The controller mutation quota of every user as an application of Quix Streams: python quix_peer.py APPLICATION
 
-APPLICATION is the JSON of `scripts.benchmarks.peers.peer.Application`. It runs in the Python of `quix_python`, without
+APPLICATION is the JSON of `measure.Application`. It runs in the Python of `quix_python`, without
 Sluice's packages, until SIGTERM.
 """
 

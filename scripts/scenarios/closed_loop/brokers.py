@@ -15,9 +15,9 @@ from py4j.protocol import Py4JError
 
 from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, Situation
+from scripts.testbed.full_speed_clients import ReconnectingClient
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import set_kafkas_quotas
-from scripts.testbed.reconnecting_client import ReconnectingClient
 from scripts.testbed.rig import Rig
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.broker import Broker

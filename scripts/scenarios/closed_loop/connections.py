@@ -17,8 +17,8 @@ from typing import NamedTuple
 import psutil
 
 from scripts.scenarios.closed_loop.situation import ConnectionFlood
+from scripts.testbed.full_speed_clients import read_answer, request_bytes
 from scripts.testbed.quotas_without_job import settings_with_limits
-from scripts.testbed.reconnecting_client import read_answer, request_bytes
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.broker import Broker
 from sluice.state.quotas.entity import QuotaEntity

@@ -17,7 +17,7 @@ import psutil
 
 from scripts.scenarios.closed_loop.brokers import TOPIC, held_brokers
 from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, FloodedBrokers, NameFlood
-from scripts.testbed.reconnecting_client import read_answer, request_bytes
+from scripts.testbed.full_speed_clients import read_answer, request_bytes
 from scripts.testbed.rig import Rig
 from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.job import Json

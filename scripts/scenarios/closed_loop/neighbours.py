@@ -22,8 +22,8 @@ from kafka.errors import KafkaError
 
 from scripts.scenarios.closed_loop.brokers import fill, held_brokers
 from scripts.scenarios.closed_loop.situation import BrokersQuotas, BrokersSituation, Neighbours, Noise
+from scripts.testbed.full_speed_clients import read_answer, request_bytes
 from scripts.testbed.quotas_without_job import set_kafkas_quotas
-from scripts.testbed.reconnecting_client import read_answer, request_bytes
 from sluice.demo.cluster import make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.client import connect
