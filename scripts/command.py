@@ -10,6 +10,7 @@ import typer
 from kafka.errors import KafkaError
 from typer.exceptions import TyperException
 
+from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.state.errors import SluiceError
 
@@ -62,9 +63,9 @@ def run_app(
 
 
 def check_known(what: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raises typer.BadParameter for a name that isn't known."""
+    """Raises UsageError for a name that isn't known."""
     for unknown in (each for each in given if each not in known):
-        raise typer.BadParameter(f"no {what} {unknown}; expected {', '.join(known)}")
+        raise UsageError(f"no {what} {unknown}; expected {', '.join(known)}")
 
 
 def print_error(name: str, error: object) -> None:
