@@ -38,7 +38,7 @@ FOLDERS = (
 )
 """Top-level folders; a path in a page that begins with one of them is a path in the repository."""
 
-FOREIGN = {"rate_limit_quota", "CustomQuotaCallbackTest", "AbortMultipartUpload"}
+FOREIGN = {"rate_limit_quota", "ConfigCommand", "CustomQuotaCallbackTest", "AbortMultipartUpload"}
 """Names of others that pages mention and the source doesn't."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
