@@ -1046,3 +1046,12 @@ def test_the_plugin_ends_with_its_node(java: JavaCases, kafka_broker: str, reach
         ) as consumer:
             events = [json.loads(record.value) for record in consumer]
         assert sum(event.get("bytes", 0) for event in events if event.get("user") == "alice") == 1_234
+
+
+def test_nodes_of_one_id_in_one_process_have_gateways_of_their_own(java: JavaCases, tmp_path: Path) -> None:
+    """Two clusters in one process, as tests with embedded brokers have them, number their nodes alike."""
+    folders = [str(tmp_path / cluster) for cluster in ("first", "second")]
+
+    twins = java.answer("twins", {"node": "78", "folders": folders})
+
+    assert twins == {"gateways": 2, "first_has_mbean": True, "mbean": False}

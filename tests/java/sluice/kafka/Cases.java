@@ -97,6 +97,8 @@ public final class Cases {
                 return Failing.sender(asked);
             case "closing":
                 return Closing.node(asked);
+            case "twins":
+                return Closing.twins(asked);
             default:
                 return settings(asked);
         }

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.lang.management.ManagementFactory;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -68,6 +69,27 @@ final class Closing {
         answer.put("new", Nodes.of(configs) != gateway);
         next.close();
         return answer;
+    }
+
+    /** Two nodes of one id in this process, of clusters of their own; says what each has while they end one after the other. */
+    static JsonNode twins(JsonNode asked) throws Exception {
+        ObjectName name = new ObjectName("sluice:type=gateway,node=" + asked.get("node").textValue());
+        List<SluiceQuotaCallback> callbacks = Arrays.asList(new SluiceQuotaCallback(), new SluiceQuotaCallback());
+        Set<BrokerGateway> gateways = new HashSet<>();
+        for (int i = 0; i < callbacks.size(); i++) {
+            Map<String, Object> configs = new HashMap<>();
+            configs.put("node.id", asked.get("node").textValue());
+            configs.put("log.dirs", asked.get("folders").get(i).textValue());
+            configs.put("metric.reporters", SluiceMetricsReporter.class.getName());
+            configs.put("sluice.bootstrap.servers", "127.0.0.1:9");
+            callbacks.get(i).configure(configs);
+            gateways.add(Nodes.of(configs));
+        }
+        ObjectNode answer = JSON.createObjectNode().put("gateways", gateways.size());
+        callbacks.get(1).close();
+        answer.put("first_has_mbean", ManagementFactory.getPlatformMBeanServer().isRegistered(name));
+        callbacks.get(0).close();
+        return answer.put("mbean", ManagementFactory.getPlatformMBeanServer().isRegistered(name));
     }
 
     private static void waitFor(BooleanSupplier condition) throws InterruptedException {

@@ -1,21 +1,23 @@
 package sluice.kafka;
 
 import java.lang.management.ManagementFactory;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import javax.management.JMException;
-import javax.management.MBeanServer;
 import javax.management.ObjectName;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
  * The gateway of each node in this process. Kafka makes the metrics reporter and the quota callback, for a node that is
- * broker and controller two of each, and tells them nothing of each other: they meet here.
+ * broker and controller two of each, and tells them nothing of each other: they meet here, by the node's id and folders,
+ * as clusters in one process number their nodes alike.
  */
 final class Nodes {
     private static final Logger LOG = LoggerFactory.getLogger(Nodes.class);
-    private static final Map<String, Node> NODES = new HashMap<>();
+    private static final Map<List<Object>, Node> NODES = new HashMap<>();
 
     private Nodes() {}
 
@@ -29,17 +31,18 @@ final class Nodes {
         Node node = node(configs);
         if (node.callbacks++ == 0) {
             node.gateway.start();
-            register(BrokerSettings.nodeOf(configs), node.gateway);
+            node.bean = register(BrokerSettings.nodeOf(configs), node.gateway);
         }
         return node.gateway;
     }
 
     /** Ends a callback's use of a gateway: the last one closes it. */
     static synchronized void close(BrokerGateway gateway) {
-        for (Map.Entry<String, Node> each : NODES.entrySet()) {
-            if (each.getValue().gateway == gateway && --each.getValue().callbacks == 0) {
+        for (Map.Entry<List<Object>, Node> each : NODES.entrySet()) {
+            Node node = each.getValue();
+            if (node.gateway == gateway && --node.callbacks == 0) {
                 gateway.close();
-                unregister(each.getKey());
+                unregister(node.bean);
                 NODES.remove(each.getKey());
                 return;
             }
@@ -47,41 +50,37 @@ final class Nodes {
     }
 
     private static Node node(Map<String, ?> configs) {
-        String id = BrokerSettings.nodeOf(configs);
-        Node node = NODES.get(id);
-        if (node == null) {
-            node = new Node(new BrokerGateway(new BrokerSettings(configs)));
-            NODES.put(id, node);
-        }
-        return node;
+        List<Object> key = Arrays.asList(
+                BrokerSettings.nodeOf(configs), configs.get("log.dirs"), configs.get("log.dir"), configs.get("metadata.log.dir"));
+        return NODES.computeIfAbsent(key, unknown -> new Node(new BrokerGateway(new BrokerSettings(configs))));
     }
 
-    private static void register(String id, BrokerGateway gateway) {
+    /** The name under which the gateway's metrics are now; null if they are nowhere. */
+    private static ObjectName register(String id, BrokerGateway gateway) {
         try {
-            MBeanServer server = ManagementFactory.getPlatformMBeanServer();
-            if (!server.isRegistered(name(id))) {
-                server.registerMBean(gateway, name(id));
-            }
-        } catch (JMException error) {
+            ObjectName name = new ObjectName("sluice:type=gateway,node=" + id);
+            ManagementFactory.getPlatformMBeanServer().registerMBean(gateway, name);
+            return name;
+        } catch (JMException error) { // as where another node of this process has the same id
             LOG.warn("Sluice can't register its metrics", error);
+            return null;
         }
     }
 
-    private static void unregister(String id) {
+    private static void unregister(ObjectName bean) {
         try {
-            ManagementFactory.getPlatformMBeanServer().unregisterMBean(name(id));
+            if (bean != null) {
+                ManagementFactory.getPlatformMBeanServer().unregisterMBean(bean);
+            }
         } catch (JMException error) {
             LOG.debug("Sluice's metrics weren't registered", error);
         }
     }
 
-    private static ObjectName name(String id) throws JMException {
-        return new ObjectName("sluice:type=gateway,node=" + id);
-    }
-
     private static final class Node {
         private final BrokerGateway gateway;
         private int callbacks;
+        private ObjectName bean;
 
         Node(BrokerGateway gateway) {
             this.gateway = gateway;
