@@ -1,7 +1,6 @@
 """Micro-batches of the audit query for tests, written into tables of their own, without Spark or with it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -16,7 +15,7 @@ from sluice.sinks.tables.faults import RequestsTopic
 from sluice.streaming.audit.query import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
 from tests.audit_records import READ_AT_MS, REQUESTS, T0, Record
-from tests.builders import DEFAULTS, Json
+from tests.builders import DEFAULTS, Json, changed
 
 Pass = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -63,7 +62,7 @@ def records(values: Sequence[Record], first: int = 0, at_ms: int = T0, epochs: S
 def tables_in(folder: Path) -> Settings:
     """Settings with tables in this folder, which are created."""
     paths: Any = {name: str(folder / name) for name in ("decisions", "quota_metrics", "dead_letters", "unreadable")}
-    settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, **paths))
+    settings = changed(DEFAULTS, "delta", **paths)
     for table in audit_writer(settings).tables:
         create_table(table, {})
     return settings

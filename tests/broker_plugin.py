@@ -38,14 +38,13 @@ def plugin_properties(**more: str) -> dict[str, str]:
     }
 
 
-class JavaCases:
-    """One Java process with the core of the plugin; it answers any number of cases."""
+class JavaProcess:
+    """A Java process that answers each line of JSON with one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, class_path: Sequence[Path], program: str) -> None:
         java, _ = find_java()
-        class_path = os.pathsep.join(map(str, [*BROKER_JARS.paths(), *plugin_classes(folder)]))
-        command = [java, "-XX:+UseSerialGC", "-cp", class_path, "sluice.kafka.Cases"]
-        self._log = (folder / "cases.log").open("w")
+        command = [java, "-XX:+UseSerialGC", "-cp", os.pathsep.join(map(str, class_path)), program]
+        self._log = (folder / "java.log").open("w")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8"
         )
@@ -57,9 +56,9 @@ class JavaCases:
         self._process.communicate(timeout=30)
         self._log.close()
 
-    def answers(self, case: str, asked: Sequence[Mapping[str, object]]) -> list[Any]:
-        """The plugin's answers to cases of this name."""
-        lines = "".join(json.dumps({"case": case, **each}) + "\n" for each in asked)
+    def ask(self, asked: Sequence[Mapping[str, object]]) -> list[Any]:
+        """The answer to each."""
+        lines = "".join(json.dumps(each) + "\n" for each in asked)
         writer = Thread(target=self._write, args=(lines,))  # the pipe would be full before the last case is asked
         writer.start()
         assert self._process.stdout is not None
@@ -68,11 +67,22 @@ class JavaCases:
         assert all(answers), Path(self._log.name).read_text()
         return [json.loads(answer) for answer in answers]
 
-    def answer(self, case: str, asked: Mapping[str, object]) -> Any:
-        """The plugin's answer to one case."""
-        return self.answers(case, [asked])[0]
-
     def _write(self, lines: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(lines)
         self._process.stdin.flush()
+
+
+class JavaCases(JavaProcess):
+    """One Java process with the core of the plugin; it answers any number of cases."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, [*BROKER_JARS.paths(), *plugin_classes(folder)], "sluice.kafka.Cases")
+
+    def answers(self, case: str, asked: Sequence[Mapping[str, object]]) -> list[Any]:
+        """The plugin's answers to cases of this name."""
+        return self.ask([{"case": case, **each} for each in asked])
+
+    def answer(self, case: str, asked: Mapping[str, object]) -> Any:
+        """The plugin's answer to one case."""
+        return self.answers(case, [asked])[0]

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from sluice.configs.settings import load_settings
+from sluice.configs.settings import Settings, load_settings
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import EntryKind, Membership, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 
@@ -20,9 +20,19 @@ AT_MS = 1_800_000_000_000
 ALICE = QuotaEntity(user="alice")
 
 
-def quota(kind: QuotaKind, value: float, entity: QuotaEntity = ALICE, shadow: bool = False, **names: Any) -> QuotaEntry:
+def changed(settings: Settings, section: str, **values: Any) -> Settings:
+    """The settings with other values in a section."""
+    return replace(settings, **{section: replace(getattr(settings, section), **values)})
+
+
+def quota(kind: EntryKind, value: float, entity: QuotaEntity = ALICE, shadow: bool = False, **names: Any) -> QuotaEntry:
     """A quota on an entity, which may be given by its names."""
     return QuotaEntry(QuotaEntity(**names) if names else entity, kind, value, shadow)
+
+
+def member(tenant: str, **names: Any) -> QuotaEntry:
+    """A member of a tenant."""
+    return quota(Membership.MEMBER, 1.0, tenant=tenant, **names)
 
 
 def decide(entries: list[QuotaEntry], *events: Json, settings: QuotaSettings | None = None) -> list[Json]:
@@ -31,6 +41,16 @@ def decide(entries: list[QuotaEntry], *events: Json, settings: QuotaSettings | N
     filled = [{"user": "alice", "client_id": "app", "timestamp_ms": T0, **event} for event in events]
     simulation = Simulation(Quotas(entries, version=7), chosen)
     return [json.loads(record.value) for record in simulation.decide(json.dumps(event).encode() for event in filled)]
+
+
+def part_of(found: Any, expected: Any) -> Any:
+    """The part of an answer that `expected` names: fields, of lists all elements, or some of them by their numbers."""
+    if isinstance(expected, dict):
+        numbered = isinstance(found, list)
+        return {name: part_of(found[name] if numbered else found.get(name), each) for name, each in expected.items()}
+    if isinstance(expected, list) and len(found) == len(expected):
+        return [part_of(*pair) for pair in zip(found, expected, strict=True)]
+    return found
 
 
 def creates(*partitions: int, **more: Any) -> Json:

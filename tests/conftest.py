@@ -119,6 +119,13 @@ def silent_broker() -> Iterator[str]:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the current one, in which the default settings have their tables."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def usual_umask() -> Iterator[None]:
     """The umask of most machines, under which others may read new files."""
     before = os.umask(0o022)

@@ -1,20 +1,17 @@
 """Gateways of each kind behind one interface, and one job that decides what they publish: for one suite of cases."""
 
 import json
-import os
-import subprocess
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from scripts.java.build import PROXY_RELEASE
 from scripts.java.compiler import compile_java
 from sluice import Mutation, Request, TopicPartition
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
-from sluice.jvm.java import find_java
 from sluice.jvm.proxy import proxy_class_path
 from sluice.state.contract.records import HEARTBEAT_API, StorageState
 from sluice.state.quotas.entry import QuotaEntry
@@ -22,7 +19,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import STORAGE_KEY, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
-from tests.broker_plugin import JAVA_SOURCES, plugin_properties
+from tests.broker_plugin import JAVA_SOURCES, JavaProcess, plugin_properties
 from tests.builders import DEFAULTS, T0, Json
 from tests.gateway_loop import NOBODY, Clock, limit_records, no_connections, take_published
 
@@ -92,41 +89,14 @@ class PythonGateway:
         return answer.refused.count(False), answer.throttle_ms
 
 
-class JavaGateways:
+class JavaGateways(JavaProcess):
     """One Java process with any number of gateways of the broker plugin and of the proxy."""
 
     def __init__(self, folder: Path) -> None:
-        java, _ = find_java()
         jars = proxy_class_path()
         sources = [*sorted(_JAVA.rglob("*.java")), JAVA_SOURCES / "sluice" / "kafka" / "ManualTime.java"]
         compile_java(sources, jars, folder, PROXY_RELEASE)
-        command = [java, "-XX:+UseSerialGC", "-cp", os.pathsep.join(map(str, [*jars, folder]))]
-        self._log = (folder / "gateways.log").open("w")
-        self._process = subprocess.Popen(
-            [*command, "sluice.proxy.GatewayCases"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            encoding="utf-8",
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=30)
-        self._log.close()
-
-    def ask(self, **asked: object) -> Any:
-        """The answer to one line."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, Path(self._log.name).read_text()
-        return json.loads(answer)
+        super().__init__(folder, [*jars, folder], "sluice.proxy.GatewayCases")
 
 
 class JavaGateway:
@@ -137,10 +107,11 @@ class JavaGateway:
         if kind == "proxy":
             properties = {"sluice.bootstrap.servers": "127.0.0.1:1", "sluice.gateway.name": f"proxy-{number}"}
         self._java = java
-        self._number = java.ask(properties=properties, is_proxy=kind == "proxy")
+        (self._number,) = java.ask([{"properties": properties, "is_proxy": kind == "proxy"}])
 
     def _do(self, what: str, **more: object) -> Any:
-        return self._java.ask(number=self._number, do=what, **more)
+        (answer,) = self._java.ask([{"number": self._number, "do": what, **more}])
+        return answer
 
     def take_limits(self, records: LimitRecords) -> None:
         self._do("limits", records=[[part and b64encode(part).decode() for part in record] for record in records])

@@ -10,9 +10,8 @@ from kafka.errors import ThrottlingQuotaExceededError
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.clock import now_ms
 from sluice.state.contract.records import StorageState, TenantStorage
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from sluice.state.quotas.kinds import QuotaKind, StorageKey
+from tests.builders import member, quota
 from tests.integration.plugin_broker import consume, produce
 from tests.kafka_bound import LARGEST_REQUEST, came, check_held
 from tests.waiting import eventually
@@ -23,12 +22,12 @@ TENANT_LIMIT = 5_000_000.0
 """Bytes per second of MEMBERS: requests of librdkafka have up to a million."""
 
 FRONT_LIMITS = [
-    QuotaEntry(QuotaEntity(tenant="shop", client_id="member-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="shop"), QuotaKind.PRODUCER_BYTE_RATE, TENANT_LIMIT),
-    QuotaEntry(QuotaEntity(tenant="makers", client_id="makers-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="makers"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
-    QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
+    member(tenant="shop", client_id="member-*"),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, TENANT_LIMIT, tenant="shop"),
+    member(tenant="makers", client_id="makers-*"),
+    quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, tenant="makers"),
+    member(tenant="hoarders", client_id="hoarder-*"),
+    quota(StorageKey.STORED_BYTES, 100.0, tenant="hoarders"),
 ]
 """Tenants: one of MEMBERS, one with a mutation per second, and eleven at once, and one with a storage budget."""
 

@@ -13,17 +13,20 @@ from kafka.errors import KafkaError
 
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.demo.broker import Broker
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import STORAGE_KEY, state_value
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
+from tests.builders import changed
 from tests.kafka_bound import BURST_S, check_bound
 from tests.waiting import eventually
 
@@ -167,6 +170,13 @@ def published(servers: str, **login: Any) -> list[dict[str, Any]]:
                 events.append(event)
     consumer.close()
     return events
+
+
+def proxy_settings(servers: str, **topics: Any) -> Settings:
+    """Settings of a proxy in front of these brokers, which have its topics, with one partition each."""
+    settings = changed(with_bootstrap_servers(load_settings(), servers), "topics", partitions=1, **topics)
+    ensure_topics(settings.topics, settings.kafka)
+    return settings
 
 
 def published_bytes(servers: str, client_id: str = "greedy", **login: Any) -> Counter[str]:

@@ -1,6 +1,5 @@
 """A real broker with the plugin: Kafka throttles by the limits of Sluice, and what it charged is published."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -10,15 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import ThrottlingQuotaExceededError
 
 from scripts.testbed.jars import NEW_BROKER_JARS, OLD_BROKER_JARS
 from scripts.testbed.jmx import beans
-from sluice.configs.settings import load_settings
 from sluice.demo.broker import Broker, BrokerError
 from sluice.demo.cluster import Cluster
 from sluice.demo.full_speed_client import FullSpeedClient, Role
@@ -30,10 +27,8 @@ from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
-from tests.background_loop import BackgroundLoop
 from tests.broker_plugin import SECRET, plugin_properties
+from tests.builders import quota
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, waits
 from tests.integration.plugin_broker import (
     PluginBroker,
@@ -43,7 +38,6 @@ from tests.integration.plugin_broker import (
     published,
     published_bytes,
 )
-from tests.kafka_bound import BURST_S, LARGEST_REQUEST, came
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -55,11 +49,11 @@ PRETENDERS = ("job", f"x-{SECRET}-job", f"{SECRET}job", f"{SECRET[:-1]}-job")
 """Client-ids that are none of Sluice's own."""
 
 LIMITS = [
-    QuotaEntry(QuotaEntity(client_id="greedy"), QuotaKind.PRODUCER_BYTE_RATE, QUOTA),
-    QuotaEntry(QuotaEntity(client_id="greedy"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
-    QuotaEntry(QuotaEntity(client_id=f"{SECRET}-job"), QuotaKind.PRODUCER_BYTE_RATE, 1.0),
-    *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRETENDERS),
-    QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, client_id="greedy"),
+    quota(QuotaKind.CONSUMER_BYTE_RATE, QUOTA, client_id="greedy"),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0, client_id=f"{SECRET}-job"),
+    *(quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, client_id=name) for name in PRETENDERS),
+    quota(QuotaKind.CONTROLLER_MUTATION_RATE, 0.5, client_id="maker"),
     *FRONT_LIMITS,
 ]
 
@@ -214,47 +208,6 @@ def test_a_broker_below_its_own_floor_holds_producers_at_once(tmp_path: Path, cl
         assert produce(plugin.servers, "anybody", 5) <= 100_000
 
 
-class EchoJob(BackgroundLoop):
-    """Decides the events of the topic with the job's arithmetic; as a context manager until the end."""
-
-    def __init__(self, servers: str, entries: list[QuotaEntry]) -> None:
-        super().__init__()
-        self._servers = servers
-        # Each one is a job of its own: micro-batches of the same job count once.
-        self._simulation = Simulation(Quotas(entries, version=1), load_settings(environment={}), str(uuid4()))
-
-    def _run(self) -> None:
-        with (
-            closing(KafkaConsumer(bootstrap_servers=self._servers, client_id=SECRET)) as consumer,
-            closing(KafkaProducer(bootstrap_servers=self._servers, client_id=SECRET)) as producer,
-        ):
-            consumer.assign([TopicPartition("quota-requests", 0)])
-            consumer.seek_to_end()
-            while not self._left.is_set():
-                events = [record.value for batch in consumer.poll(100).values() for record in batch]
-                for record in self._simulation.records(events):
-                    producer.send(record.topic, record.value, record.key, partition=0)
-                producer.flush()
-
-
-def test_an_unmute_forgets_what_a_client_owes(plugin: PluginBroker) -> None:
-    """Each lets another burst through. Without them, the client never gets more than Kafka admits, however it waits."""
-    unmute = json.dumps({"control": "unmute", "entity": {"client_id": "greedy"}}).encode()
-    began_ms = now_ms()
-    client = FullSpeedClient("greedy", Role.PRODUCE, plugin.servers, "orders", options={"batch.size": 50_000})
-    with (
-        EchoJob(plugin.servers, LIMITS),
-        closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer,
-    ):
-
-        def has_more_than_kafka_admits() -> bool:
-            producer.send("quota-requests", unmute, partition=0).get(60)
-            return came(client.samples) > QUOTA * (BURST_S + (now_ms() - began_ms) / 1000) + LARGEST_REQUEST
-
-        eventually(has_more_than_kafka_admits)
-    client.stop()
-
-
 def test_a_broker_with_a_value_that_the_plugin_cant_use_doesnt_start(tmp_path: Path, classes: list[Path]) -> None:
     properties = plugin_properties(sum_ms="fast")
     broker = Broker(tmp_path, properties=properties, plugins=classes)
@@ -343,7 +296,7 @@ def test_quotas_of_kafka_hold_while_the_topics_are_silent_or_unreadable(tmp_path
 
 def test_limits_are_read_anew_from_a_topic_that_was_made_again(tmp_path: Path, classes: list[Path]) -> None:
     """Though the new one has more records when the plugin comes to see it, so that its next offset is one of it too."""
-    entries = [QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in ("a", "b", "c")]
+    entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, client_id=name) for name in ("a", "b", "c")]
     rarely = {"sluice.client.retry.backoff.ms": "8000", "sluice.client.retry.backoff.max.ms": "8000"}
     plugin = PluginBroker(tmp_path, classes, properties=rarely)
     with plugin.broker:
@@ -403,7 +356,7 @@ def holds_and_lets_go(plugin: PluginBroker) -> None:
         assert plugin.log.read_text().count("Sluice can't read topic quota-limits (it doesn't exist yet)") == 1
 
         plugin.create_topics("quota-requests", "quota-decisions", "quota-sums", "quota-limits")
-        plugin.publish_limits([QuotaEntry(QuotaEntity(client_id="cautious"), QuotaKind.PRODUCER_BYTE_RATE, 1e9)])
+        plugin.publish_limits([quota(QuotaKind.PRODUCER_BYTE_RATE, 1e9, client_id="cautious")])
         eventually(lambda: "Sluice knows the limits" in plugin.log.read_text())
         assert produce(plugin.servers, "cautious", 60, most=4_000_000) == 4_000_000
         eventually(lambda: published_bytes(plugin.servers, "cautious")["Produce"] > 4_000_000)

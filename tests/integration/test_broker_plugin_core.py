@@ -141,10 +141,21 @@ def random_entries(draw: random.Random, most: int = 8) -> list[QuotaEntry]:
     return entries
 
 
-OF_AN_EARLIER_RELEASE: Records = [
-    (b'{"entity":{"user":"a"},"mode":"enforce","quota":"topic_count"}',
-     b'{"entity":{"user":"a"},"mode":"enforce","quota":"topic_count","value":1,"version":1}'),
-]  # fmt: skip
+def record(
+    entity: str,
+    quota: str = "producer_byte_rate",
+    value: str = "1",
+    key: str | None = None,
+    more: str = ',"version":1}',
+    encoding: str = "utf-8",
+) -> tuple[bytes, bytes]:
+    """A limit by the text of its entity and value; `key` is an entity that the key has in place of the value's."""
+    names = '{"entity":%s,"mode":"enforce","quota":"%s"'
+    of_value = f'{names % (entity, quota)},"value":{value}{more}'
+    return f"{names % (key or entity, quota)}}}".encode(encoding), of_value.encode(encoding)
+
+
+OF_AN_EARLIER_RELEASE: Records = [record('{"user":"a"}', "topic_count")]
 """Counts among the records of its version, and limits nothing."""
 
 
@@ -154,68 +165,51 @@ def limit_records(entries: Sequence[QuotaEntry], version: int = 1, others: Recor
     return [*others, *by_key.items(), (VERSION_KEY, version_end(version, len(others) + len(by_key)))]
 
 
-def escaped_limit(user: str) -> tuple[bytes, bytes]:
-    """A quota whose key and value have these signs between the quotes of the user's name."""
-    names = '{"entity":{"user":"' + user + '"},"mode":"enforce","quota":"request_percentage"'
-    return f"{names}}}".encode(), f'{names},"value":1,"version":1}}'.encode()
+ALICES, OF_A = '{"user":"alice"}', '{"user":"a"}'
+SPACED, REORDERED = '{"entity": {"user": "a"}, "mode": "enforce"', '{"mode":"enforce","quota":"producer_byte_rate"'
+ESCAPED = (r"\u001F", r"\u0041", r"\/", r"\u0009", r"\ud83e\udd8a", "\u017f", "\u2028")
+GARBAGE: Records = [
+    (b'"version"', b"{}"),
+    (record(ALICES)[0], b'{"value":1}'),
+    record('{"user":""}'),
+    record("{}"),
+    record(OF_A, value="1.5"),
+    record(OF_A, value="0"),
+    record('{"user":"b"}', key=OF_A),
+    (b"x", b"\xff"),
+    (b'"elastic"', b'{"number":1,"at_ms":1,"lend":0.5}'),
+    (b'"storage"', b'{"tenants":[{"tenant":"shop","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
+    (b'"storage"', b'{"at_ms":1,"tenants":[{"stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
+    (b'"storage"', b'{"at_ms":1,"tenants":[{"tenant":"","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
+    (b'"storage"', b'{"at_ms":1,"tenants":[],"low_disk":7}'),
+    record('{"tenant":"shop","topic":null}', "member"),
+    record('{"tenant":"shop","topic":"o"}', "stored_bytes"),
+    record('{"tenant":"shop"}', "stored_bytes", "1.5"),
+    (b'"elastic"', b'{"number":1,"at_ms":1,"brokers":[{"instance":"b","factor":0,"reason":""}]}'),
+    record(OF_A, more=',"version":1}{}'),
+    (f'{SPACED}, "quota": "producer_byte_rate"}}'.encode(), record(OF_A)[1]),
+    (f'{REORDERED},"entity":{OF_A}}}'.encode(), record(OF_A)[1]),
+    record(r'{"user":"\ud800"}'),
+    record(OF_A, key='{"user":"A"}'),
+    record(OF_A, "request_percentage", "1e999"),
+    record(OF_A, "request_percentage", '"1"'),
+    record(OF_A, "request_percentage", encoding="utf-16"),
+    *(record(f'{{"user":"{user}"}}', "request_percentage") for user in ESCAPED),
+    record(OF_A, "request_percentage", more=f',"version":{2**63}}}'),
+    (record('{"user":"b"}', "topic_count")[0], OF_AN_EARLIER_RELEASE[0][1]),
+    (b'"version"', b'{"version":9223372036854775808,"count":0}'),
+    (b'"version"', b'{"version":1.0,"count":0}'),
+    (b'"version"', b'{"version":1,"count":0} '),
+    (b'"version"', b'{"version":1,"count":-1}'),
+    (b'"version"', b'{"version":1,"count":0.5}'),
+]
+"""Records that Sluice would not have written."""
 
 
 def damaged(draw: random.Random, records: Records) -> Records:
-    """The records with some removed, and some that Sluice would not have written."""
-    garbage: Records = [
-        (b'"version"', b"{}"),
-        (b'{"entity":{"user":"alice"},"mode":"enforce","quota":"producer_byte_rate"}', b'{"value":1}'),
-        (b'{"entity":{"user":""},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{"user":""},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
-        (b'{"entity":{},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
-        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1.5,"version":1}'),
-        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":0,"version":1}'),
-        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{"user":"b"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
-        (b"x", b"\xff"),
-        (b'"elastic"', b'{"number":1,"at_ms":1,"lend":0.5}'),
-        (b'"storage"', b'{"tenants":[{"tenant":"shop","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
-        (b'"storage"', b'{"at_ms":1,"tenants":[{"stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
-        (b'"storage"', b'{"at_ms":1,"tenants":[{"tenant":"","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
-        (b'"storage"', b'{"at_ms":1,"tenants":[],"low_disk":7}'),
-        (b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member"}',
-         b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member","value":1,"version":1}'),
-        (b'{"entity":{"tenant":"shop","topic":"o"},"mode":"enforce","quota":"stored_bytes"}',
-         b'{"entity":{"tenant":"shop","topic":"o"},"mode":"enforce","quota":"stored_bytes","value":1,"version":1}'),
-        (b'{"entity":{"tenant":"shop"},"mode":"enforce","quota":"stored_bytes"}',
-         b'{"entity":{"tenant":"shop"},"mode":"enforce","quota":"stored_bytes","value":1.5,"version":1}'),
-        (b'"elastic"', b'{"number":1,"at_ms":1,"brokers":[{"instance":"b","factor":0,"reason":""}]}'),
-        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}{}'),
-        (b'{"entity": {"user": "a"}, "mode": "enforce", "quota": "producer_byte_rate"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
-        (b'{"mode":"enforce","quota":"producer_byte_rate","entity":{"user":"a"}}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
-        (b'{"entity":{"user":"\\ud800"},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{"user":"\\ud800"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
-        (b'{"entity":{"user":"A"},"mode":"enforce","quota":"producer_byte_rate"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
-        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1e999,"version":1}'),
-        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":"1","version":1}'),
-        ('{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}'.encode("utf-16"),
-         '{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1,"version":1}'.encode("utf-16")),
-        *map(escaped_limit, (r"\u001F", r"\u0041", r"\/", r"\u0009", r"\ud83e\udd8a", "\u017f", "\u2028")),
-        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
-         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1,"version":%d}' % (2**63)),
-        (b'{"entity":{"user":"b"},"mode":"enforce","quota":"topic_count"}', OF_AN_EARLIER_RELEASE[0][1]),
-        (b'"version"', b'{"version":9223372036854775808,"count":0}'),
-        (b'"version"', b'{"version":1.0,"count":0}'),
-        (b'"version"', b'{"version":1,"count":0} '),
-        (b'"version"', b'{"version":1,"count":-1}'),
-        (b'"version"', b'{"version":1,"count":0.5}'),
-    ]  # fmt: skip
+    """The records with some removed, and some that are GARBAGE."""
     removed: Records = [(key, None) for key, value in records[:2] if value is not None]
-    return [*draw.sample(garbage, draw.randint(0, 3)), *records, *draw.sample(removed, draw.randint(0, len(removed)))]
+    return [*draw.sample(GARBAGE, draw.randint(0, 3)), *records, *draw.sample(removed, draw.randint(0, len(removed)))]
 
 
 def as_json(records: Records) -> list[list[str | None]]:
@@ -743,11 +737,11 @@ REQUEST_SIZES_S += [("request_percentage", 0.02), ("request_percentage", 0.3)]
 
 
 def served_by_brokers(
-    java: JavaCases, quota: str, size_s: float, phases: Sequence[tuple[int, Sequence[int]]], connections: int = 1
+    java: JavaCases, quota: str, size_s: float, phases: Sequence[Sequence[Any]], **more: object
 ) -> Served:
     """The amount that three brokers serve to a client with 1000 per second; a request is so many seconds of it."""
     asked = {"quota": quota, "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3, "latency_ms": 300}
-    served: Served = java.answer("brokers", asked | {"phases": phases, "connections": connections})
+    served: Served = java.answer("brokers", asked | {"phases": phases, "connections": 1} | more)
     return served
 
 
@@ -778,9 +772,8 @@ def test_brokers_hold_a_client_at_full_speed_to_its_quota_together(
 def test_a_producer_uses_its_quota_up_though_four_fifths_of_its_messages_go_to_one_broker(
     java: JavaCases, size_s: float, latency_ms: int
 ) -> None:
-    asked = {"quota": "producer_byte_rate", "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3}
-    more = {"latency_ms": latency_ms, "phases": [(300, [0, 1, 2])], "connections": 1, "weights": [8, 1, 1]}
-    served: Served = java.answer("brokers", asked | more)
+    more = {"latency_ms": latency_ms, "weights": [8, 1, 1]}
+    served = served_by_brokers(java, "producer_byte_rate", size_s, [(300, [0, 1, 2])], **more)
 
     assert 0.97 <= served_s(served, 0, 300) / 300 <= 1.02 + 10 / 300
     assert worst_minute(served, 60, 300) <= 1.05
@@ -795,6 +788,13 @@ def test_a_client_that_moves_to_another_broker_has_its_quota_there_within_12_s(
     assert served_s(served, 112, 172) / 60 >= 0.95
 
 
+@pytest.mark.parametrize(("quota", "size_s"), [*REQUEST_SIZES_S[:-1], ("request_percentage", 0.08)])
+def test_clients_of_one_quota_share_it(java: JavaCases, quota: str, size_s: float) -> None:
+    served = served_by_brokers(java, quota, size_s, [(300, [0, 1, 2])], connections=4)
+
+    assert 0.97 <= served_s(served, 60, 300) / 240 <= 1.05
+
+
 @pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
 @pytest.mark.parametrize("brokers", [2, 3])
 def test_a_client_that_hops_between_brokers_gets_no_more_than_its_quota(
@@ -803,13 +803,6 @@ def test_a_client_that_hops_between_brokers_gets_no_more_than_its_quota(
     served = served_by_brokers(java, quota, size_s, [(end_s, [end_s // 5 % brokers]) for end_s in range(5, 305, 5)])
 
     assert worst_minute(served, 60, 300) <= 1.05
-
-
-@pytest.mark.parametrize(("quota", "size_s"), [*REQUEST_SIZES_S[:-1], ("request_percentage", 0.08)])
-def test_clients_of_one_quota_share_it(java: JavaCases, quota: str, size_s: float) -> None:
-    served = served_by_brokers(java, quota, size_s, [(300, [0, 1, 2])], connections=4)
-
-    assert 0.97 <= served_s(served, 60, 300) / 240 <= 1.05
 
 
 TENANT_SIZES_S = [("producer_byte_rate", 0.01), ("producer_byte_rate", 0.1), ("consumer_byte_rate", 0.01)]
@@ -822,8 +815,7 @@ def test_members_of_a_tenant_at_full_speed_are_held_to_its_limit_together_and_sh
     java: JavaCases, quota: str, size_s: float, more: dict[str, float]
 ) -> None:
     """Ten of them, at all brokers; a limit of their own leaves them three fifths of what the tenant has."""
-    asked = {"quota": quota, "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3, "latency_ms": 300, "members": 10}
-    served: Served = java.answer("brokers", asked | more | {"phases": [(300, [0, 1, 2])], "connections": 1})
+    served = served_by_brokers(java, quota, size_s, [(300, [0, 1, 2])], members=10, **more)
 
     at_most = min(1.0, 10 * more.get("member_limit", math.inf) / 1_000)
     assert 0.97 * at_most <= served_s(served, 60, 300) / 240 <= 1.02 * at_most
@@ -835,10 +827,8 @@ def test_members_of_a_tenant_at_full_speed_are_held_to_its_limit_together_and_sh
 @pytest.mark.parametrize("quota", [*BYTE_QUOTAS, "request_percentage"])
 def test_brokers_hold_clients_to_the_smallest_and_the_largest_limit(java: JavaCases, quota: str) -> None:
     """A meter that is bound to 0 serves nobody, one of infinity everybody; one that isn't a number would, too."""
-    asked = {"quota": quota, "size": 1_000.0, "brokers": 3, "latency_ms": 300, "connections": 1}
-    smallest, largest = (
-        java.answer("brokers", asked | {"limit": limit, "phases": [(20, [0, 1, 2])]}) for limit in EXTREME_LIMITS
-    )
+    phases = [(20, [0, 1, 2])]
+    smallest, largest = (served_by_brokers(java, quota, 1.0, phases, limit=limit) for limit in EXTREME_LIMITS)
 
     # Kafka's waits for request time end after a second. A Fetch is never served.
     assert len(smallest) == {"producer_byte_rate": 3, "consumer_byte_rate": 0}.get(quota, 60)
@@ -855,8 +845,7 @@ def test_a_limit_that_was_a_mistake_holds_nobody_for_long_once_it_is_taken_back(
     """Kafka alone mutes for ten million seconds: what it has in its windows, over a limit of a millionth."""
     end_s = 60 + slip_s
     phases = [(60, brokers, 1_000.0), (end_s, brokers, 0.001), (end_s + 60, brokers, 1_000.0)]
-    asked = {"quota": quota, "limit": 1_000.0, "size": 300.0, "brokers": len(brokers), "latency_ms": 300}
-    served: Served = java.answer("brokers", asked | {"phases": phases, "connections": connections})
+    served = served_by_brokers(java, quota, 0.3, phases, brokers=len(brokers), connections=connections)
 
     first_ms = min(time_ms for time_ms, *_ in served if time_ms >= end_s * 1_000)
     assert first_ms / 1_000 - end_s <= mute_s + 0.105  # a look at the meters, and a round trip
@@ -955,14 +944,8 @@ def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
 def test_records_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:
     draw = random.Random(5)
     headers = [None, b"", b"one", b"one:2\n", b"\xff:1", b"one:" + b"9" * 19, *(b"one:%d" % n for n in range(1, 5))]
-    headers += [
-        b"two:1",
-        b"two:2",
-        b"one:1003",
-        b"one:2002",
-        b"two:999999999999999999",
-        *(b"forged-%d:1" % number for number in range(20)),
-    ]
+    headers += [b"two:1", b"two:2", b"one:1003", b"one:2002", b"two:999999999999999999"]
+    headers += [b"forged-%d:1" % number for number in range(20)]
     records = [(draw.randrange(2), draw.choice(headers), draw.random() < 0.8) for _ in range(2_000)]
     fence = Fence()
 
@@ -984,11 +967,14 @@ def test_records_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java
     assert 0 < passed.count(None) < 500
 
 
-def new_topic(servers: str) -> str:
-    """A topic of one partition."""
+def topic_of(servers: str, *values: bytes) -> str:
+    """A topic of one partition with these records."""
     topic = f"errors-{uuid4()}"
     with KafkaAdminClient(bootstrap_servers=servers) as admin:
         admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    with KafkaProducer(bootstrap_servers=servers) as producer:
+        for value in values:
+            producer.send(topic, value).get(60)
     return topic
 
 
@@ -998,10 +984,7 @@ def test_a_thread_of_the_plugin_goes_on_whatever_a_round_throws(java: JavaCases)
 
 def test_a_reader_whose_memory_was_short_reads_every_record_afterwards(java: JavaCases, kafka_broker: str) -> None:
     """An Error that a record itself causes makes it unreadable: else the reader would be held up by it for good."""
-    topic = new_topic(kafka_broker)
-    with KafkaProducer(bootstrap_servers=kafka_broker) as producer:
-        for value in (b"first", b"bad", b"second"):
-            producer.send(topic, value).get(60)
+    topic = topic_of(kafka_broker, b"first", b"bad", b"second")
 
     read = java.answer("reader", {"servers": kafka_broker, "topic": topic, "records": 2})
 
@@ -1011,10 +994,7 @@ def test_a_reader_whose_memory_was_short_reads_every_record_afterwards(java: Jav
 def test_a_reader_that_misses_records_reads_the_topic_again_but_not_all_the_time(
     java: JavaCases, kafka_broker: str
 ) -> None:
-    topic = new_topic(kafka_broker)
-    with KafkaProducer(bootstrap_servers=kafka_broker) as producer:
-        for value in (b"first", b"second", b"gap"):
-            producer.send(topic, value).get(60)
+    topic = topic_of(kafka_broker, b"first", b"second", b"gap")
 
     read = java.answer("gaps", {"servers": kafka_broker, "topic": topic, "records": 6})
 
@@ -1022,7 +1002,7 @@ def test_a_reader_that_misses_records_reads_the_topic_again_but_not_all_the_time
 
 
 def test_events_are_published_after_the_thread_of_kafkas_producer_ended(java: JavaCases, kafka_broker: str) -> None:
-    sent = java.answer("sender", {"servers": kafka_broker, "topic": new_topic(kafka_broker)})
+    sent = java.answer("sender", {"servers": kafka_broker, "topic": topic_of(kafka_broker)})
     assert sent == {"published": 2, "replaced": 1, "given_back": True}
 
 
@@ -1032,7 +1012,7 @@ def test_the_plugin_ends_with_its_node(java: JavaCases, kafka_broker: str, reach
 
     A call of an admin client that nobody answers would keep its thread for a minute.
     """
-    topic = new_topic(kafka_broker)
+    topic = topic_of(kafka_broker)
     asked = {"node": "77", "servers": kafka_broker if reachable else "127.0.0.1:9", "topic": topic, "bytes": 1_234}
 
     ended = java.answer("closing", {**asked, "reachable": reachable})

@@ -30,17 +30,16 @@ from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from tests.builders import decision
+from tests.builders import decision, quota
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics
 from tests.recorded import DECISIONS
 
 ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
-QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+QUOTA = quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="alice")
 
 
 def row(at: datetime, offset: int, **fields: Any) -> dict[str, Any]:
@@ -213,7 +212,7 @@ def test_what_keeps_the_console_from_starting_is_one_line(tmp_path: Path) -> Non
 def test_a_topic_that_was_made_again_is_read_from_its_beginning(topics: TopicSettings, kafka_broker: str) -> None:
     """Though the new one has more records, so that what was read last is an offset of it too."""
     kafka = {"bootstrap.servers": kafka_broker}
-    others = [QuotaEntry(QuotaEntity(user=name), QuotaKind.PRODUCER_BYTE_RATE, 1.0) for name in ("bob", "carol")]
+    others = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0, user=name) for name in ("bob", "carol")]
 
     def send(version: int, entries: Sequence[QuotaEntry], users: Sequence[str]) -> None:
         ensure_topics(topics, kafka)

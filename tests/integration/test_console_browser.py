@@ -13,11 +13,9 @@ from scripts.testbed.browser import running_browser
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, console_server
 from sluice.kafka_io.clock import now_ms
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from tests.builders import decision
+from tests.builders import decision, member, quota
 from tests.console_facts import HOSTILE, facts_of
 
 USERS = ("alice", "bob", "carol")
@@ -31,7 +29,7 @@ def take(facts: Facts, *decisions: dict[str, Any]) -> None:
 
 @pytest.fixture
 def facts() -> Facts:
-    entry = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+    entry = quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="alice")
     at_ms = now_ms()
     found = facts_of(entries=(entry,))
     rates = dict(zip(USERS, (950.0, 400.0, 1500.0), strict=True))
@@ -106,7 +104,7 @@ def test_every_column_is_on_a_screen_of_1280_pixels(facts: Facts, opened: Opened
 
 
 def test_a_tenant_is_chosen_and_stays_in_the_address(facts: Facts, opened: Opened) -> None:
-    members = [QuotaEntry(QuotaEntity(tenant="shop", user=user), Membership.MEMBER, 1.0) for user in ("a*", "c*")]
+    members = [member(tenant="shop", user=user) for user in ("a*", "c*")]
     known = [*facts.limits.entries.values(), *members]
     for entry in known:
         facts.limits.take(limit_key(entry), limit_value(entry, 9))

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sluice.state.contract.records import StorageState, TenantStorage
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from sluice.state.shares.storage_budget import FRESH_MS
-from tests.builders import T0, quota
+from tests.builders import T0, member, quota
 from tests.decided_sums import sums_of
 from tests.gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway
 
@@ -23,7 +21,7 @@ LIMITS = [
     quota(TIME, 100.0, client_id="app"),
     quota(MUTATIONS, 1.0, client_id="app"),  # a burst of 11 partitions
 ]
-MEMBER = QuotaEntry(QuotaEntity(tenant="shop", client_id="shop-*"), Membership.MEMBER, 1.0)
+MEMBER = member(tenant="shop", client_id="shop-*")
 
 KINDS = ("python", "plugin", "proxy")
 MIXED = [(kind, kind) for kind in KINDS] + [KINDS]
@@ -229,7 +227,7 @@ def test_producers_wait_while_a_disk_is_low_and_nobody_else(one: Gateways, sayer
 def test_producers_of_a_tenant_wait_while_its_storage_budget_is_used_up_and_nobody_else(one: Gateways) -> None:
     """Until the job says otherwise, or says nothing for too long."""
     (gateway,) = one.all
-    one.limit(MEMBER, QuotaEntry(QuotaEntity(tenant="shop"), StorageKey.STORED_BYTES, 100.0), *LIMITS)
+    one.limit(MEMBER, quota(StorageKey.STORED_BYTES, 100.0, tenant="shop"), *LIMITS)
     one.step()
     clients = [(PRODUCE, "shop-1"), (PRODUCE, "app"), (FETCH, "shop-1")]
     held = []

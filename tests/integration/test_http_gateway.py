@@ -26,9 +26,8 @@ from sluice.configs.settings import Settings, load_settings, with_bootstrap_serv
 from sluice.demo.gateways import gateway_options
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import quota
 from tests.deciding_side import deciding_side, own_settings, read_events
 from tests.gateway_loop import Clock
 from tests.waiting import eventually
@@ -38,9 +37,9 @@ pytestmark = pytest.mark.kafka
 REPOSITORY = Path(__file__).parents[2]
 
 QUOTAS = (
-    QuotaEntry(QuotaEntity(user="anna"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, False),  # burst: 11 partitions
-    QuotaEntry(QuotaEntity(user="quick"), QuotaKind.CONTROLLER_MUTATION_RATE, 5.0, False),  # burst: 55
-    QuotaEntry(QuotaEntity(user="carol"), QuotaKind.PRODUCER_BYTE_RATE, 100.0, False),
+    quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, user="anna"),  # burst: 11 partitions
+    quota(QuotaKind.CONTROLLER_MUTATION_RATE, 5.0, user="quick"),  # burst: 55
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 100.0, user="carol"),
 )
 
 

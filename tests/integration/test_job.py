@@ -10,8 +10,6 @@ from deltalake import DeltaTable
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -19,7 +17,7 @@ from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.background_loop import BackgroundLoop
 from tests.bad_events import BAD
-from tests.builders import Json, creates_event
+from tests.builders import Json, creates_event, quota
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
 
@@ -141,7 +139,7 @@ def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess
     """Micro-batches go on; from the first one with the new version on, none has the old one."""
     child = job.child
     table = QuotasTable(job.settings.delta.quotas)
-    raised = QuotaEntry(QuotaEntity(user="changed"), QuotaKind.CONTROLLER_MUTATION_RATE, 1000.0)
+    raised = quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1000.0, user="changed")
     job.publish(
         [creates_event("changed", [101], now_ms(), "before"), creates_event("changed", [1], now_ms(), "refused")]
     )

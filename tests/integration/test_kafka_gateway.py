@@ -41,17 +41,17 @@ from sluice.jvm.machine import Jvm
 from sluice.jvm.processes import Child
 from sluice.jvm.proxy import proxy_class_path
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.storage_budget import LogDirs
 from sluice.streaming.enforce.storage import read_log_dirs
+from tests.builders import member
 from tests.commands import SLUICE
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases
-from tests.integration.plugin_broker import produce, published, tell_storage
+from tests.integration.plugin_broker import produce, proxy_settings, published, tell_storage
 from tests.kafka_bound import BURST_S, LARGEST_REQUEST, came, check_bound, check_held
 from tests.waiting import eventually
 
@@ -90,7 +90,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="summed"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="clumsy"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     *FRONT_LIMITS,
-    *(QuotaEntry(QuotaEntity(tenant=name, client_id=f"{name}-*"), Membership.MEMBER, 1.0) for name in PROXY_TENANTS),
+    *(member(tenant=name, client_id=f"{name}-*") for name in PROXY_TENANTS),
     QuotaEntry(QuotaEntity(tenant="stormy"), QuotaKind.CONNECTION_RATE, RATE),
     QuotaEntry(QuotaEntity(tenant="crowded"), QuotaKind.CONNECTION_COUNT, 3),
     QuotaEntry(QuotaEntity(tenant="committing"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
@@ -129,10 +129,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     """No job runs, so shares alone decide: at once, as no decision is to be expected."""
     folder = tmp_path_factory.mktemp("proxied")
     with Broker(folder / "broker", jmx=True) as broker:
-        file = folder / "settings.yaml"
-        file.write_text(f"kafka: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\ntopics: {{partitions: 1}}\n")
-        settings = load_settings(file)
-        ensure_topics(settings.topics, settings.kafka)
+        settings = proxy_settings(broker.bootstrap_servers)
         publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
             create_topic(admin, "orders", [4])
@@ -484,12 +481,8 @@ def test_a_login_that_nobody_could_read_ends_with_a_line_in_the_log(
 @contextmanager
 def without_limits(proxied: Proxied, folder: Path) -> Iterator[Proxied]:
     """Another proxy of the broker, whose limits are in another topic: none, as version 1."""
-    file = folder / "settings.yaml"
-    servers = proxied.broker.bootstrap_servers
-    file.write_text(f"kafka: {{bootstrap.servers: '{servers}'}}\ntopics: {{partitions: 1, limits: other-limits}}\n")
-    settings = load_settings(file)
-    ensure_topics(settings.topics, settings.kafka)
-    publish_limits(servers, [], 1, {}, "other-limits")
+    settings = proxy_settings(proxied.broker.bootstrap_servers, limits="other-limits")
+    publish_limits(proxied.broker.bootstrap_servers, [], 1, {}, "other-limits")
     with KafkaGateway(folder / "proxy", settings) as gateway:
         found = Proxied(proxied.broker, gateway)
         eventually(lambda: found.metrics()["sluice_gateway_limits_version"] == 1)

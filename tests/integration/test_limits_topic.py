@@ -21,18 +21,18 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import StorageState, TenantStorage
-from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import STORAGE_KEY, VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from tests.builders import quota
 from tests.deciding_side import own_topics, read_limits
 from tests.integration.job_process import JobProcess
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
-ALICE = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0)
-BOB = QuotaEntry(QuotaEntity(user="bob"), QuotaKind.PRODUCER_BYTE_RATE, 2048.0)
+ALICE = quota(QuotaKind.PRODUCER_BYTE_RATE, 1024.0, user="alice")
+BOB = quota(QuotaKind.PRODUCER_BYTE_RATE, 2048.0, user="bob")
 
 
 class InForce:

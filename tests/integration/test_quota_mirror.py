@@ -23,10 +23,11 @@ from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, read_cluster_quo
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.cluster import client_quotas
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
+from tests.builders import quota
 from tests.deciding_side import read_limits
 from tests.integration.job_process import JobProcess, wait_until
 
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.group("broker_quotas")]
 """A broker has one set of quotas: tests that change those of the shared one take turns."""
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
-ORDERS = QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e6)
+ORDERS = quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e6, topic="orders")
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def altering(servers: str) -> Iterator[Callable[..., None]]:
 
 
 def entry(value: float, user: str = "mirror-alice") -> QuotaEntry:
-    return QuotaEntry(QuotaEntity(user=user), KIND, value)
+    return quota(KIND, value, user=user)
 
 
 @pytest.mark.spark
@@ -83,7 +84,7 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
             assert QuotasTable(job.settings.delta.quotas).version() == 1
             alter({"user": "mirror-alice"}, KIND, 2048.5e3)
             alter({"user": None, "client-id": "app"}, KIND, 7.0)
-            default = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), KIND, 7.0)
+            default = quota(KIND, 7.0, user=DEFAULT, client_id="app")
             wait_until(lambda: published() == {entry(2048.5e3), default, ORDERS}, 120)
             alter({"user": "mirror-alice"}, KIND, None)
             wait_until(lambda: published() == {default, ORDERS}, 120)

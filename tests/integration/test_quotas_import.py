@@ -9,9 +9,9 @@ from scripts.testbed.quotas_without_job import AlteringAdmin
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind
+from sluice.state.quotas.entity import DEFAULT
+from sluice.state.quotas.kinds import ElasticKey, QuotaKind
+from tests.builders import member, quota
 from tests.commands import invoke
 from tests.waiting import eventually
 
@@ -26,23 +26,23 @@ CLUSTER_QUOTAS: list[tuple[dict[str, str | None], dict[str, float]]] = [
 ]
 
 ENTRIES = {
-    QuotaEntry(QuotaEntity(user="import-alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0),
-    QuotaEntry(QuotaEntity(user="import-alice"), QuotaKind.REQUEST_PERCENTAGE, 12.5),
-    QuotaEntry(QuotaEntity(user=DEFAULT, client_id="import-app"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
-    QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 1e7),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 1024.0, user="import-alice"),
+    quota(QuotaKind.REQUEST_PERCENTAGE, 12.5, user="import-alice"),
+    quota(QuotaKind.CONTROLLER_MUTATION_RATE, 0.5, user=DEFAULT, client_id="import-app"),
+    quota(QuotaKind.CONSUMER_BYTE_RATE, 1e7, client_id=DEFAULT),
 }
 
 SLUICES_OWN = [
-    QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="shop"), QuotaKind.PRODUCER_BYTE_RATE, 5.0),
-    QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 5.0),
-    QuotaEntry(QuotaEntity(user="old"), QuotaKind.PRODUCER_BYTE_RATE, 5.0, shadow=True),
-    QuotaEntry(QuotaEntity(user="old"), QuotaKind.CONNECTION_RATE, 5.0),
-    QuotaEntry(QuotaEntity(user="import-alice"), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 4096.0),
+    member(tenant="shop", user="shop-*"),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, tenant="shop"),
+    quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 5.0, topic="orders"),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user="old", shadow=True),
+    quota(QuotaKind.CONNECTION_RATE, 5.0, user="old"),
+    quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 4096.0, user="import-alice"),
 ]
 OLD = [
-    QuotaEntry(QuotaEntity(user="old"), QuotaKind.PRODUCER_BYTE_RATE, 5.0),
-    QuotaEntry(QuotaEntity(user="old"), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 9.0),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user="old"),
+    quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 9.0, user="old"),
 ]
 
 

@@ -13,6 +13,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import charged_topic_id
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.errors import CheckpointError
+from tests.builders import changed
 from tests.deciding_side import own_topics
 from tests.waiting import eventually
 
@@ -74,6 +75,6 @@ def test_a_job_does_not_start_on_another_topic_than_its_checkpoint_has_charged(s
 
     with pytest.raises(CheckpointError, match=f"topic {settings.topics.requests} is another one"):
         RequestsTopicWatch(settings).begin()
-    RequestsTopicWatch(replace(settings, enforce=replace(settings.enforce, fail_on_data_loss=False))).begin()
+    RequestsTopicWatch(changed(settings, "enforce", fail_on_data_loss=False)).begin()
 
     assert charged_topic_id(Checkpoint(settings.enforce.checkpoint)) == watch.id

@@ -22,19 +22,19 @@ from kafka.admin import NewTopic
 
 from sluice.cli.top import SINCE_S
 from sluice.configs.settings import load_settings
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from tests.builders import quota
 from tests.commands import SLUICE, Ended, run_sluice
 
 pytestmark = pytest.mark.kafka
 
 QUOTAS = Quotas(
     [
-        QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
-        QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 1e6),
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user=DEFAULT),
+        quota(QuotaKind.CONSUMER_BYTE_RATE, 1e6, user=DEFAULT),
     ]
 )
 AHEAD_MS = 50_000

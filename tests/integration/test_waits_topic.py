@@ -1,6 +1,6 @@
 """The waits topic on a real broker: the records of waits that ended long ago go, and no other one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
@@ -78,41 +78,46 @@ def test_of_very_many_ended_waits_few_are_in_memory_at_a_time_and_all_are_remove
     assert topic.waiting() == {}
 
 
-def test_a_wait_that_the_job_writes_meanwhile_stays(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic.write("a", 1)
-    topic.write("b", 1)
+@pytest.fixture
+def written_meanwhile(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """Let a wait of "a" be written, of a driver with this epoch, after those that have ended were looked for."""
     found = waits._ended
 
-    def meanwhile(*arguments: object) -> dict[bytes, int] | None:
-        ended = found(*arguments)  # type: ignore[arg-type] # those of the function
-        topic.write("a", -5_000)
-        return ended
+    def write(epoch: int | None) -> None:
+        def meanwhile(*arguments: object) -> dict[bytes, int] | None:
+            ended = found(*arguments)  # type: ignore[arg-type] # those of the function
+            topic.write("a", -5_000, epoch=epoch)
+            return ended
 
-    monkeypatch.setattr(waits, "_ended", meanwhile)
+        monkeypatch.setattr(waits, "_ended", meanwhile)
+
+    return write
+
+
+def test_a_wait_that_the_job_writes_meanwhile_stays(
+    topic: Topic, written_meanwhile: Callable[[int | None], None]
+) -> None:
+    topic.write("a", 1)
+    topic.write("b", 1)
+    written_meanwhile(None)
     topic.remove()
 
     assert topic.waiting() == {key("a"): wait_value(wait_until(NOW_MS + 5_000))}
 
 
 def test_a_wait_that_the_job_ends_after_it_was_removed_stays_ended(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
+    topic: Topic, written_meanwhile: Callable[[int | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before, which was written while others were removed, never takes the place of what came later."""
     topic.write("a", 1)
-    found, read = waits._ended, TopicReader.read_to_end
-    looks = iter(["ended", "later"])
-
-    def meanwhile(*arguments: object) -> dict[bytes, int] | None:
-        ended = found(*arguments)  # type: ignore[arg-type] # those of the function
-        topic.write("a", -5_000)
-        return ended
+    read, looks = TopicReader.read_to_end, iter(["ended", "later"])
 
     def after_the_removal(reader: TopicReader) -> Iterator[tuple[int, FetchedRecord]]:
         if next(looks, None) == "later":
             topic.write("a", None)
         return read(reader)
 
-    monkeypatch.setattr(waits, "_ended", meanwhile)
+    written_meanwhile(None)
     monkeypatch.setattr(TopicReader, "read_to_end", after_the_removal)
     topic.remove()
 
@@ -120,17 +125,10 @@ def test_a_wait_that_the_job_ends_after_it_was_removed_stays_ended(
 
 
 def test_a_wait_of_a_driver_that_was_replaced_is_not_made_genuine(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
+    topic: Topic, written_meanwhile: Callable[[int | None], None]
 ) -> None:
     topic.write("a", 1, epoch=2)
-    found = waits._ended
-
-    def meanwhile(*arguments: object) -> dict[bytes, int] | None:
-        ended = found(*arguments)  # type: ignore[arg-type] # those of the function
-        topic.write("a", -5_000, epoch=1)
-        return ended
-
-    monkeypatch.setattr(waits, "_ended", meanwhile)
+    written_meanwhile(1)
     topic.remove()
 
     assert topic.waiting() == {}

@@ -8,9 +8,8 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import quota
 from tests.integration.plugin_broker import Login, PluginBroker, check_throttled, produce, published_bytes
 from tests.waiting import eventually
 
@@ -19,8 +18,8 @@ pytestmark = pytest.mark.kafka
 QUOTA = 100_000.0
 USERS = ("admin", "sluice", "app")
 LIMITS = [
-    QuotaEntry(QuotaEntity(user="sluice"), QuotaKind.PRODUCER_BYTE_RATE, 1.0),
-    QuotaEntry(QuotaEntity(user="app"), QuotaKind.PRODUCER_BYTE_RATE, QUOTA),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0, user="sluice"),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, user="app"),
 ]
 
 

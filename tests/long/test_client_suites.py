@@ -1,7 +1,6 @@
 """Some tests of clients' own suites, at a broker and through the proxy with quotas."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -22,10 +21,9 @@ needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm isn't in
         pytest.param("kafkajs", "gzip|group|transaction", marks=needs_npm),
     ],
 )
+@pytest.mark.usefixtures("here")
 def test_a_clients_own_tests_pass_through_the_proxy_with_quotas(
-    client: str, tests: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: str, tests: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-
     assert main(["suites", client, "--route", "direct", "--route", "quota", "--tests", tests]) == 0
     assert capsys.readouterr().out.count(": 3 of 3 passed, ") == 2

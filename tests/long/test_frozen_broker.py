@@ -18,9 +18,8 @@ from sluice.demo.broker import Broker
 from sluice.demo.cluster import Cluster
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import quota
 from tests.commands import run_sluice
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
@@ -88,7 +87,7 @@ def config(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     settings = load_settings(file, environment={})
     ensure_topics(settings.topics, settings.kafka)
-    limit = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
+    limit = quota(QuotaKind.PRODUCER_BYTE_RATE, 1e6, user="alice")
     QuotasTable(settings.delta.quotas, {}).create([limit], "carol", datetime.now(UTC))
     return file
 

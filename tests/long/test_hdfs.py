@@ -19,6 +19,7 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.leadership.leader_epochs import file_creator, new_epoch
 from tests.shared_storage import (
     QUOTA,
+    assert_files_are_there_replaced_and_gone,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
 )
@@ -40,18 +41,7 @@ def checkpoint(hdfs: Hdfs, request: pytest.FixtureRequest) -> Checkpoint:
 
 
 def test_files_are_there_once_written_replaced_in_one_step_and_gone_once_removed(checkpoint: Checkpoint) -> None:
-    files = checkpoint.sluice
-    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (True, None, [])
-
-    files.write("a.json", b"old")
-    files.write("a.json", b"new")
-    files.write("quotas/1.msgpack", b"x" * 100_000)
-    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (False, b"new", ["1.msgpack"])
-    assert checkpoint.size_bytes() == 100_003
-
-    files.remove("a.json")
-    files.remove("a.json")
-    assert files.read("a.json") is None
+    assert_files_are_there_replaced_and_gone(checkpoint)
 
 
 def test_a_process_that_has_read_can_be_forked(checkpoint: Checkpoint) -> None:

@@ -32,10 +32,9 @@ from sluice.configs.settings import Settings, load_settings
 from sluice.demo.broker import Broker
 from sluice.demo.cluster import create_topic
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.integration.plugin_broker import published
+from tests.builders import quota
+from tests.integration.plugin_broker import proxy_settings, published
 from tests.integration.secure_broker import SecureBroker
 from tests.waiting import eventually
 
@@ -44,7 +43,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.long]
 SENT = 300_000
 CERTIFIED = "CN=dave,O=café"
 USERS = ("alice", "bob", "carol", CERTIFIED, "DAVE", "ANONYMOUS")
-LIMITS = [QuotaEntry(QuotaEntity(user=user), QuotaKind.PRODUCER_BYTE_RATE, 1_000_000.0) for user in USERS]
+LIMITS = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1_000_000.0, user=user) for user in USERS]
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 ADMIN: Mapping[str, Any] = {
     "security_protocol": "SASL_PLAINTEXT",
@@ -190,10 +189,7 @@ def test_without_a_login_the_user_is_in_the_clients_certificate(tmp_path: Path, 
     """Kafka's name of it, under the brokers' mapping rules."""
     server, client = certificate(tmp_path, "proxy", "proxy"), certificate(tmp_path, "dave", "dave", "café")
     with Broker(tmp_path / "broker") as broker:
-        file = tmp_path / "settings.yaml"
-        file.write_text(f"kafka: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\ntopics: {{partitions: 1}}\n")
-        settings = load_settings(file)
-        ensure_topics(settings.topics, settings.kafka)
+        settings = proxy_settings(broker.bootstrap_servers)
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
             create_topic(admin, "orders", [1])
         publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
@@ -218,10 +214,7 @@ def test_a_client_cannot_negotiate_tls_again_on_a_connection(tmp_path: Path) -> 
     if openssl is None:
         pytest.skip("needs openssl")
     with Broker(tmp_path / "broker") as broker:
-        file = tmp_path / "settings.yaml"
-        file.write_text(f"kafka: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\ntopics: {{partitions: 1}}\n")
-        settings = load_settings(file)
-        ensure_topics(settings.topics, settings.kafka)
+        settings = proxy_settings(broker.bootstrap_servers)
         tls = Tls(*certificate(tmp_path, "proxy", "proxy"))
         with KafkaGateway(tmp_path / "proxy", settings, tls=tls) as gateway:
             command = [openssl, "s_client", "-connect", gateway.bootstrap_servers, "-tls1_2"]

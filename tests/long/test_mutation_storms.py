@@ -11,9 +11,8 @@ from sluice.configs.settings import load_settings
 from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster
 from sluice.demo.cluster import Cluster
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import quota
 from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually
 
@@ -27,7 +26,7 @@ LATE = 1.5
 def limited_cluster(folder: Path, brokers: int, controllers: int) -> Iterator[Cluster]:
     """A cluster in which the client `storm` may make so many mutations a second."""
     client_id = new_exempt_client_id()
-    limits = [QuotaEntry(QuotaEntity(client_id="storm"), QuotaKind.CONTROLLER_MUTATION_RATE, PER_S)]
+    limits = [quota(QuotaKind.CONTROLLER_MUTATION_RATE, PER_S, client_id="storm")]
     with plugin_cluster(folder, brokers, client_id, controllers) as cluster:
         kafka = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": client_id}
         ensure_topics(load_settings().topics, kafka)

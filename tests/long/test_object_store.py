@@ -31,6 +31,7 @@ from tests.commands import run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.shared_storage import (
     QUOTA,
+    assert_files_are_there_replaced_and_gone,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
 )
@@ -237,20 +238,9 @@ def traces(job: JobProcess) -> list[str]:
 
 def test_files_are_there_once_written_replaced_in_one_step_and_gone_once_removed(settings: Settings) -> None:
     checkpoint = Checkpoint(settings.enforce.checkpoint)
-    files = checkpoint.sluice
-    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (True, None, [])
-
-    files.write("a.json", b"old")
-    files.write("a.json", b"new")
-    files.write("quotas/1.msgpack", b"x" * 100_000)
-    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (False, b"new", ["1.msgpack"])
-    assert checkpoint.size_bytes() == 100_003
+    assert_files_are_there_replaced_and_gone(checkpoint)
     QuotaSnapshots(checkpoint).save(3, [QUOTA])
     assert QuotaSnapshots(checkpoint).entries(3) == [QUOTA]
-
-    files.remove("a.json")
-    files.remove("a.json")
-    assert files.read("a.json") is None
 
 
 def hadoop_settings(java: Any, settings: Settings) -> Any:

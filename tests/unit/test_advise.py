@@ -21,6 +21,7 @@ from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind, QuotaSettings, Window
+from tests.builders import quota
 from tests.commands import invoke
 from tests.recorded import START_MS, event, rows_of, simulated, write_decisions
 
@@ -202,7 +203,7 @@ def test_limits_are_on_what_the_quotas_in_force_are_set_on(
 ) -> None:
     """Where nobody logs in, quotas are on client-ids, and no request has a user."""
     settings = load_settings(tmp_path / "settings.yaml")
-    by_client_id = [QuotaEntry(QuotaEntity(client_id=name), PRODUCER, 1000.0) for name in ("app", "b")]
+    by_client_id = [quota(PRODUCER, 1000.0, client_id=name) for name in ("app", "b")]
     QuotasTable(settings.delta.quotas).alter(lambda _: by_client_id, "ops", datetime(2026, 11, 2, tzinfo=UTC))
     shutil.rmtree(settings.delta.decisions)
     events = [event(second * 1000, user="", bytes=2000) for second in range(60)]

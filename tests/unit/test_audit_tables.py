@@ -1,9 +1,11 @@
 """The audit tables: one row per answered event, metrics that add up, and nothing counted twice."""
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -14,6 +16,7 @@ from sluice.sinks.tables.delta import create_table
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.state.decisions.leader_epochs import LeaderEpoch
+from sluice.streaming.audit import query
 from sluice.streaming.errors import JobError
 from tests.audit_records import DAY_MS, T0, Record, as_records, decision, letter, some_decisions, text
 from tests.audit_tables import offsets, records, rows, tables_in, write
@@ -153,9 +156,7 @@ def test_a_repeated_batch_changes_nothing(tables: Settings) -> None:
 
 
 @pytest.mark.parametrize("commits", range(4))
-def test_a_crash_between_two_commits_counts_nothing_twice(
-    tables: Settings, monkeypatch: pytest.MonkeyPatch, commits: int
-) -> None:
+def test_a_crash_between_two_commits_counts_nothing_twice(tables: Settings, commits: int) -> None:
     """Earlier commits are known when the batch is repeated, and the rest is added."""
     batch = records([*as_records([decision(1), decision(2)]), (LETTERS, text(letter(3))), (DECISIONS, b"junk")])
     left = iter(range(commits))
@@ -168,14 +169,7 @@ def test_a_crash_between_two_commits_counts_nothing_twice(
 
         return may_crash
 
-    with monkeypatch.context() as patch:
-        for commit in ("add_files", "merge_metrics"):
-            name = f"sluice.streaming.audit.query.{commit}"
-            patch.setattr(
-                name, crash_after(getattr(__import__("sluice.streaming.audit.query", fromlist=["_"]), commit))
-            )
-        with pytest.raises(OSError, match="gone"):
-            write(tables, batch, batch_id=0)
+    crash(tables, batch, 0, **{name: crash_after(getattr(query, name)) for name in ("add_files", "merge_metrics")})
     assert rows(tables.delta.decisions) == []
 
     write(tables, batch, batch_id=0)
@@ -184,6 +178,16 @@ def test_a_crash_between_two_commits_counts_nothing_twice(
     assert offsets(tables.delta.dead_letters) == [3]
     assert faults(tables) == [(3, "value")]
     assert counted(tables) == 2
+
+
+def crash(settings: Settings, batch: pa.Table, batch_id: int, **commits: Any) -> None:
+    """Write a batch whose commits fail: by default that of the decisions, after the metrics are merged."""
+    with patch.multiple(query, **commits or {"add_files": _gone}), pytest.raises(OSError, match="gone"):
+        write(settings, batch, batch_id)
+
+
+def _gone(*_given: object) -> None:
+    raise OSError("the machine is gone")
 
 
 def test_another_query_that_reads_from_the_beginning_writes_nothing_again(tables: Settings) -> None:
@@ -223,10 +227,10 @@ def test_a_query_that_goes_on_from_a_backup_writes_what_came_since(tables: Setti
     assert counted(tables) == 6
 
 
-@pytest.mark.parametrize("query", ["query", "another"])
+@pytest.mark.parametrize("name", ["query", "another"])
 @pytest.mark.parametrize("cuts", [[1, 6], [1, 3, 6], [0, 6]])
 def test_metrics_of_a_micro_batch_that_a_crash_cut_short_are_counted_once_after_a_restore(
-    tables: Settings, monkeypatch: pytest.MonkeyPatch, query: str, cuts: list[int]
+    tables: Settings, name: str, cuts: list[int]
 ) -> None:
     """They are merged before the decisions are rows; the backup, or a new checkpoint, cuts its micro-batches elsewhere.
 
@@ -234,80 +238,57 @@ def test_metrics_of_a_micro_batch_that_a_crash_cut_short_are_counted_once_after_
     """
     made = as_records([decision(number, T0 + 40_000 * (number % 2)) for number in range(6)])
     write(tables, records(made[:1]), 0)
-    with monkeypatch.context() as patch:
-        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
-        with pytest.raises(OSError, match="gone"):
-            write(tables, records(made[1:4], 1), 1)
+    crash(tables, records(made[1:4], 1), 1)
     assert counted(tables) == 4
     DeltaTable(tables.delta.quota_metrics).optimize.compact()
 
     for batch_id, (first, last) in enumerate(pairwise(cuts), start=1):
-        write(tables, records(made[first:last], first), batch_id, query)
+        write(tables, records(made[first:last], first), batch_id, name)
 
     assert offsets(tables.delta.decisions) == [*range(6)]
     assert counted(tables) == 6
 
 
-def test_metrics_that_cannot_be_taken_back_stop_nothing(
-    tables: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Their older files were removed at once, by an operator who keeps none for readers."""
-    write(tables, records(as_records([decision(0)])), 0)
-    with monkeypatch.context() as patch:
-        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
-        with pytest.raises(OSError, match="gone"):
-            write(tables, records(as_records([decision(1)]), 1), 1)
-    DeltaTable(tables.delta.quota_metrics).vacuum(0, dry_run=False, enforce_retention_duration=False)
-
-    write(tables, records(as_records([decision(1), decision(2)]), 1), 1)
-
-    assert offsets(tables.delta.decisions) == [0, 1, 2]
-    assert "counts some decisions twice, as that can't be taken back" in caplog.text
+def _remove_old_files(metrics: DeltaTable) -> None:
+    """By an operator who keeps none for readers."""
+    metrics.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
-def test_what_others_wrote_to_the_metrics_since_is_never_taken_back(
-    tables: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def _write_values(metrics: DeltaTable) -> None:
     """An earlier release goes on after a crash, or an operator deletes rows: a restore would undo that too."""
-    write(tables, records(as_records([decision(0)])), 0)
-    with monkeypatch.context() as patch:
-        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
-        with pytest.raises(OSError, match="gone"):
-            write(tables, records(as_records([decision(1)]), 1), 1)
-    metrics = DeltaTable(tables.delta.quota_metrics)
     metrics.update({"value": "777.0"})
 
-    write(tables, records(as_records([decision(1), decision(2, T0 + 60_000)]), 1), 1)
 
-    assert 777.0 + 100.0 in [row["value"] for row in rows(tables.delta.quota_metrics)]
-    assert offsets(tables.delta.decisions) == [0, 1, 2]
-    assert "counts some decisions twice, as that can't be taken back (UPDATE of its version 3)" in caplog.text
-
-
-def test_metrics_that_the_log_has_forgotten_are_told_of_when_they_count_twice(
-    tables: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def _forget_the_log(metrics: DeltaTable) -> None:
     """The job was down for longer than the log of the table is kept, and the maintenance went on."""
-    write(tables, records(as_records([decision(0)])), 0)
-    with monkeypatch.context() as patch:
-        patch.setattr("sluice.streaming.audit.query.add_files", _gone)
-        with pytest.raises(OSError, match="gone"):
-            write(tables, records(as_records([decision(1, T0 + 60_000)]), 1), 1)
-    metrics = DeltaTable(tables.delta.quota_metrics)
     metrics.optimize.compact()
     metrics.create_checkpoint()
-    *old, _ = sorted((Path(tables.delta.quota_metrics) / "_delta_log").glob("0*.json"))
+    *old, _ = sorted((Path(metrics.table_uri.removeprefix("file://")) / "_delta_log").glob("0*.json"))
     for commit in old:
         commit.unlink()
 
-    write(tables, records(as_records([decision(1, T0 + 60_000), decision(2)]), 1), 1)
+
+@pytest.mark.parametrize(
+    ("happen", "at_ms", "reason"),
+    [
+        (_remove_old_files, T0, ""),
+        (_write_values, T0, " (UPDATE of its version 3)"),
+        (_forget_the_log, T0 + 60_000, " (its log has forgotten them)"),
+    ],
+)
+def test_metrics_that_cant_be_taken_back_stop_nothing_and_are_told_of_when_they_count_twice(
+    tables: Settings, caplog: pytest.LogCaptureFixture, happen: Callable[[DeltaTable], None], at_ms: int, reason: str
+) -> None:
+    write(tables, records(as_records([decision(0)])), 0)
+    crash(tables, records(as_records([decision(1, at_ms)]), 1), 1)
+    happen(DeltaTable(tables.delta.quota_metrics))
+
+    write(tables, records(as_records([decision(1, at_ms), decision(2, T0 + 60_000)]), 1), 1)
 
     assert offsets(tables.delta.decisions) == [0, 1, 2]
-    assert "counts some decisions twice, as that can't be taken back (its log has forgotten them)" in caplog.text
-
-
-def _gone(*_given: object) -> None:
-    raise OSError("the machine is gone")
+    assert f"counts some decisions twice, as that can't be taken back{reason}" in caplog.text
+    values = [row["value"] for row in rows(tables.delta.quota_metrics)]
+    assert (777.0 + 100.0 in values) == (happen is _write_values), "what others wrote is never taken back"
 
 
 def test_a_driver_that_wakes_up_after_others_went_on_counts_nothing_twice(
@@ -426,19 +407,14 @@ def test_a_decision_forged_before_its_event_does_not_take_the_genuine_ones_place
     assert {row["reason"] for row in rows(tables.delta.unreadable)} == {"names no event of topic my-requests"}
 
 
+OLDER, NEWER, NEWEST = (LeaderEpoch("job", number).header() for number in (1, 2, 3))
+
+
 def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_nothing(tables: Settings) -> None:
     """In whatever micro-batch they are read. What is no epoch fences no driver, and without a value is unreadable."""
     values = [text(decision(number)) for number in range(4)]
-    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
-    read: list[tuple[bytes | None, bytes | None]] = [
-        (values[0], older),
-        (None, newer),
-        (values[1], older),
-        (values[1], newer),
-        (values[2], older),
-        (values[3], None),
-        (None, b"job:2\n"),
-    ]
+    read: list[tuple[bytes | None, bytes | None]] = [(values[0], OLDER), (None, NEWER), (values[1], OLDER)]
+    read += [(values[1], NEWER), (values[2], OLDER), (values[3], None), (None, b"job:2\n")]
     for batch_id, begin in enumerate((0, 4)):
         part = read[begin : begin + 4]
         batch = records([(DECISIONS, value) for value, _ in part], begin, epochs=[epoch for _, epoch in part])
@@ -451,10 +427,9 @@ def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_not
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_a_late_decision_of_a_driver_that_was_replaced_is_no_row(tables: Settings, tasks: int) -> None:
     """No file of it is left; it is no second answer, and what it says first does not count."""
-    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
     late = [decision(3) | {"user": "late"}, decision(2), decision(3)]
     made = as_records([decision(1), decision(2), *late])
-    write(tables, records(made, epochs=[older, newer, older, older, newer]), batch_id=0, tasks=tasks)
+    write(tables, records(made, epochs=[OLDER, NEWER, OLDER, OLDER, NEWER]), batch_id=0, tasks=tasks)
 
     assert {row["source_offset"]: row["user"] for row in rows(tables.delta.decisions)} == dict.fromkeys(
         (1, 2, 3), "a|b"
@@ -468,16 +443,10 @@ def test_a_late_decision_of_a_driver_that_was_replaced_is_no_row(tables: Setting
 
 def test_dead_letters_of_a_driver_that_was_replaced_are_no_rows(tables: Settings) -> None:
     """Their topic has markers of its own, and the epochs of the decisions say nothing of it."""
-    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
-    read = [
-        (DECISIONS, None, newer),
-        (LETTERS, text(letter(1)), older),
-        (LETTERS, None, newer),
-        (LETTERS, text(letter(2)), older),
-        (LETTERS, text(letter(2)), newer),
-    ]
-    write(tables, records([each[:2] for each in read], epochs=[each[2] for each in read]), batch_id=0)
-    write(tables, records([(LETTERS, text(letter(3)))], first=5, epochs=[older]), batch_id=1)
+    one, two, three = ((LETTERS, text(letter(number))) for number in (1, 2, 3))
+    read = [(DECISIONS, None), one, (LETTERS, None), two, two]
+    write(tables, records(read, epochs=[NEWER, OLDER, NEWER, OLDER, NEWER]), batch_id=0)
+    write(tables, records([three], first=5, epochs=[OLDER]), batch_id=1)
 
     assert offsets(tables.delta.dead_letters) == [1, 2]
     assert faults(tables) == [(3, "epoch"), (5, "epoch")]
@@ -485,11 +454,10 @@ def test_dead_letters_of_a_driver_that_was_replaced_are_no_rows(tables: Settings
 
 def test_markers_of_a_new_driver_are_nothing(tables: Settings) -> None:
     """Each driver begins with them; a batch of markers alone writes nothing."""
-    first, second = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
     values = [None, text(decision(1)), None, text(decision(2))]
 
-    write(tables, records([(DECISIONS, value) for value in values], epochs=[first, first, second, second]), batch_id=0)
-    write(tables, records([(DECISIONS, None)], first=4, epochs=[LeaderEpoch("job", 3).header()]), batch_id=1)
+    write(tables, records([(DECISIONS, value) for value in values], epochs=[OLDER, OLDER, NEWER, NEWER]), batch_id=0)
+    write(tables, records([(DECISIONS, None)], first=4, epochs=[NEWEST]), batch_id=1)
 
     assert offsets(tables.delta.decisions) == [1, 2]
     assert rows(tables.delta.unreadable) == []
@@ -497,9 +465,9 @@ def test_markers_of_a_new_driver_are_nothing(tables: Settings) -> None:
 
 def test_a_record_without_a_value_is_a_marker_only_with_an_epoch(tables: Settings) -> None:
     """Anything else without a value is unreadable, in both topics."""
-    no_epochs, marker = [None, b"", b"job:2\n", b"job"], LeaderEpoch("job", 1).header()
+    no_epochs = [None, b"", b"job:2\n", b"job"]
     empty = [(DECISIONS, None) for _ in no_epochs] + [(LETTERS, None)] * 2
-    epochs = [*no_epochs, b"job", marker, None]
+    epochs = [*no_epochs, b"job", OLDER, None]
 
     write(tables, records([*empty, *as_records([decision(1)])], epochs=epochs), batch_id=0)
 

@@ -22,6 +22,7 @@ from sluice.streaming.balances.imported import store_imported
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, write_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from tests.builders import quota
 from tests.commands import invoke
 from tests.stored_pages import SETTINGS, bytes_of, charged, names, stored
 
@@ -29,9 +30,7 @@ T = 1_700_000_000_000
 BYTES, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE
 HOSTILE = "=cmd\x1b[2J|<b>\u202e"
 LONG = "x" * 257
-QUOTAS = Quotas(
-    [QuotaEntry(QuotaEntity(user="alice"), MUTATIONS, 5.0), QuotaEntry(QuotaEntity(user="bob"), BYTES, 1.0)]
-)
+QUOTAS = Quotas([quota(MUTATIONS, 5.0, user="alice"), quota(BYTES, 1.0, user="bob")])
 
 
 def held(pages: Pages, client: Client, now_ms: int = T, quotas: Quotas | None = QUOTAS) -> list[Balance]:
@@ -89,7 +88,7 @@ def test_both_names_mean_what_that_client_may_be_charged_to() -> None:
 
 def test_a_clients_tenant_is_among_its_counters_and_no_other() -> None:
     page = charged(*((Tags(tenant=name), BYTES, 1.0, 20.0, T) for name in ("shop", "bank")))
-    quotas = Quotas([QuotaEntry(QuotaEntity(tenant=DEFAULT), BYTES, 2.0)])
+    quotas = Quotas([quota(BYTES, 2.0, tenant=DEFAULT)])
 
     (shop,) = held(page, Client("bob", None, "shop"), quotas=quotas)
 
@@ -99,7 +98,7 @@ def test_a_clients_tenant_is_among_its_counters_and_no_other() -> None:
 def test_a_shadow_quotas_counter_is_told_apart() -> None:
     page = Pages()
     page.counters(SHADOW_KEY_PREFIX + Tags("bob").key()).charge(Charge(BYTES, "user", 3.0, False, [1.0]), T, SETTINGS)
-    shadow = Quotas([QuotaEntry(QuotaEntity(user="bob"), BYTES, 3.0, shadow=True)])
+    shadow = Quotas([quota(BYTES, 3.0, user="bob", shadow=True)])
 
     (found,), (without,) = held(page, Client("bob", None), quotas=shadow), held(page, Client("bob", None))
 
@@ -167,7 +166,7 @@ def test_balances_that_are_imported_are_shown_before_the_first_micro_batch(place
 
 def test_limits_are_those_of_the_newest_snapshot(place: Place) -> None:
     for version, limit in ((3, 7.0), (4, 9.0)):
-        QuotaSnapshots(place.checkpoint).save(version, [QuotaEntry(QuotaEntity(user="alice"), MUTATIONS, limit)])
+        QuotaSnapshots(place.checkpoint).save(version, [quota(MUTATIONS, limit, user="alice")])
 
     answer = place.counters("--user", "alice")
 
@@ -176,7 +175,7 @@ def test_limits_are_those_of_the_newest_snapshot(place: Place) -> None:
 
 def test_the_counters_of_a_client_are_shown_with_those_of_its_tenant(place: Place) -> None:
     member = QuotaEntry(QuotaEntity(tenant="shop", user="al*"), Membership.MEMBER, 1.0)
-    QuotaSnapshots(place.checkpoint).save(3, [member, QuotaEntry(QuotaEntity(tenant="shop"), BYTES, 7.0)])
+    QuotaSnapshots(place.checkpoint).save(3, [member, quota(BYTES, 7.0, tenant="shop")])
 
     counters = place.counters("--user", "alice", "--client-id", "app")["counters"]
 

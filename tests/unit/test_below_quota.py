@@ -13,9 +13,8 @@ from sluice.insight.live import NEAR_LIMIT
 from sluice.insight.reports.below_quota import full_minutes
 from sluice.insight.reports.slo import slo
 from sluice.insight.reports.span import Span
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import member, quota
 from tests.commands import invoke
 from tests.recorded import START_MS, event, simulated, write_decisions, write_tables
 
@@ -24,7 +23,7 @@ SPAN = Span(START_MS, START_MS + 3_600_000)
 MINUTE_MS = 60_000
 LIMIT = 100.0
 PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
-QUOTAS = [QuotaEntry(QuotaEntity(user="alice"), kind, LIMIT) for kind in (PRODUCE, FETCH)]
+QUOTAS = [quota(kind, LIMIT, user="alice") for kind in (PRODUCE, FETCH)]
 
 
 def waits(at_ms: int, wait_ms: int, size: int, kind: QuotaKind = PRODUCE, **more: Any) -> bytes:
@@ -55,11 +54,8 @@ def test_a_minute_counts_if_the_whole_cluster_used_less_than_nine_tenths_of_the_
 
 def test_a_wait_for_another_tenants_limit_is_none_for_ones_own(tmp_path: Path) -> None:
     """Alice waits for shop, which is below its limit; bank is at its own."""
-    entries = [
-        QuotaEntry(QuotaEntity(tenant=tenant, user=user), Membership.MEMBER, 1.0)
-        for tenant, user in (("shop", "alice"), ("bank", "bob"))
-    ]
-    entries += [QuotaEntry(QuotaEntity(tenant=tenant), PRODUCE, LIMIT) for tenant in ("shop", "bank")]
+    entries = [member(tenant=tenant, user=user) for tenant, user in (("shop", "alice"), ("bank", "bob"))]
+    entries += [quota(PRODUCE, LIMIT, tenant=tenant) for tenant in ("shop", "bank")]
 
     def waited(user: str, tenant: str, size: int) -> bytes:
         applied = [{"quota": PRODUCE.value, "entity": {"tenant": tenant}, "ms": 500}]
@@ -100,16 +96,15 @@ def test_a_decided_wait_counts_where_nothing_is_charged_inline(tmp_path: Path) -
 
 
 def test_a_lowered_limit_is_the_one_of_its_minute(tmp_path: Path) -> None:
-    halved = [QuotaEntry(QuotaEntity(user="alice"), PRODUCE, LIMIT / 2)]
+    halved = [quota(PRODUCE, LIMIT / 2, user="alice")]
     tables = write_tables(tmp_path, QUOTAS, [event(0, bytes=int(30 * LIMIT), instance="i-0", throttled_by=[])], START)
     write_decisions(tables.decisions, simulated([waits(1, 500, 1)], halved))
 
     assert not slo(tables, SPAN, 5, 10, is_below_quota=True).worst
 
 
-def test_the_command_says_what_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_tables(tmp_path, QUOTAS, [waits(0, 500, 100)], START)
+def test_the_command_says_what_it_counts(here: Path) -> None:
+    write_tables(here, QUOTAS, [waits(0, 500, 100)], START)
     span = ["slo", "--below-quota", "--from", START.isoformat(), "--to", "2027-01-15T09:00"]
 
     shown = invoke(*span).output

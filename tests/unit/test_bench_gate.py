@@ -74,13 +74,12 @@ def test_a_commit_without_the_program_can_not_be_compared(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(here: Path) -> Path:
     """A repository with two commits on main."""
-    monkeypatch.chdir(tmp_path)
     git("init", "--quiet", "--initial-branch=main")
     commit()
     commit()
-    return tmp_path
+    return here
 
 
 def git(*arguments: str) -> str:

@@ -15,11 +15,11 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import new_epoch
-from tests.builders import DEFAULTS
+from tests.builders import DEFAULTS, changed
 
 
 def settings_in(folder: Path) -> Settings:
-    return replace(DEFAULTS, enforce=replace(DEFAULTS.enforce, checkpoint=str(folder)))
+    return changed(DEFAULTS, "enforce", checkpoint=str(folder))
 
 
 def test_a_replayed_batch_is_begun_as_it_was_the_first_time(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_an_epoch_that_no_driver_can_have_had_moves_none_and_is_said(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda s: replace(s, state=replace(s.state, pages=8)), "state.pages"),
-        (lambda s: replace(s, topics=replace(s.topics, requests="other")), "topics.requests"),
+        (lambda s: changed(s, "state", pages=8), "state.pages"),
+        (lambda s: changed(s, "topics", requests="other"), "topics.requests"),
         (lambda s: replace(s, quota=QuotaSettings(client_window=Window(5, 1000))), "quota.window.num"),
         (lambda s: replace(s, quota=QuotaSettings(controller_window=Window(11, 2000))), "controller.quota.window.num"),
     ],

@@ -12,26 +12,27 @@ from sluice.configs.settings import load_settings
 from sluice.insight.whatif.replay import Decider
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import Mutation, Request
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.gateway_shares import GatewayShares
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
+from tests.builders import member, quota
 from tests.micro_batches import MicroBatches
 from tests.strategies import START_MS
 
 SETTINGS = load_settings(environment={})
 MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE
-MEMBERS = QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0)
-TENANT = QuotaEntry(QuotaEntity(tenant="shop"), MUTATIONS, 10.0)
+MEMBERS = member(tenant="shop", user="shop-*")
+TENANT = quota(MUTATIONS, 10.0, tenant="shop")
 
 
 def own(user: str, limit: float) -> QuotaEntry:
     """A limit of a member's own."""
-    return QuotaEntry(QuotaEntity(user=user), MUTATIONS, limit)
+    return quota(MUTATIONS, limit, user=user)
 
 
 class Call(NamedTuple):
@@ -159,7 +160,7 @@ def test_a_tenants_refusal_takes_nothing_from_the_member(decide: Decide) -> None
 @deciders
 def test_what_either_bucket_refuses_is_refused(decide: Decide) -> None:
     """The member's limit isn't exceeded, the tenant's is."""
-    entries = [MEMBERS, QuotaEntry(QuotaEntity(tenant="shop"), MUTATIONS, 1.0), own("shop-a", 100.0)]
+    entries = [MEMBERS, quota(MUTATIONS, 1.0, tenant="shop"), own("shop-a", 100.0)]
 
     decided = decide(entries, [Call(number, "shop-a", (10,)) for number in range(3)])
 
@@ -194,8 +195,8 @@ def test_all_decide_as_two_buckets_that_are_asked_before_one_is_charged(
     calls: list[Call], of_tenant: float, of_member: float, of_users: float
 ) -> None:
     """Job, pages, gateways inline and replays; strict and permissive."""
-    entries = [MEMBERS, QuotaEntry(QuotaEntity(tenant="shop"), MUTATIONS, of_tenant), own("shop-a", of_member)]
-    entries.append(QuotaEntry(QuotaEntity(user=DEFAULT), MUTATIONS, of_users))
+    entries = [MEMBERS, quota(MUTATIONS, of_tenant, tenant="shop"), own("shop-a", of_member)]
+    entries.append(quota(MUTATIONS, of_users, user=DEFAULT))
     calls.sort()
     window, buckets = Window(), dict[str, TokenBucket]()
     expected = []

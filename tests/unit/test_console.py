@@ -28,14 +28,15 @@ from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
 from sluice.insight.errors import ConsoleError, ListenError
 from sluice.insight.format import printable
+from sluice.insight.http_server import HttpServer
 from sluice.insight.texts import NO_TENANT
 from sluice.kafka_io.clock import now_ms
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, Window
+from sluice.state.quotas.kinds import ElasticKey, QuotaKind, Window
 from sluice.state.quotas.limits import (
     ELASTIC_KEY,
     STORAGE_KEY,
@@ -43,12 +44,13 @@ from sluice.state.quotas.limits import (
 )
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.load import BrokerLimits
-from tests.builders import decision
+from tests.builders import decision, member, quota
 from tests.console_facts import HOSTILE, facts_of
 
 PREFIXED = "https://ops.example/sluice/"
 """Where a proxy shows the console."""
 
+FORM = {"Content_Type": "application/x-www-form-urlencoded"}
 TOKEN = "0123456789abcdef-token"  # noqa: S105 # of this test alone
 
 
@@ -65,21 +67,27 @@ Get = Callable[..., Answered]
 
 
 @contextmanager
-def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
+def console(facts: Facts, token: str | None = None) -> Iterator[HttpServer]:
     server = console_server(facts, ConsoleOptions(port=0, token=token))
     server.start()
-    address = server.url.removeprefix("http://").rstrip("/")
-
-    def get(path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answered:
-        connection = http.client.HTTPConnection(address, timeout=60)
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, body, named)
-        return Answered(connection.getresponse())
-
     try:
-        yield get
+        yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
+    with console(facts, token) as server:
+        address = server.url.removeprefix("http://").rstrip("/")
+
+        def get(path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answered:
+            connection = http.client.HTTPConnection(address, timeout=60)
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            return Answered(connection.getresponse())
+
+        yield get
 
 
 class Structure(HTMLParser):
@@ -102,13 +110,50 @@ class Structure(HTMLParser):
         self.texts.append(data)
 
 
-def test_the_page_of_clients_shows_usage_limit_remaining_level_and_throttle_time() -> None:
-    with serving(facts_of(decision(now_ms() - 3_000, wait_ms=90_000))) as get:
-        page = get("/")
+WAITS = [{"quota": "connection_count", "entity": {"user": "alice"}, "ms": 1_000}]
+REFUSED: dict[str, Any] = {"api": "Refused", "charges": [], "throttled_by": WAITS}
+OF_ALICE = quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="alice")
+OF_ALL = quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user=DEFAULT)
+CLIENT = ("alice", "producer_byte_rate", "80 %", "800 B/s", "1 kB/s", "200 B/s", "user", "number throttled")
+
+
+@pytest.mark.parametrize(
+    ("said", "entries", "path", "shown"),
+    [
+        ({"wait_ms": 90_000}, (), "/", ("throttled in the last minute: 1", *CLIENT)),
+        (
+            {"wait_ms": 5_000},
+            (OF_ALL,),
+            "/client?user=alice",
+            ("limit 1 kB/s", "producer_byte_rate: 800 B/s of 1 kB/s, by the decision", "default user"),
+        ),
+        (
+            {"wait_ms": 12_000},
+            (),
+            "/request?id=requests-0-1",
+            ("Throttled for 12.0 s, because its rate is over the limit of producer_byte_rate.", "under version 3"),
+        ),
+        # An unknown request is named.
+        ({}, (), "/request?id=requests-0-99", ("requests-0-99",)),
+        # What a proxy refused has its limit as the reason.
+        (REFUSED, (), "/request?id=requests-0-1", ("The gateway refused it, by connection_count.",)),
+        (REFUSED, (), "/client?user=alice&quota=connection_count", ("connection_count",)),
+        # Without tenants an address with one shows all clients.
+        ({}, (), "/?tenant=shop", ("1 of 1 counters",)),
+        ({}, (OF_ALICE,), "/check?user=alice&api=Produce&size=100", ("No, by the last decisions.",)),
+        ({}, (OF_ALICE,), "/check?user=alice&api=Produce&size=60000", ("Yes: it would be throttled.",)),
+        ({}, (OF_ALICE,), "/check?user=bob&api=Produce&size=60000", ("no limit",)),
+    ],
+)
+def test_a_page_shows(said: dict[str, Any], entries: tuple[QuotaEntry, ...], path: str, shown: tuple[str, ...]) -> None:
+    facts = facts_of(decision(now_ms() - 3_000, **said), entries=entries)
+    with serving(facts) as get:
+        page = get(path)
+
     assert page.status == 200
-    assert "throttled in the last minute: 1" in page.text
-    for shown in ("alice", "producer_byte_rate", "80 %", "800 B/s", "1 kB/s", "200 B/s", "user", "number throttled"):
-        assert shown in page.text
+    assert [each for each in shown if each not in page.text] == []
+    assert "Tenant" not in page.text
+    assert facts.model.known == 1, "a check charges nothing"
 
 
 def test_shadow_quotas_stand_beside_the_enforced_ones() -> None:
@@ -137,9 +182,9 @@ def test_sort_search_filters_and_page_are_in_the_address() -> None:
 
 STRANGE = "<b>&'{{ 7 * 7 }}"
 TENANTS = (
-    QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant=STRANGE, user="etl", client_id="report-*"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
+    member(tenant="shop", user="shop-*"),
+    member(tenant=STRANGE, user="etl", client_id="report-*"),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, tenant=DEFAULT),
 )
 
 
@@ -179,7 +224,7 @@ def test_a_tenant_has_a_page_with_its_members_limit_and_usage() -> None:
 
 
 def test_a_tenant_without_a_limit_has_a_page_with_its_budget_that_its_clients_lead_to() -> None:
-    own = QuotaEntry(QuotaEntity(user="etl"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+    own = quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="etl")
     charge = {"entity": {"user": "etl", "client_id": "report-1"}}
     facts = facts_of(decision(now_ms(), charge=charge), entries=(TENANTS[1], own))
     over = TenantStorage(STRANGE, 3_000_000, 2e6, is_held=True)
@@ -196,7 +241,7 @@ def test_a_tenant_without_a_limit_has_a_page_with_its_budget_that_its_clients_le
 
 def test_a_client_is_shown_the_changes_of_its_tenants_limits_and_of_no_others() -> None:
     facts, at = facts_of(entries=TENANTS), datetime(2026, 1, 1, tzinfo=UTC)
-    of_tenants = [QuotaEntry(QuotaEntity(tenant=name), QuotaKind.PRODUCER_BYTE_RATE, 7.0) for name in ("shop", "bank")]
+    of_tenants = [quota(QuotaKind.PRODUCER_BYTE_RATE, 7.0, tenant=name) for name in ("shop", "bank")]
     facts.week.changes = [QuotaChange(1, "carol", None, at, each.entity, each.kind, None, each) for each in of_tenants]
     with serving(facts) as get:
         page = get("/client?user=shop-7").text
@@ -207,19 +252,12 @@ def test_a_client_is_shown_the_changes_of_its_tenants_limits_and_of_no_others() 
 
 
 def test_a_request_is_checked_against_its_own_limit_and_its_tenants() -> None:
-    own = QuotaEntry(QuotaEntity(user="shop-a"), QuotaKind.PRODUCER_BYTE_RATE, 5000.0)
+    own = quota(QuotaKind.PRODUCER_BYTE_RATE, 5000.0, user="shop-a")
     with serving(facts_of(entries=(*TENANTS, own))) as get:
         page = unescape(get("/check?api=Produce&user=shop-a&size=100000").text)
 
     assert "tenant shop" in page
     assert page.count("producer_byte_rate") >= 2
-
-
-def test_without_tenants_an_address_with_one_shows_all_clients() -> None:
-    with serving(facts_of(decision(now_ms()))) as get:
-        page = get("/?tenant=shop").text
-    assert "1 of 1 counters" in page
-    assert "Tenant" not in page
 
 
 def test_skipped_records_are_shown() -> None:
@@ -258,15 +296,6 @@ def test_the_state_of_the_page_survives_its_own_address(parameters: dict[str, st
     assert again.address(page=again.page) == query.address(page=query.page)
 
 
-def test_a_client_has_its_charts_throttled_requests_with_reasons_and_quotas() -> None:
-    entry = QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
-    with serving(facts_of(decision(now_ms(), wait_ms=5_000), entries=(entry,))) as get:
-        page = get("/client?user=alice")
-    assert "limit 1 kB/s" in page.text
-    assert "producer_byte_rate: 800 B/s of 1 kB/s, by the decision" in page.text
-    assert "default user" in page.text
-
-
 def test_a_rate_of_mutations_above_the_limit_within_the_burst_is_no_fault() -> None:
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     charge = {"quota": kind, "entity": {"user": "alice"}, "limit": 5.0, "rate": 5.8, "tokens": 35.0}
@@ -278,32 +307,11 @@ def test_a_rate_of_mutations_above_the_limit_within_the_burst_is_no_fault() -> N
         assert 'class="over"' not in page
 
 
-def test_a_request_is_explained_by_its_charges_limits_and_version() -> None:
-    with serving(facts_of(decision(now_ms(), wait_ms=12_000))) as get:
-        page = get("/request?id=requests-0-1")
-    assert "Throttled for 12.0 s, because its rate is over the limit of producer_byte_rate." in page.text
-    assert "under version 3" in page.text
-
-
-def test_what_a_proxy_refused_has_its_limit_as_the_reason() -> None:
-    waits = [{"quota": "connection_count", "entity": {"user": "alice"}, "ms": 1_000}]
-    with serving(facts_of(decision(now_ms(), api="Refused", charges=[], throttled_by=waits))) as get:
-        assert "The gateway refused it, by connection_count." in get("/request?id=requests-0-1").text
-        assert "connection_count" in get("/client?user=alice&quota=connection_count").text
-
-
-def test_an_unknown_request_is_named() -> None:
-    with serving(facts_of()) as get:
-        page = get("/request?id=requests-0-99")
-    assert page.status == 200
-    assert "requests-0-99" in page.text
-
-
 def test_quotas_have_one_row_each_with_what_their_counters_use() -> None:
     entries = (
-        QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
-        QuotaEntry(QuotaEntity(user="bob", client_id=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 5.0),
-        QuotaEntry(QuotaEntity(user=DEFAULT), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 3000.0),
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user=DEFAULT),
+        quota(QuotaKind.CONSUMER_BYTE_RATE, 5.0, user="bob", client_id=DEFAULT),
+        quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 3000.0, user=DEFAULT),
     )
     at_ms = now_ms()
     alice, carol = (decision(at_ms, user=user, charge={"matched": "default user"}) for user in ("alice", "carol"))
@@ -346,11 +354,11 @@ def test_the_overview_has_the_load_of_brokers_and_says_which_disk_holds_producer
 
 def test_the_overview_says_how_far_limits_give_way_as_long_as_the_job_says_so() -> None:
     brokers = [BrokerFactor("b-2-1f", 0.75, f"b-2{STRANGE}: queue wait 34 ms")]
-    pages = []
-    for age_ms in (0, 60_000):
-        facts, state = facts_of(), ElasticState(7, now_ms() - age_ms, 1.5, brokers, "load 0.20: lent")
-        facts.limits.take(ELASTIC_KEY, state_value(state))
-        with serving(facts) as get:
+    facts, pages = facts_of(), []
+    with serving(facts) as get:
+        for age_ms in (0, 60_000):
+            state = ElasticState(7, now_ms() - age_ms, 1.5, brokers, "load 0.20: lent")
+            facts.limits.take(ELASTIC_KEY, state_value(state))
             pages.append(unescape(get("/overview").text))
 
     assert "1.50 times the quotas are lent, up to ceilings (load 0.20: lent)." in pages[0]
@@ -374,22 +382,9 @@ def test_the_overview_has_storage_budgets_and_says_whose_producers_are_held() ->
     assert "are held" not in pages[1]
 
 
-def test_the_throttle_time_of_a_request_is_asked_without_a_charge() -> None:
-    entry = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
-    facts = facts_of(decision(now_ms()), entries=(entry,))
-    with serving(facts) as get:
-        small = get("/check?user=alice&api=Produce&size=100")
-        large = get("/check?user=alice&api=Produce&size=60000")
-        other = get("/check?user=bob&api=Produce&size=60000")
-    assert "No, by the last decisions." in small.text
-    assert "Yes: it would be throttled." in large.text
-    assert "no limit" in other.text
-    assert facts.model.known == 1
-
-
 @pytest.mark.parametrize("kind", [QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE])
 def test_under_the_smallest_limit_the_longest_throttle_time_is_shown(kind: QuotaKind) -> None:
-    entry = QuotaEntry(QuotaEntity(user="alice"), kind, 5e-324)
+    entry = quota(kind, 5e-324, user="alice")
     charge = {"quota": kind, "entity": {"user": "alice"}, "limit": 5e-324, "rate": 1.0, "tokens": 1.0}
     with serving(facts_of(decision(now_ms(), charges=[charge]), entries=(entry,))) as get:
         page = get("/check?user=alice&api=CreateTopics&size=999999999999999&request_ms=999999999999999")
@@ -429,7 +424,7 @@ def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
         decision(at_ms, name, charge={"entity": entity, "matched": name}, wait_ms=9_000, **said),
         decision(at_ms, name, api="GatewayHeartbeat", gateway=name, instance=name, heartbeat=heartbeat, charges=[]),
         decision(at_ms, verdict=name),
-        entries=(QuotaEntry(QuotaEntity(user=name, client_id=name), QuotaKind.PRODUCER_BYTE_RATE, 5.0),),
+        entries=(quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=name, client_id=name),),
     )
     facts.dead_letters.take(json.dumps({"error": {"field": name, "problem": name}}).encode())
     with serving(facts) as get:
@@ -478,16 +473,14 @@ def test_every_table_has_a_caption_and_every_field_a_label() -> None:
 
 def test_events_renew_the_page_when_a_decision_comes() -> None:
     facts = facts_of(decision(now_ms()))
-    server = console_server(facts, ConsoleOptions(port=0))
-    server.start()
-    connection = http.client.HTTPConnection(server.url[7:-1], timeout=60)
-    connection.request("GET", "/events?of=clients&sort=name")
-    stream = connection.getresponse()
-    assert stream.headers["Content-Type"].startswith("text/event-stream")
-    first = next(line for line in stream if line.startswith(b"data: "))
-    facts.model.on_record(json.dumps(decision(now_ms(), user="bob")).encode(), now_ms())
-    fresh = next(line for line in stream if line.startswith(b"data: ") and b"bob" in line)
-    server.stop()
+    with console(facts) as server:
+        connection = http.client.HTTPConnection(server.url[7:-1], timeout=60)
+        connection.request("GET", "/events?of=clients&sort=name")
+        stream = connection.getresponse()
+        assert stream.headers["Content-Type"].startswith("text/event-stream")
+        first = next(line for line in stream if line.startswith(b"data: "))
+        facts.model.on_record(json.dumps(decision(now_ms(), user="bob")).encode(), now_ms())
+        fresh = next(line for line in stream if line.startswith(b"data: ") and b"bob" in line)
     assert b"bob" not in first
     assert "<bdi>bob</bdi>" in json.loads(fresh[6:])
 
@@ -553,7 +546,6 @@ def test_the_first_minute_says_that_nothing_is_recorded_yet() -> None:
 
 
 def test_behind_a_path_prefix_every_address_leads_to_the_console() -> None:
-    form = {"Content_Type": "application/x-www-form-urlencoded"}
     with serving(facts_of(decision(now_ms(), wait_ms=5)), TOKEN) as get:
         left, seen = {PREFIXED}, set[str]()
         while left:
@@ -570,7 +562,7 @@ def test_behind_a_path_prefix_every_address_leads_to_the_console() -> None:
         for path in ("", "client?user=alice", "a/b"):
             to_login = get(f"/{path}", Accept="text/html").headers["Location"]
             assert urljoin(PREFIXED + path, to_login) == f"{PREFIXED}login"
-        answer = get("/login", "POST", urlencode({"token": TOKEN}), **form)
+        answer = get("/login", "POST", urlencode({"token": TOKEN}), **FORM)
         assert urljoin(f"{PREFIXED}login", answer.headers["Location"]) == PREFIXED
         assert "path" not in answer.headers["Set-Cookie"].lower()  # so browsers send it to this prefix alone
     assert {f"{PREFIXED}{each}" for each in ("assets/console.js", "quotas", "client?user=alice")} <= seen
@@ -586,21 +578,15 @@ def test_a_request_to_another_host_name_is_refused() -> None:
 
 
 def test_idle_connections_keep_no_request_out() -> None:
-    server = console_server(facts_of(decision(now_ms())), ConsoleOptions(port=0))
-    server.start()
-    port = server.port
-    try:
-        with ExitStack() as stack:
-            for number in range(MAX_CONNECTIONS + 50):
-                silent = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-                with suppress(OSError):  # it may have been closed already
-                    silent.sendall(b"GET / HT" if number % 2 else b"")
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connection.request("GET", "/")
-            answer = connection.getresponse()
-            assert (answer.status, b"alice" in answer.read()) == (200, True)
-    finally:
-        server.stop()
+    with console(facts_of(decision(now_ms()))) as server, ExitStack() as stack:
+        for number in range(MAX_CONNECTIONS + 50):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            with suppress(OSError):  # it may have been closed already
+                silent.sendall(b"GET / HT" if number % 2 else b"")
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        assert (answer.status, b"alice" in answer.read()) == (200, True)
 
 
 def test_pages_may_load_and_run_nothing_from_outside() -> None:
@@ -625,10 +611,9 @@ def test_with_a_token_nothing_is_shown_without_it() -> None:
 
 
 def test_the_token_gives_a_cookie_that_scripts_and_other_sites_never_see() -> None:
-    form = {"Content_Type": "application/x-www-form-urlencoded"}
     with serving(facts_of(decision(now_ms())), TOKEN) as get:
-        assert get("/login", "POST", "token=wrong", **form).status == 403
-        cookie = get("/login", "POST", urlencode({"token": TOKEN}), **form).headers["Set-Cookie"]
+        assert get("/login", "POST", "token=wrong", **FORM).status == 403
+        cookie = get("/login", "POST", urlencode({"token": TOKEN}), **FORM).headers["Set-Cookie"]
         assert "alice" in get("/", Cookie=cookie.partition(";")[0]).text
         assert get("/", Cookie=f"{cookie_name(TOKEN)}={TOKEN}").status == 401
     assert "HttpOnly" in cookie
@@ -637,10 +622,10 @@ def test_the_token_gives_a_cookie_that_scripts_and_other_sites_never_see() -> No
 
 
 def test_a_browser_stays_logged_in_to_two_consoles_of_one_host() -> None:
-    form, kept = {"Content_Type": "application/x-www-form-urlencoded"}, {}
+    kept = {}
     for token in (TOKEN, TOKEN[::-1]):
         with serving(facts_of(decision(now_ms())), token) as get:
-            cookie = get("/login", "POST", urlencode({"token": token}), **form).headers["Set-Cookie"]
+            cookie = get("/login", "POST", urlencode({"token": token}), **FORM).headers["Set-Cookie"]
         name, _, value = cookie.partition(";")[0].partition("=")
         kept[name] = value
     jar = "; ".join(f"{name}={value}" for name, value in kept.items())

@@ -38,24 +38,18 @@ def test_a_decision_has_every_field_but_those_that_are_absent_without_content() 
     assert REQUEST["required"] == ["api"]
 
 
-def test_events_and_their_decisions_fit_the_schemas() -> None:
+def test_events_their_decisions_sums_and_answers_fit_the_schemas() -> None:
+    """The schema of sums has the decision of decisions."""
     events = EXAMPLES / "kip-599-events.jsonl"
     files = ("--quotas", str(EXAMPLES / "kip-599-quotas.yaml"), "--config", str(EXAMPLES / "kip-599-settings.yaml"))
 
-    done = simulate(*files, "--events", str(events))
+    decisions = [json.loads(line) for line in simulate(*files, "--events", str(events)).stdout.splitlines()]
 
     for line in events.read_text().splitlines():
         Draft202012Validator(REQUEST).validate(json.loads(line))
-    decisions = [json.loads(line) for line in done.stdout.splitlines()]
     assert decisions
     for decision in decisions:
         Draft202012Validator(DECISION).validate(decision)
-
-
-def test_sums_and_answers_fit_their_schema_whose_decision_is_that_of_decisions() -> None:
-    events = EXAMPLES / "kip-599-events.jsonl"
-    files = ("--quotas", str(EXAMPLES / "kip-599-quotas.yaml"), "--config", str(EXAMPLES / "kip-599-settings.yaml"))
-    decisions = [json.loads(line) for line in simulate(*files, "--events", str(events)).stdout.splitlines()]
     known = Registry().with_resource("decision.schema.json", Resource.from_contents(DECISION))
     sums = Draft202012Validator(json.loads(schemas()["sums.schema.json"]), registry=known)
 

@@ -122,31 +122,32 @@ def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
     assert gateway.share(START_MS + 1_001) == pytest.approx((LIMIT - 1_000 / 30) / 3)
 
 
-def test_the_contented_keep_their_rates_and_the_rest_is_divided_among_the_hungry() -> None:
-    """A uses 200 a second and wants no more; b is held back: (1000 - 200) / 2."""
-    gateway = OneGateway("a", "b")
+@pytest.mark.parametrize(
+    ("own", "others", "share"),
+    [
+        # A uses 200 a second and wants no more; b is held back: (1000 - 200) / 2.
+        (400.0, [("a", 200.0, 0), ("b", 400.0, 100)], 400.0),
+        # A large request now and then makes a gateway wait, and yet it wants no more: four times its 50 are left to it,
+        # and a quarter is never taken.
+        (950.0, [("a", 50.0, 100)], LIMIT - 250.0),
+        # A publisher without instance is left what it uses.
+        (700.0, [(None, 300.0, None)], 700.0),
+    ],
+)
+def test_the_contented_keep_their_rates_and_the_rest_is_divided_among_the_hungry(
+    own: float, others: list[tuple[str | None, float, int | None]], share: float
+) -> None:
+    names = [name for name, *_ in others if name is not None]
+    gateway = OneGateway(*names)
     for second in range(60):
         now_ms = START_MS + second * 1000
-        gateway.alive(now_ms, "a", "b")
+        gateway.alive(now_ms, *names)
         gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 400.0 if second else 400.0 + BURST, now_ms)
-        gateway.decided("a", 200.0, now_ms)
-        gateway.decided("b", 400.0, now_ms, applied_ms=100)
+        gateway.decided("me", own if second else own + BURST, now_ms, 0 if names else 10)
+        for name, rate, applied_ms in others:
+            gateway.decided(name, rate, now_ms, applied_ms)
 
-    assert gateway.share(now_ms) == pytest.approx(400.0, rel=0.06)
-
-
-def test_who_uses_little_gets_little_more_though_it_is_throttled() -> None:
-    """A large request now and then makes a gateway wait, and yet it wants no more: four times its 50 are left to it."""
-    gateway = OneGateway("a")
-    for second in range(60):
-        now_ms = START_MS + second * 1000
-        gateway.alive(now_ms, "a")
-        gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 950.0 if second else 950.0 + BURST, now_ms)
-        gateway.decided("a", 50.0, now_ms, applied_ms=100)
-
-    assert gateway.share(now_ms) == pytest.approx(LIMIT - 250.0, rel=0.06)  # a quarter is never taken
+    assert gateway.share(now_ms) == pytest.approx(share, rel=0.06)
 
 
 def test_a_share_is_at_least_half_of_an_equal_part() -> None:
@@ -292,18 +293,6 @@ def test_gateways_agree_to_the_byte_once_all_is_decided(requests: Sequence[tuple
     assert len({counter.own_charged + counter.others_decided for counter in counters.values()}) == 1
 
 
-def test_a_publisher_without_instance_is_left_what_it_uses() -> None:
-    gateway = OneGateway()
-    for second in range(60):
-        now_ms = START_MS + second * 1000
-        gateway.alive(now_ms)
-        gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 700.0 if second else 700.0 + BURST, now_ms, applied_ms=10)
-        gateway.decided(None, 300.0, now_ms, applied_ms=None)
-
-    assert gateway.share(now_ms) == pytest.approx(700.0, rel=0.08)
-
-
 @pytest.mark.parametrize("kind", [PRODUCE, FETCH, TIME])
 def test_a_clock_that_is_set_back_makes_nobody_wait(kind: QuotaKind) -> None:
     gateway = OneGateway("a")
@@ -313,23 +302,24 @@ def test_a_clock_that_is_set_back_makes_nobody_wait(kind: QuotaKind) -> None:
     assert gateway.charge(kind, 1.0, START_MS - 899_000).wait_ms == 0
 
 
-def test_who_is_charged_for_centuries_waits_an_hour() -> None:
-    """As one gateway that is alone forgets it, after the longest wait that a gateway applies."""
+@pytest.mark.parametrize(
+    ("kind", "amount", "again", "held_ms", "free_ms"),
+    [
+        # As one gateway that is alone forgets it, after the longest wait that a gateway applies.
+        (PRODUCE, 2.0**53, 0.0, 3_599_000, 3_600_000),
+        # A request that hung for an hour: 10 s of the limit are 20 s of half of it; Kafka forgets it after 11 s.
+        (TIME, 3_600 * LIMIT, 1.0, 10_000, 22_000),
+    ],
+)
+def test_a_giant_charge_is_forgotten_after_an_hour_and_one_of_request_time_soon(
+    kind: QuotaKind, amount: float, again: float, held_ms: int, free_ms: int
+) -> None:
     gateway = OneGateway("a")
-    gateway.charge(PRODUCE, 2.0**53, START_MS)
-    later_ms = START_MS + 3_600_000
+    gateway.charge(kind, amount, START_MS)
 
-    assert gateway.charge(PRODUCE, 0.0, later_ms - 1_000).wait_ms == 1_000
-    assert gateway.charge(PRODUCE, 0.0, later_ms).wait_ms == 0
-
-
-def test_a_request_that_hung_for_an_hour_is_forgotten_soon_as_in_kafka() -> None:
-    """10 s of the limit are 20 s of half of it; Kafka forgets it after 11 s."""
-    gateway = OneGateway("a")
-    gateway.charge(TIME, 3_600 * LIMIT, START_MS)
-
-    assert gateway.charge(TIME, 1.0, START_MS + 10_000).wait_ms > 0
-    assert gateway.charge(TIME, 1.0, START_MS + 22_000).wait_ms == 0
+    held = gateway.charge(kind, again, START_MS + held_ms).wait_ms
+    assert held == 1_000 if kind is PRODUCE else held > 0
+    assert gateway.charge(kind, again, START_MS + free_ms).wait_ms == 0
 
 
 @pytest.mark.parametrize("limit", [5e-324, 1e-300, 1.7e308])

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sluice import Mutation, Request, TopicPartition
 from sluice.configs.settings import load_settings
 from sluice.state.contract.records import AppliedWait, CountedEntity
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.alive import AliveGateways
@@ -25,6 +24,7 @@ from sluice.state.store.pages import Pages
 from sluice.streaming.enforce.pipeline import Simulation, combine, decide, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
+from tests.builders import quota
 from tests.decided_sums import sums_of
 
 METERING = Metering.of(QuotaSettings())
@@ -207,10 +207,10 @@ def test_sums_go_on_in_another_record() -> None:
 
 QUOTAS = Quotas(
     [
-        QuotaEntry(QuotaEntity(user=DEFAULT), PRODUCE, LIMIT),
-        QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
-        QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.REQUEST_PERCENTAGE, 10.0),
-        QuotaEntry(QuotaEntity(user="tried"), FETCH, 1.0, shadow=True),
+        quota(PRODUCE, LIMIT, user=DEFAULT),
+        quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, client_id=DEFAULT),
+        quota(QuotaKind.REQUEST_PERCENTAGE, 10.0, user=DEFAULT),
+        quota(FETCH, 1.0, user="tried", shadow=True),
     ],
     version=3,
 )

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from sluice.cli import doctor
 from sluice.cli.errors import CheckError
-from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.configs.settings import Properties, Settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
@@ -35,6 +35,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.health import JobHealth, health_server
+from tests.builders import DEFAULTS, changed
 from tests.commands import invoke
 from tests.web import answering
 
@@ -43,21 +44,12 @@ from tests.web import answering
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """The defaults, with every folder below tmp_path and a broker address where nobody listens."""
     monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 200)
-    defaults = load_settings(environment={})
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     tables: dict[str, Any] = {name: str(tmp_path / name) for name in ("quotas", "decisions", "quota_metrics")}
-    return dataclasses.replace(
-        defaults,
-        kafka=Properties({"bootstrap.servers": address}),
-        enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
-        delta=dataclasses.replace(defaults.delta, **tables),
-    )
-
-
-def _with_pages(settings: Settings, pages: int) -> Settings:
-    return dataclasses.replace(settings, state=dataclasses.replace(settings.state, pages=pages))
+    nobody = dataclasses.replace(DEFAULTS, kafka=Properties({"bootstrap.servers": address}))
+    return changed(changed(nobody, "enforce", checkpoint=str(tmp_path / "checkpoint")), "delta", **tables)
 
 
 def test_every_check_is_one_line_and_any_failure_is_exit_1(
@@ -95,16 +87,16 @@ def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:
-    enforce = dataclasses.replace(settings.enforce, shuffle_partitions=12)
+    wide = changed(settings, "enforce", shuffle_partitions=12)
 
-    found = doctor.check_sizing(_with_pages(dataclasses.replace(settings, enforce=enforce), 64))
+    found = doctor.check_sizing(changed(wide, "state", pages=64))
 
     assert found == "64 pages; a micro-batch reads and writes those it charges, in 12 tasks; the workers are batched"
 
 
 def test_a_checkpoint_with_few_pages_is_told_of_more(settings: Settings) -> None:
     """One of a release with fewer; it goes on with them."""
-    check_origin(Checkpoint(settings.enforce.checkpoint), _with_pages(settings, 32))
+    check_origin(Checkpoint(settings.enforce.checkpoint), changed(settings, "state", pages=32))
 
     found = doctor.check_sizing(settings)
 
@@ -125,17 +117,12 @@ def test_a_new_checkpoint_is_fine_and_stays_untouched(settings: Settings) -> Non
     assert not Path(settings.enforce.checkpoint).exists()
 
 
-def test_a_checkpoint_tells_what_it_was_made_with(settings: Settings) -> None:
+def test_a_checkpoint_tells_what_it_was_made_with_and_of_another_page_count_fails(settings: Settings) -> None:
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
 
     assert " was made with pages 256, requests_topic quota-requests, " in doctor.check_checkpoint(settings)
-
-
-def test_a_checkpoint_of_another_page_count_fails(settings: Settings) -> None:
-    check_origin(Checkpoint(settings.enforce.checkpoint), _with_pages(settings, 7))
-
-    with pytest.raises(CheckpointError, match=r"was made with state\.pages = 7"):
-        doctor.check_checkpoint(_with_pages(settings, 8))
+    with pytest.raises(CheckpointError, match=r"was made with state\.pages = 256"):
+        doctor.check_checkpoint(changed(settings, "state", pages=8))
 
 
 def test_a_checkpoint_below_a_file_fails(settings: Settings) -> None:
@@ -146,28 +133,22 @@ def test_a_checkpoint_below_a_file_fails(settings: Settings) -> None:
         doctor.check_checkpoint(settings)
 
 
-def test_a_missing_quotas_table_fails_after_the_first_start(settings: Settings) -> None:
+def test_a_quotas_table_tells_its_version_and_a_missing_one_fails_after_the_first_start(settings: Settings) -> None:
     assert doctor.check_quotas_table(settings) == f"{settings.delta.quotas} will be created by sluice run"
 
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
     with pytest.raises(QuotasTableError, match="no quotas table at"):
         doctor.check_quotas_table(settings)
-
-
-def test_a_readable_quotas_table_tells_its_version(settings: Settings) -> None:
     QuotasTable(settings.delta.quotas).create([], "test", datetime(2026, 1, 1, tzinfo=UTC))
 
     assert doctor.check_quotas_table(settings) == f"{settings.delta.quotas} is at version 0 with 0 quotas"
 
 
-def test_quotas_of_the_table_need_no_cluster(settings: Settings) -> None:
-    assert doctor.check_quotas_source(settings) == "table; sluice quotas alters them"
-
-
-def test_quotas_of_the_cluster_beside_those_of_the_table_are_counted(
+def test_quotas_of_the_table_need_no_cluster_and_those_of_a_cluster_beside_them_are_counted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster has quotas before it has Sluice."""
+    assert doctor.check_quotas_source(settings) == "table; sluice quotas alters them"
     cluster = [ClusterQuota({"user": "alice"}, {"producer_byte_rate": 1.0, "request_percentage": 2.0})]
     monkeypatch.setattr(doctor, "read_cluster_quotas", lambda _: cluster)
 
@@ -185,7 +166,7 @@ def test_before_the_first_start_the_quotas_of_the_cluster_are_counted(
         ClusterQuota({"user": "bob"}, {"new_rate": 1.0}),
     ]
     monkeypatch.setattr(doctor, "read_cluster_quotas", lambda _: cluster)
-    mirroring = dataclasses.replace(settings, quotas=dataclasses.replace(settings.quotas, source="kafka"))
+    mirroring = changed(settings, "quotas", source="kafka")
 
     found = doctor.check_quotas_source(mirroring)
 
@@ -211,7 +192,7 @@ def test_a_requests_topic_that_the_checkpoint_has_not_charged_fails(
     checkpoint.spark.write("offsets/0", b"v1\n{}\n{}\n")
     with pytest.raises(CheckError, match=r"is another one .* set enforce\.fail_on_data_loss: false"):
         doctor.check_requests_topic(settings)
-    goes_on = dataclasses.replace(settings, enforce=dataclasses.replace(settings.enforce, fail_on_data_loss=False))
+    goes_on = changed(settings, "enforce", fail_on_data_loss=False)
     line = doctor.check_requests_topic(goes_on)
     assert "is another one" in line
     assert "fail_on_data_loss" not in line, "which is set"
@@ -246,7 +227,7 @@ def test_an_empty_commit_is_found(settings: Settings, name: str) -> None:
 
 
 def test_quotas_of_a_cluster_that_cannot_be_read_fail(settings: Settings) -> None:
-    mirroring = dataclasses.replace(settings, quotas=dataclasses.replace(settings.quotas, source="kafka"))
+    mirroring = changed(settings, "quotas", source="kafka")
 
     with pytest.raises(KafkaUnavailableError, match=settings.kafka["bootstrap.servers"]):
         doctor.check_quotas_source(mirroring)
@@ -262,9 +243,9 @@ def test_a_job_that_holds_the_checkpoint_runs(settings: Settings) -> None:
 
 
 def test_a_checkpoint_in_an_object_store_tells_nothing(settings: Settings) -> None:
-    enforce = dataclasses.replace(settings.enforce, checkpoint="s3a://bucket/enforce")
+    in_store = changed(settings, "enforce", checkpoint="s3a://bucket/enforce")
 
-    assert doctor.check_job(dataclasses.replace(settings, enforce=enforce)).startswith("nobody can tell")
+    assert doctor.check_job(in_store).startswith("nobody can tell")
 
 
 def topic_with(monkeypatch: pytest.MonkeyPatch, **offsets: dict[int, tuple[int, int]]) -> None:
@@ -309,8 +290,7 @@ def test_the_tracked_entities_of_a_running_job_are_shown(settings: Settings, add
     server = health_server(running, 0, address)
     server.start()
     try:
-        health = dataclasses.replace(settings.health, address=address, port=server.port)
-        found = doctor.check_tracked_entities(dataclasses.replace(settings, health=health))
+        found = doctor.check_tracked_entities(changed(settings, "health", address=address, port=server.port))
     finally:
         server.stop()
 
@@ -320,17 +300,16 @@ def test_the_tracked_entities_of_a_running_job_are_shown(settings: Settings, add
 def test_without_a_running_job_the_tracked_entities_are_unknown(settings: Settings) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        health = dataclasses.replace(settings.health, port=unused.getsockname()[1])
+        port = unused.getsockname()[1]
 
     assert doctor.check_tracked_entities(settings).startswith("unknown; health.port")
-    found = doctor.check_tracked_entities(dataclasses.replace(settings, health=health))
-    assert found.startswith(f"unknown; no job answers at 127.0.0.1:{health.port} (")
+    found = doctor.check_tracked_entities(changed(settings, "health", port=port))
+    assert found.startswith(f"unknown; no job answers at 127.0.0.1:{port} (")
 
 
 def test_what_answers_without_http_is_no_job(settings: Settings) -> None:
     with answering(b"SSH-2.0-x\r\n") as port:
-        health = dataclasses.replace(settings.health, port=port)
-        found = doctor.check_tracked_entities(dataclasses.replace(settings, health=health))
+        found = doctor.check_tracked_entities(changed(settings, "health", port=port))
 
     assert found.startswith(f"unknown; no job answers at 127.0.0.1:{port} (SSH-2.0-x")
 
@@ -345,18 +324,15 @@ def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
 
 
 def test_the_table_of_elastic_limits_is_told_of_where_they_give_way(settings: Settings) -> None:
-    elastic = dataclasses.replace(settings.elastic, limits="elastic")
-
     assert "elastic" not in doctor.check_tables(settings)
-    assert doctor.check_tables(dataclasses.replace(settings, elastic=elastic)).endswith("; elastic isn't there yet")
+    assert doctor.check_tables(changed(settings, "elastic", limits="elastic")).endswith("; elastic isn't there yet")
 
 
 def test_a_health_address_of_another_machine_fails(settings: Settings) -> None:
     """Documentation's own address (RFC 5737) is nobody's."""
     assert doctor.check_health(settings).startswith("off; health.port")
-    health = dataclasses.replace(settings.health, address="192.0.2.1", port=9464)
     with pytest.raises(CheckError, match=r"nothing can listen at 192\.0\.2\.1:9464 .*set health\.address"):
-        doctor.check_health(dataclasses.replace(settings, health=health))
+        doctor.check_health(changed(settings, "health", address="192.0.2.1", port=9464))
 
 
 @pytest.mark.parametrize(
@@ -367,9 +343,8 @@ def test_the_health_line_says_who_can_read_it(settings: Settings, address: str, 
     with closing(socket.socket()) as free:
         free.bind((address, 0))
         port = free.getsockname()[1]
-    health = dataclasses.replace(settings.health, address=address, port=port)
 
-    found = doctor.check_health(dataclasses.replace(settings, health=health))
+    found = doctor.check_health(changed(settings, "health", address=address, port=port))
 
     assert found == f"{address}:{port}; readable for {readers}"
 
@@ -444,14 +419,11 @@ def seen(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
     return make
 
 
-def test_without_heartbeats_nothing_is_said_of_clocks(seen: Callable[..., doctor.Heartbeats]) -> None:
-    assert doctor.clocks_verdict(seen({}).ahead_ms) == "no gateway sends heartbeats with its time"
-
-
-def test_a_heartbeat_that_leaves_its_time_to_the_record_says_nothing_of_a_clock(
-    seen: Callable[..., doctor.Heartbeats],
+@pytest.mark.parametrize("heartbeats", [{}, {"a": None}], ids=["none", "one that leaves its time to the record"])
+def test_without_heartbeats_with_their_times_nothing_is_said_of_clocks(
+    seen: Callable[..., doctor.Heartbeats], heartbeats: dict[str, None]
 ) -> None:
-    assert doctor.clocks_verdict(seen({"a": None}).ahead_ms) == "no gateway sends heartbeats with its time"
+    assert doctor.clocks_verdict(seen(heartbeats).ahead_ms) == "no gateway sends heartbeats with its time"
 
 
 def test_a_gateway_whose_clock_is_behind_is_named_from_2_s_on_and_one_that_has_just_ended_is_not(

@@ -88,15 +88,13 @@ def test_a_job_that_may_not_decide_is_alive_and_not_ready(server: HttpServer, he
     assert 'sluice_query_up{query="audit"} 1.0' in metrics
 
 
-def test_a_query_that_waits_for_its_next_start_is_not_stuck(health: JobHealth) -> None:
-    health.heartbeat({"enforce": QueryState(RunState.BACKING_OFF)}, 1, quiet_s=10_000)
+@pytest.mark.parametrize(("state", "stalled_after_s"), [(RunState.BACKING_OFF, 600), (RunState.RUNNING, 0)])
+def test_a_query_that_waits_for_its_next_start_or_has_no_limit_is_not_stuck(
+    state: RunState, stalled_after_s: int
+) -> None:
+    health = JobHealth("enforce", stalled_after_s=stalled_after_s)
+    health.heartbeat({"enforce": QueryState(state)}, 1, quiet_s=10_000)
     assert health.alive()
-
-
-def test_no_limit_means_that_a_query_is_never_stuck() -> None:
-    patient = JobHealth("enforce", stalled_after_s=0)
-    patient.heartbeat({"enforce": RUNNING}, 1, quiet_s=10_000)
-    assert patient.alive()
 
 
 def test_a_job_is_ready_while_requests_are_decided(server: HttpServer, health: JobHealth) -> None:
@@ -146,20 +144,11 @@ def test_a_job_without_a_heartbeat_is_dead_unless_it_stops(
     assert get(server, "/healthz")[0] == 200
 
 
-def test_a_query_that_has_not_run_yet_is_down(server: HttpServer) -> None:
-    """An alert on 0 doesn't see a metric that is missing."""
+def test_a_job_that_starts_is_alive_without_a_reason_and_its_query_is_down(server: HttpServer) -> None:
+    """That it isn't ready is the other path's answer. An alert on 0 doesn't see a metric that is missing."""
+    assert json.loads(get(server, "/healthz")[1])["reason"] is None
     assert '\nsluice_query_up{query="enforce"} 0.0\n' in get(server, "/metrics")[1]
-
-
-def test_decisions_of_other_jobs_are_in_the_body_and_a_metric(server: HttpServer, health: JobHealth) -> None:
-    health.heartbeat({"enforce": RUNNING}, 1)
-    health.report_foreign(7, ["other"])
-
-    status, body = get(server, "/readyz")
-
-    assert status == 200
-    assert json.loads(body)["foreign_decisions"] == {"count": 7, "jobs": ["other"]}
-    assert "\nsluice_foreign_decisions 7.0\n" in get(server, "/metrics")[1]
+    assert get(server, "/")[0] == 404
 
 
 def test_a_mirror_of_the_clusters_quotas_is_in_the_body_and_the_metrics(server: HttpServer, health: JobHealth) -> None:
@@ -190,21 +179,30 @@ def test_readyz_names_topic_partition_and_offset_of_what_ended_a_query(server: H
     assert queries["audit"]["place"] == {"page": 5}
 
 
-def test_dead_letters_are_counted_since_the_start(server: HttpServer, health: JobHealth) -> None:
-    health.count_dead_letters(2)
-    health.count_dead_letters(0)
-    health.count_dead_letters(3)
+def test_decisions_of_other_jobs_are_in_the_body_and_a_metric(server: HttpServer, health: JobHealth) -> None:
+    health.heartbeat({"enforce": RUNNING}, 1)
+    health.report_foreign(7, ["other"])
 
-    assert "\nsluice_dead_letters_total 5.0\n" in get(server, "/metrics")[1]
+    status, body = get(server, "/readyz")
+
+    assert status == 200
+    assert json.loads(body)["foreign_decisions"] == {"count": 7, "jobs": ["other"]}
+    assert "\nsluice_foreign_decisions 7.0\n" in get(server, "/metrics")[1]
 
 
-def test_known_entities_are_a_metric(server: HttpServer, health: JobHealth) -> None:
+def test_dead_letters_since_the_start_and_known_entities_are_metrics(server: HttpServer, health: JobHealth) -> None:
+    for count in (2, 0, 3):
+        health.count_dead_letters(count)
     health.report_known(12, Evicted(at_rest=3, owing=1))
 
     metrics = get(server, "/metrics")[1]
-    assert "\nsluice_known_entities 12.0\n" in metrics
-    assert '\nsluice_evicted_entities{kind="at_rest"} 3.0\n' in metrics
-    assert '\nsluice_evicted_entities{kind="owing"} 1.0\n' in metrics
+    for line in (
+        "sluice_dead_letters_total 5.0",
+        "sluice_known_entities 12.0",
+        'sluice_evicted_entities{kind="at_rest"} 3.0',
+        'sluice_evicted_entities{kind="owing"} 1.0',
+    ):
+        assert f"\n{line}\n" in metrics
 
 
 def test_metrics_are_prometheus_text(server: HttpServer, health: JobHealth) -> None:
@@ -239,15 +237,6 @@ def test_a_probe_may_ask_for_the_head_alone(server: HttpServer, path: str, statu
 
     assert (answer.status, answer.read(), answer.headers["Server"]) == (status, b"", "sluice")
     connection.close()
-
-
-def test_healthz_gives_no_reason_while_all_is_well(server: HttpServer) -> None:
-    """A job that starts is alive; that it isn't ready is the other path's answer."""
-    assert json.loads(get(server, "/healthz")[1])["reason"] is None
-
-
-def test_another_path_is_named(server: HttpServer) -> None:
-    assert get(server, "/")[0] == 404
 
 
 def test_a_taken_port_is_said_in_one_line(server: HttpServer, health: JobHealth) -> None:

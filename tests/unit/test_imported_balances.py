@@ -1,6 +1,5 @@
 """A checkpoint that starts with imported balances."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, charged_topic_id, check_origin
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.errors import CheckpointError
-from tests.builders import DEFAULTS
+from tests.builders import DEFAULTS, changed
 from tests.stored_pages import stored
 
-DEFAULTS = replace(DEFAULTS, state=replace(DEFAULTS.state, pages=600))
+DEFAULTS = changed(DEFAULTS, "state", pages=600)
 USERS = [Tags(f"user{number}") for number in range(20)]
 PAGES = 600
 """In three files."""
@@ -27,7 +26,7 @@ PAGES = 600
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """The defaults with a checkpoint that doesn't exist yet."""
-    return replace(DEFAULTS, enforce=replace(DEFAULTS.enforce, checkpoint=str(tmp_path / "checkpoint")))
+    return changed(DEFAULTS, "enforce", checkpoint=str(tmp_path / "checkpoint"))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import xml.etree.ElementTree as ElementTree
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -64,16 +65,15 @@ def test_kafkas_own_tests_have_the_version_of_their_broker(release: str, broker:
     assert f"kafka_2.13-{version}-test.jar" in KAFKA_RELEASE_JARS[release].expected()
 
 
-def test_hdfs_has_the_release_of_the_hadoop_of_pyspark() -> None:
+@pytest.mark.parametrize(
+    ("jar_set", "old", "new"), [(HDFS_JARS, "runtime", "minicluster"), (S3_JARS, "client-runtime", "aws")]
+)
+def test_hdfs_and_the_client_of_s3_have_the_release_of_the_hadoop_of_pyspark(
+    jar_set: JarSet, old: str, new: str
+) -> None:
     (client,) = pyspark_jars().glob("hadoop-client-runtime-*.jar")
 
-    assert client.name.replace("runtime", "minicluster") in HDFS_JARS.expected()
-
-
-def test_the_client_of_s3_has_the_release_of_the_hadoop_of_pyspark() -> None:
-    (client,) = pyspark_jars().glob("hadoop-client-runtime-*.jar")
-
-    assert client.name.replace("client-runtime", "aws") in S3_JARS.expected()
+    assert client.name.replace(old, new) in jar_set.expected()
 
 
 def test_the_client_of_s3_has_modules_of_one_release_and_no_bundle_of_all() -> None:
@@ -98,32 +98,23 @@ def _jar(folder: Path, name: str, content: bytes) -> tuple[Path, dict[str, str]]
     return jar, {name: hashlib.sha256(content).hexdigest()}
 
 
-def test_the_right_jars_pass(tmp_path: Path) -> None:
-    jar, checksums = _jar(tmp_path, "a-1.jar", b"content")
+@pytest.mark.parametrize(
+    ("there", "known", "problem"),
+    [
+        (["a-1.jar"], {"a-1.jar": b"content"}, None),
+        (["a-1.jar"], {"a-1.jar": b"c0ntent"}, r"a-1\.jar has SHA-256 \w{64}, expected \w{64} .*"),
+        (["b-1.jar"], {}, r"b-1\.jar is a jar that configs/jars\.sha256 doesn't know"),
+        ([], {"a-1.jar": b"content"}, r"a-1\.jar of configs/jars\.sha256 is missing"),
+    ],
+)
+def test_jars_have_the_content_that_is_known(
+    tmp_path: Path, there: list[str], known: dict[str, bytes], problem: str | None
+) -> None:
+    found = [_jar(tmp_path, name, b"content")[0] for name in there]
+    checksums = {name: hashlib.sha256(content).hexdigest() for name, content in known.items()}
 
-    jars.check_jars([jar], checksums, "try again", "configs/jars.sha256")
-
-
-def test_a_jar_with_other_content_is_refused(tmp_path: Path) -> None:
-    jar, checksums = _jar(tmp_path, "a-1.jar", b"content")
-    jar.write_bytes(b"c0ntent")
-
-    with pytest.raises(JarError, match=r"a-1\.jar has SHA-256 \w{64}, expected \w{64} .*; try again"):
-        jars.check_jars([jar], checksums, "try again", "configs/jars.sha256")
-
-
-def test_an_unknown_jar_is_refused(tmp_path: Path) -> None:
-    jar, _ = _jar(tmp_path, "b-1.jar", b"content")
-
-    with pytest.raises(JarError, match=r"b-1\.jar is a jar that configs/jars\.sha256 doesn't know; try again"):
-        jars.check_jars([jar], {}, "try again", "configs/jars.sha256")
-
-
-def test_a_missing_jar_is_noticed(tmp_path: Path) -> None:
-    _, checksums = _jar(tmp_path, "a-1.jar", b"content")
-
-    with pytest.raises(JarError, match=r"a-1\.jar of configs/jars\.sha256 is missing; try again"):
-        jars.check_jars([], checksums, "try again", "configs/jars.sha256")
+    with nullcontext() if problem is None else pytest.raises(JarError, match=f"{problem}; try again"):
+        jars.check_jars(found, checksums, "try again", "configs/jars.sha256")
 
 
 @pytest.fixture
@@ -242,16 +233,14 @@ def test_java_17_is_the_oldest() -> None:
         check_java_version(11, "/opt/java")
 
 
-def test_no_java_at_all_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_at_all_is_one_clear_line_and_a_wrong_java_home_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-
     with pytest.raises(JavaError, match="no java on PATH and JAVA_HOME is not set; install Java 17 or 21"):
         find_java()
 
-
-def test_a_wrong_java_home_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-
     with pytest.raises(JavaError, match=f"JAVA_HOME is {tmp_path}, but there is no bin/java in it"):
         find_java()

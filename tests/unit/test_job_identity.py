@@ -73,59 +73,36 @@ def test_decisions_of_other_jobs_are_counted_and_each_job_is_logged_once(caplog:
     ]
 
 
-def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The check's entries in the log; a Kafka client of an earlier test may still log too."""
-    return [record.getMessage() for record in caplog.records if record.name == "sluice.foreign"]
-
-
-def test_what_another_job_id_may_mean_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_forged_ids_fill_neither_memory_nor_log_and_what_they_may_mean_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A second job is only one of two explanations: whoever may write to the topic can write any id."""
-    ForeignDecisions("decisions", OWN).on_decision(decided(job_id="other"))
-
-    (said,) = _said(caplog)
-    assert "a second job on this topic" in said
-    assert "somebody else who writes there" in said
-
-
-def test_a_forged_id_of_megabytes_is_kept_short(caplog: pytest.LogCaptureFixture) -> None:
-    """In memory, in the log, and in what /readyz answers."""
     found = ForeignDecisions("decisions", OWN)
 
-    found.on_decision(decided(job_id="x" * 1_000_000))
-    found.on_decision(decided(job_id="x" * 1_000_001))
+    for job_id in ("x" * 1_000_000, "x" * 1_000_001, *(f"forged-{number}" for number in range(1_000))):
+        found.on_decision(decided(job_id=job_id))
 
-    assert found.jobs == ["x" * 100]
-    (said,) = _said(caplog)
-    assert len(said) < 1_000
-
-
-def test_decisions_from_before_the_checkpoint_are_those_of_the_job_before() -> None:
-    found = ForeignDecisions("decisions", OWN)
-
-    found.on_decision(decided(job_id="before", decided_at_ms=1_000))
-
-    assert (found.count, found.jobs) == (0, [])
+    said = [record.getMessage() for record in caplog.records if record.name == "sluice.foreign"]
+    assert (found.count, len(found.jobs), len(said)) == (1_002, 10, 10)
+    assert found.jobs[0] == "x" * 100, "in memory, in the log, and in what /readyz answers"
+    assert all("a second job on this topic" in line and "somebody else who writes there" in line for line in said)
+    assert max(map(len, said)) < 1_000
 
 
 @pytest.mark.parametrize(
-    "value", [None, b"", b"[]", b"\xff", b'{"decided_at_ms": "soon"}', b'{"x": ' + b"[" * 100_000], ids=repr
+    "value",
+    [
+        decided(job_id="before", decided_at_ms=1_000),  # before the checkpoint: of the job before
+        *(None, b"", b"[]", b"\xff", b'{"decided_at_ms": "soon"}', b'{"x": ' + b"[" * 100_000),
+    ],
+    ids=range(7),
 )
-def test_what_is_no_decision_is_nobodys(value: bytes | None) -> None:
+def test_what_is_no_decision_or_older_than_the_checkpoint_is_nobodys(value: bytes | None) -> None:
     found = ForeignDecisions("decisions", OWN)
 
     found.on_decision(value)
 
-    assert found.count == 0
-
-
-def test_forged_jobs_fill_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
-    found = ForeignDecisions("decisions", OWN)
-
-    for number in range(1_000):
-        found.on_decision(decided(job_id=f"forged-{number}"))
-
-    said = [record for record in caplog.records if record.name == "sluice.foreign"]
-    assert (found.count, len(found.jobs), len(said)) == (1_000, 10, 10)
+    assert (found.count, found.jobs) == (0, [])
 
 
 def test_a_broker_that_is_away_is_said_once_until_the_error_is_another_one(

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from sluice.configs.settings import HealthSettings
 from sluice.demo.run import absolute_paths
 from sluice.demo.screen import commands_to_try
 from sluice.sinks.tables.quotas import QuotasTable
+from tests.builders import changed
 from tests.commands import invoke
 
 
@@ -126,7 +126,7 @@ def test_the_address_of_the_health_checks_is_printed_if_there_is_one(tmp_path: P
 def test_paths_of_a_demo_with_settings_of_its_own_work_in_any_folder() -> None:
     """A URI stays as it is."""
     settings = job_settings(None, say=False)
-    settings = replace(settings, audit=replace(settings.audit, checkpoint="s3a://bucket/audit"))
+    settings = changed(settings, "audit", checkpoint="s3a://bucket/audit")
 
     found = absolute_paths(settings)
 

@@ -14,21 +14,20 @@ SERVERS = {"bootstrap.servers": "b1:9092, b2:9092"}
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a=\\"b;c";'
 
 
-def test_servers_and_plain_properties_are_translated() -> None:
-    config = kafka_python_config({**SERVERS, "client.id": "sluice", "request.timeout.ms": "5000"})
+@pytest.mark.parametrize(
+    ("properties", "translated"),
+    [
+        ({"client.id": "sluice", "request.timeout.ms": "5000"}, {"client_id": "sluice", "request_timeout_ms": 5000}),
+        ({"receive.buffer.bytes": "-1"}, {"receive_buffer_bytes": None}),  # sizes of socket buffers are Kafka's
+        ({"receive.buffer.bytes": "65536"}, {"receive_buffer_bytes": 65_536}),
+        ({"sasl.login.class": "x.Y", "linger.ms": "5"}, {}),  # what only Java takes
+        ({"ssl.truststore.location": "/tls/ca.jks", "sasl.jaas.config": LOGIN}, {}),  # without TLS and SASL
+    ],
+)
+def test_servers_and_properties_are_translated(properties: dict[str, str], translated: dict[str, object]) -> None:
+    servers = {"bootstrap_servers": ["b1:9092", "b2:9092"]}
 
-    assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"], "client_id": "sluice", "request_timeout_ms": 5000}
-
-
-@pytest.mark.parametrize(("given", "expected"), [("-1", None), ("65536", 65_536)])
-def test_sizes_of_socket_buffers_are_kafkas(given: str, expected: int | None) -> None:
-    assert kafka_python_config({**SERVERS, "receive.buffer.bytes": given})["receive_buffer_bytes"] == expected
-
-
-def test_properties_that_only_java_takes_are_left_out() -> None:
-    config = kafka_python_config({**SERVERS, "sasl.login.class": "x.Y", "linger.ms": "5"})
-
-    assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"]}
+    assert kafka_python_config({**SERVERS, **properties}) == servers | translated
 
 
 @pytest.mark.parametrize("client", [KafkaAdminClient, KafkaProducer, KafkaConsumer])
@@ -81,12 +80,6 @@ def test_pem_stores_and_files_become_certificate_files(stores: dict[str, str], o
 
     expected = {"ssl_cafile": "/tls/ca.pem", "ssl_certfile": "/tls/client.pem", **others}
     assert {name: config[name] for name in expected} == expected
-
-
-def test_stores_and_logins_do_not_matter_without_tls_and_sasl() -> None:
-    config = kafka_python_config({**SERVERS, "ssl.truststore.location": "/tls/ca.jks", "sasl.jaas.config": LOGIN})
-
-    assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"]}
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,11 @@ def settings_with(tmp_path: Path, content: str) -> Settings:
     return load_settings(file)
 
 
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+
+
 def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, tls: Tls | None = None) -> Any:
     """The configuration of a proxy in front of brokers 1, 2 and 7."""
     gateway = KafkaGateway(tmp_path, settings, listener, tls)
@@ -66,9 +71,7 @@ def test_an_option_that_is_not_right_is_refused_at_once(tmp_path: Path, option: 
     assert expected in invoke("kafka-gateway", "--config", file, option, value, code=2).error
 
 
-def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
-
+def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path, settings: Settings) -> None:
     (quiet,) = config_of(tmp_path, settings)["virtualClusters"]
     (public,) = config_of(tmp_path, settings, parse_address("--listen", "proxy.example:9092"))["virtualClusters"]
 
@@ -92,8 +95,9 @@ def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path
         ("[::ffff:127.0.0.1]", "::ffff:127.0.0.1", "127.0.0.1"),
     ],
 )
-def test_a_proxy_listens_on_the_address_that_is_named(tmp_path: Path, host: str, told: str, bound: str) -> None:
-    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+def test_a_proxy_listens_on_the_address_that_is_named(
+    tmp_path: Path, settings: Settings, host: str, told: str, bound: str
+) -> None:
     listener = parse_listener(f"{host}:9092")
 
     (cluster,) = config_of(tmp_path, settings, listener)["virtualClusters"]
@@ -103,8 +107,7 @@ def test_a_proxy_listens_on_the_address_that_is_named(tmp_path: Path, host: str,
     assert listener.with_port(9092) == f"{host}:9092"
 
 
-def test_metrics_are_at_the_address_that_is_asked_for(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+def test_metrics_are_at_the_address_that_is_asked_for(tmp_path: Path, settings: Settings) -> None:
     gateway = KafkaGateway(tmp_path, settings, metrics=parse_address("--metrics", "0.0.0.0:9190"))
 
     assert json.loads(gateway._write_config([1]).read_text())["management"]["bindAddress"] == "0.0.0.0"  # noqa: S104
@@ -131,13 +134,28 @@ def test_the_login_of_sluices_own_clients_is_passed_on_and_the_brokers_tls_too(t
 TLS = "kafka: {bootstrap.servers: 'b1:9093', ssl.truststore.location: /ca.pem, ssl.truststore.type: PEM, "
 
 
-@pytest.mark.parametrize("protocol", ["SASL_SSL", "sasl_ssl", "Sasl_Ssl", "ssl"])
-def test_the_proxy_speaks_tls_to_brokers_in_whatever_case_it_is_asked_for(tmp_path: Path, protocol: str) -> None:
-    settings = settings_with(tmp_path, f"{TLS}security.protocol: {protocol}}}\n")
+TRUST = {"trust": {"storeFile": "/ca.pem", "storeType": "PEM"}}
+PROTOCOLS = "ssl.enabled.protocols: 'TLSv1.3, TLSv1.2', ssl.cipher.suites: A"
+STORE = f"ssl.keystore.location: /c.pem, ssl.keystore.type: PEM, ssl.key.password: {SECRET}"
+KEY = {"storeFile": "/c.pem", "storeType": "PEM", "keyPassword": {"password": SECRET}}
 
-    (cluster,) = config_of(tmp_path, settings)["virtualClusters"]
 
-    assert cluster["targetCluster"]["tls"] == {"trust": {"storeFile": "/ca.pem", "storeType": "PEM"}}
+@pytest.mark.parametrize(
+    ("properties", "tls"),
+    [
+        *((f"security.protocol: {protocol}", TRUST) for protocol in ("SASL_SSL", "sasl_ssl", "Sasl_Ssl", "ssl")),
+        (
+            f"security.protocol: SSL, {PROTOCOLS}, {STORE}",
+            TRUST | {"protocols": {"allow": ["TLSv1.3", "TLSv1.2"]}, "cipherSuites": {"allow": ["A"]}, "key": KEY},
+        ),
+    ],
+)
+def test_the_proxy_speaks_tls_to_brokers_as_it_is_asked_to_in_whatever_case(
+    tmp_path: Path, properties: str, tls: Mapping[str, Any]
+) -> None:
+    (cluster,) = config_of(tmp_path, settings_with(tmp_path, f"{TLS}{properties}}}\n"))["virtualClusters"]
+
+    assert cluster["targetCluster"]["tls"] == tls
 
 
 @pytest.mark.parametrize(
@@ -159,20 +177,6 @@ def test_tls_that_the_proxy_would_not_have_is_refused(tmp_path: Path, properties
     assert "tls" not in cluster["targetCluster"]
 
 
-def test_protocols_ciphers_and_passwords_of_tls_are_passed_on(tmp_path: Path) -> None:
-    settings = settings_with(
-        tmp_path,
-        TLS + "security.protocol: SSL, ssl.enabled.protocols: 'TLSv1.3, TLSv1.2', ssl.cipher.suites: A,"
-        f" ssl.keystore.location: /c.pem, ssl.keystore.type: PEM, ssl.key.password: {SECRET}}}\n",
-    )
-
-    tls = config_of(tmp_path, settings)["virtualClusters"][0]["targetCluster"]["tls"]
-
-    assert tls["protocols"] == {"allow": ["TLSv1.3", "TLSv1.2"]}
-    assert tls["cipherSuites"] == {"allow": ["A"]}
-    assert tls["key"] == {"storeFile": "/c.pem", "storeType": "PEM", "keyPassword": {"password": SECRET}}
-
-
 def test_topics_and_windows_are_those_of_the_job(tmp_path: Path) -> None:
     settings = settings_with(
         tmp_path,
@@ -186,13 +190,11 @@ def test_topics_and_windows_are_those_of_the_job(tmp_path: Path) -> None:
     assert (properties["quota.window.num"], properties["quota.window.size.seconds"]) == (6, 2)
 
 
-def test_clients_certificates_are_asked_for_where_their_authority_is_named(tmp_path: Path) -> None:
+def test_clients_certificates_are_asked_for_where_their_authority_is_named(tmp_path: Path, settings: Settings) -> None:
     files = [tmp_path / name for name in ("certificate.pem", "key.pem", "authority.pem")]
     for file in files:
         file.touch()
     tls = tls_of(*files)
-    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
-
     (cluster,) = config_of(tmp_path, settings, tls=tls)["virtualClusters"]
 
     assert cluster["tls"]["trust"]["trustOptions"] == {"clientAuth": "REQUIRED"}
@@ -228,17 +230,14 @@ def test_free_ports_follow_each_other_and_are_none_of_outgoing_connections(
     assert all(port % 8 != 0 and 1_024 <= port < below for port in (first, *others))
 
 
-def test_the_reason_of_a_proxy_that_does_not_start_is_its_last_error(tmp_path: Path) -> None:
+def test_the_reason_of_a_proxy_that_does_not_start_is_its_last_error(tmp_path: Path, settings: Settings) -> None:
     (tmp_path / "proxy.log").write_text(
         "Caused by: java.lang.InterruptedException\nERROR bind(..) failed: Address already in use\n"
     )
-    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
-
     assert KafkaGateway(tmp_path, settings)._reason() == "bind(..) failed: Address already in use"
 
 
-def test_what_isnt_filtered_has_no_filter(tmp_path: Path) -> None:
-    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+def test_what_isnt_filtered_has_no_filter(tmp_path: Path, settings: Settings) -> None:
     gateway = KafkaGateway(tmp_path, settings, filtered=False)
 
     config: Mapping[str, Any] = json.loads(gateway._write_config([1]).read_text())

@@ -61,19 +61,19 @@ def test_the_protocol_is_read_in_any_case(tmp_path: Path, protocol: str) -> None
     assert has_layer(kafka, "SASL") == protocol.upper().startswith("SASL")
 
 
-def test_an_unknown_protocol_is_no_plain_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kafka", "message"),
+    [
+        ("security.protocol: TLS", "'TLS'; expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("security.protocol: ssl, ssl.ca.location: /ca.pem", r"expected kafka\.ssl\.truststore\.location"),
+    ],
+    ids=["unknown, so no plain text", "an authority that Java would not read"],
+)
+def test_a_protocol_that_not_all_clients_have_is_refused(tmp_path: Path, kafka: str, message: str) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("kafka: {security.protocol: TLS}\n")
+    file.write_text(f"kafka: {{{kafka}}}\n")
 
-    with pytest.raises(InvalidSettingsError, match="'TLS'; expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"):
-        load_settings(file)
-
-
-def test_an_authority_that_java_would_not_read_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text("kafka: {security.protocol: ssl, ssl.ca.location: /ca.pem}\n")
-
-    with pytest.raises(InvalidSettingsError, match=r"expected kafka\.ssl\.truststore\.location"):
+    with pytest.raises(InvalidSettingsError, match=message):
         load_settings(file)
 
 

@@ -43,40 +43,26 @@ def offsets(read: Sequence[Record]) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_decision_of_an_older_epoch_after_a_newer_one_is_left_out_and_counted() -> None:
+@pytest.mark.parametrize(
+    ("read", "passed", "fenced"),
+    [
+        # A decision of an older epoch after a newer one is left out and counted.
+        ([(0, FIRST, b"{}"), (0, SECOND, None), (0, FIRST, b"{}"), (0, SECOND, b"{}")], [True, False, False, True], 1),
+        # A marker is no decision, and a late one of an old driver changes nothing.
+        ([(0, SECOND, None), (0, FIRST, None), (0, SECOND, b"{}")], [False, False, True], 0),
+        # Each partition and each job has epochs of its own: a new checkpoint begins with epoch 1 again, as a new job.
+        ([(0, THIRD, b"{}"), (1, FIRST, b"{}"), (0, LeaderEpoch("another", 1), b"{}")], [True] * 3, 0),
+        # Those of a job whose checkpoint is a path count whatever came before; what has no value, the reader says.
+        ([(0, THIRD, b"{}"), (0, None, b"{}"), (0, None, None)], [True] * 3, 0),
+    ],
+)
+def test_records_of_a_driver_that_was_replaced_are_left_out_and_counted(
+    read: list[Record], passed: list[bool], fenced: int
+) -> None:
     fence = Fence()
-    assert fence.passes(0, FIRST, b"before")
-    assert not fence.passes(0, SECOND, None)
 
-    assert not fence.passes(0, FIRST, b"after")
-    assert fence.passes(0, SECOND, b"by the new driver")
-    assert fence.fenced == 1
-
-
-def test_a_marker_is_no_decision_and_a_late_one_of_an_old_driver_changes_nothing() -> None:
-    fence = Fence()
-    assert not fence.passes(0, SECOND, None)
-    assert not fence.passes(0, FIRST, None)
-
-    assert fence.passes(0, SECOND, b"{}")
-    assert fence.fenced == 0
-
-
-def test_each_partition_and_each_job_has_epochs_of_its_own() -> None:
-    """A new checkpoint begins with epoch 1 again, as a new job."""
-    fence = Fence()
-    assert fence.passes(0, THIRD, b"{}")
-
-    assert fence.passes(1, FIRST, b"{}")
-    assert fence.passes(0, LeaderEpoch("another", 1), b"{}")
-
-
-def test_records_without_an_epoch_count_whatever_came_before() -> None:
-    """Those of a job whose checkpoint is a path."""
-    fence = Fence()
-    assert fence.passes(0, THIRD, b"{}")
-    assert fence.passes(0, None, b"{}")
-    assert fence.passes(0, None, None)  # what it is, the reader says
+    assert [fence.passes(*record) for record in read] == passed
+    assert fence.fenced == fenced
 
 
 def test_what_is_no_epoch_is_none() -> None:

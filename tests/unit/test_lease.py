@@ -1,5 +1,6 @@
 """The driver that leads: every reader of the lease topic finds the same, from its beginning or from a part."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,27 +26,33 @@ def log_of(*records: Record | bytes | None, first: int = 0) -> LeaseLog:
     return log
 
 
-def test_nobody_leads_before_the_first_acquisition() -> None:
-    assert LeaseLog(KEY).leader is None
+LED = Acquisition(ALICE, NO_LEASE)
 
 
-def test_of_two_acquisitions_in_place_of_the_same_lease_the_first_counts() -> None:
-    log = log_of(Acquisition(ALICE, NO_LEASE), Acquisition(BOB, NO_LEASE))
+@pytest.mark.parametrize(
+    ("log", "leader", "lease"),
+    [
+        pytest.param(log_of(), None, NO_LEASE, id="nobody leads before the first acquisition"),
+        pytest.param(log_of(LED, Acquisition(BOB, NO_LEASE)), ALICE, 0, id="the first in place of one lease counts"),
+        pytest.param(log_of(LED, Heartbeat(ALICE, 0, 1), Acquisition(BOB, 0)), BOB, 2, id="in place of the leader's"),
+        pytest.param(log_of(LED, Heartbeat(BOB, 0, 5), Release(BOB, 0)), ALICE, 0, id="another's record is nothing"),
+        # Such a forgery would end every lease from then on.
+        pytest.param(log_of(LED, Heartbeat(BOB, 2**60, 1), Acquisition(BOB, 2**60)), ALICE, 0, id="an offset to come"),
+        pytest.param(log_of(Heartbeat(ALICE, 40, 12), first=90), ALICE, 40, id="the last heartbeat is left"),
+        pytest.param(log_of(Acquisition(BOB, 10), Heartbeat(ALICE, 10, 30), first=11), BOB, 11, id="a part, replaced"),
+    ],
+)
+def test_a_reader_knows_the_leader_and_its_lease(log: LeaseLog, leader: Driver | None, lease: int) -> None:
+    assert (log.leader, log.lease) == (leader, lease)
 
-    assert log.leader == ALICE
-    assert log.lease == 0
 
-
-def test_an_acquisition_in_place_of_the_leaders_counts() -> None:
-    log = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(ALICE, 0, 1), Acquisition(BOB, 0))
-
-    assert log.leader == BOB
-    assert log.lease == 2
+def test_another_drivers_heartbeat_under_the_leaders_lease_has_no_number() -> None:
+    assert log_of(LED, Heartbeat(BOB, 0, 5)).last_number == 0
 
 
 def test_a_driver_that_was_replaced_can_say_nothing_more() -> None:
     """Paused for minutes, it wakes up and goes on with its heartbeats, or ends and releases a lease of another."""
-    log = log_of(Acquisition(ALICE, NO_LEASE), Acquisition(BOB, 0), Heartbeat(BOB, 1, 1))
+    log = log_of(LED, Acquisition(BOB, 0), Heartbeat(BOB, 1, 1))
     records = log.records
     log.apply(3, KEY, encode(Heartbeat(ALICE, 0, 9)))
     log.apply(4, KEY, encode(Release(ALICE, 0)))
@@ -55,7 +62,7 @@ def test_a_driver_that_was_replaced_can_say_nothing_more() -> None:
 
 
 def test_after_a_release_nobody_leads_and_an_acquisition_names_what_it_replaces() -> None:
-    released = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(ALICE, 0, 1), Release(ALICE, 0))
+    released = log_of(LED, Heartbeat(ALICE, 0, 1), Release(ALICE, 0))
     assert released.leader is None
     assert released.lease == 0
 
@@ -66,39 +73,18 @@ def test_after_a_release_nobody_leads_and_an_acquisition_names_what_it_replaces(
     assert released.leader == BOB
 
 
-def test_another_drivers_record_under_the_leaders_lease_is_nothing() -> None:
-    log = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(BOB, 0, 5), Release(BOB, 0))
-
-    assert log.leader == ALICE
-    assert log.last_number == 0
-
-
 def test_records_of_another_checkpoint_are_passed_over() -> None:
-    log = log_of(Acquisition(ALICE, NO_LEASE))
+    log = log_of(LED)
     log.apply(1, b"another", encode(Acquisition(BOB, 0)))
 
     assert log.leader == ALICE
 
 
 def test_garbage_is_counted_and_changes_nothing() -> None:
-    log = log_of(Acquisition(ALICE, NO_LEASE), b"\xff", None, b'{"type": "acquire"}', b"[" * 100_000)
+    log = log_of(LED, b"\xff", None, b'{"type": "acquire"}', b"[" * 100_000)
 
     assert log.leader == ALICE
     assert log.garbage == 4
-
-
-def test_no_record_can_name_an_offset_that_is_still_to_come() -> None:
-    """Such a forgery would end every lease from then on."""
-    log = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(BOB, 2**60, 1), Acquisition(BOB, 2**60))
-
-    assert log.leader == ALICE
-
-
-def test_a_reader_of_a_compacted_topic_learns_the_leader_from_its_last_heartbeat() -> None:
-    log = log_of(Heartbeat(ALICE, 40, 12), first=90)
-
-    assert log.leader == ALICE
-    assert log.lease == 40
 
 
 def test_a_reader_of_a_part_learns_that_an_acquisition_had_come_too_late() -> None:
@@ -108,11 +94,6 @@ def test_a_reader_of_a_part_learns_that_an_acquisition_had_come_too_late() -> No
 
     log.apply(13, KEY, encode(Acquisition(CAROL, 10)))
     assert log.leader == CAROL
-
-
-def test_a_reader_of_a_part_takes_no_driver_back_that_was_replaced() -> None:
-    log = log_of(Acquisition(BOB, 10), Heartbeat(ALICE, 10, 30), first=11)
-    assert log.leader == BOB
 
 
 steps = st.lists(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, StorageKey
+from sluice.state.quotas.kinds import ElasticKey, QuotaKind, StorageKey
 from sluice.state.quotas.limits import (
     VERSION_KEY,
     LimitsView,
@@ -20,9 +20,10 @@ from sluice.state.quotas.limits import (
     read_limit,
     version_end,
 )
+from tests.builders import member, quota
 
-ALICE = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0)
-ANYONE = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), QuotaKind.REQUEST_PERCENTAGE, 12.5)
+ALICE = quota(QuotaKind.PRODUCER_BYTE_RATE, 1024.0, user="alice")
+ANYONE = quota(QuotaKind.REQUEST_PERCENTAGE, 12.5, user=DEFAULT, client_id="app")
 ALICE_SHADOW = QuotaEntry(ALICE.entity, ALICE.kind, 512.0, shadow=True)
 
 Records = list[tuple[bytes, bytes | None]]
@@ -58,27 +59,20 @@ def read(records: Records) -> LimitsView:
 
 def test_a_limit_reads_back_as_it_was_written() -> None:
     ceiling = QuotaEntry(ALICE.entity, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2048.0)
-    budget = QuotaEntry(QuotaEntity(tenant="shop"), StorageKey.STORED_BYTES, 2048.0)
-    topic = QuotaEntry(QuotaEntity(tenant="shop", topic="shop.*"), Membership.MEMBER, 1.0)
+    budget = quota(StorageKey.STORED_BYTES, 2048.0, tenant="shop")
+    topic = member(tenant="shop", topic="shop.*")
     for entry in (ALICE, ANYONE, ALICE_SHADOW, ceiling, budget, topic):
         assert read_limit(limit_key(entry), limit_value(entry, version=3)) == entry
 
 
-def test_the_topic_counts_as_unread_until_a_version_ends() -> None:
-    records = published([[ALICE]])
+def test_the_topic_counts_as_unread_until_a_version_ends_and_then_has_both_modes() -> None:
+    records = published([[ALICE, ALICE_SHADOW]])
 
     assert read(records[:-1]).in_force is None
 
     in_force = read(records).in_force
     assert in_force is not None
     assert in_force.version == 0
-    assert in_force.enforced.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 1024.0
-
-
-def test_enforced_and_shadow_quotas_are_resolved_apart() -> None:
-    in_force = read(published([[ALICE, ALICE_SHADOW]])).in_force
-
-    assert in_force is not None
     assert in_force.enforced.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 1024.0
     assert in_force.shadow.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 512.0
 

@@ -28,14 +28,6 @@ def counter_of(model: LiveModel, key: CounterId = ALICE) -> CounterState:
     return counter
 
 
-def test_rate_limit_and_level_are_those_of_the_decision() -> None:
-    model = fed(decision())
-    alice = counter_of(model)
-    assert (alice.rate, alice.limit, alice.matched) == (800.0, 1000.0, "user")
-    assert model.usage.share(alice, AT_MS) == 0.8
-    assert model.usage.remaining(alice, AT_MS) == 200.0
-
-
 @given(
     pauses_ms=st.lists(st.integers(0, 20_000), min_size=1, max_size=30),
     later_ms=st.integers(0, 30_000),
@@ -78,15 +70,23 @@ def test_a_bucket_is_used_up_by_its_tokens_not_by_a_rate_above_the_limit() -> No
     assert shares == pytest.approx([0.0, 20 / 55, 1.0, 1.2])
 
 
-def test_without_a_limit_there_is_no_share_and_nothing_remains() -> None:
-    model = fed(decision(charge={"limit": None, "matched": "none"}))
-    assert model.usage.share(counter_of(model), AT_MS) is None
-    assert model.usage.remaining(counter_of(model), AT_MS) is None
-
-
-def test_an_older_decision_changes_no_figures() -> None:
-    model = fed(decision(), decision(AT_MS - 5_000, charge={"rate": 1.0}))
-    assert counter_of(model).rate == 800.0
+@pytest.mark.parametrize(
+    ("decisions", "shown"),
+    [
+        ([decision()], (800.0, 1000.0, "user", 0.8, 200.0)),
+        # An older decision changes no figures.
+        ([decision(), decision(AT_MS - 5_000, charge={"rate": 1.0})], (800.0, 1000.0, "user", 0.8, 200.0)),
+        # Without a limit there is no share and nothing remains.
+        ([decision(charge={"limit": None, "matched": "none"})], (800.0, None, "none", None, None)),
+    ],
+)
+def test_rate_limit_and_level_are_those_of_the_newest_decision(
+    decisions: list[dict[str, Any]], shown: tuple[object, ...]
+) -> None:
+    model = fed(*decisions)
+    alice = counter_of(model)
+    figures = (model.usage.share(alice, AT_MS), model.usage.remaining(alice, AT_MS))
+    assert (alice.rate, alice.limit, alice.matched, *figures) == shown
 
 
 def test_a_decided_wait_runs_from_the_event_and_a_later_one_replaces_it() -> None:
@@ -189,34 +189,42 @@ def test_a_sparkline_has_the_highest_rate_of_each_ten_seconds(rates: list[tuple[
     assert points == pytest.approx(expected)
 
 
-def test_of_too_many_counters_the_least_recently_charged_are_forgotten_and_counted() -> None:
-    model = LiveModel(bounds=Bounds(counters=2))
-    fed(decision(user="a"), decision(user="b"), decision(user="a"), decision(user="c"), model=model)
-    assert {counter.key.user for counter in model.counters()} == {"a", "c"}
-    assert model.evicted == 1
+@pytest.mark.parametrize(
+    ("bounds", "users", "kept", "evicted"),
+    [
+        (Bounds(counters=2), ["a", "b", "a", "c"], {"a", "c"}, 1),
+        # Long names count by their characters.
+        (
+            Bounds(name_characters=100_000),
+            [f"{n}" * 30_000 for n in range(10)],
+            {f"{n}" * 30_000 for n in (7, 8, 9)},
+            7,
+        ),
+    ],
+    ids=["counters", "characters"],
+)
+def test_of_too_many_counters_the_least_recently_charged_are_forgotten_and_counted(
+    bounds: Bounds, users: list[str], kept: set[str], evicted: int
+) -> None:
+    model = fed(*(decision(user=user) for user in users), model=LiveModel(bounds=bounds))
+    assert {counter.key.user for counter in model.counters()} == kept
+    assert (model.known, model.evicted) == (len(kept), evicted)
 
 
-def test_long_names_count_by_their_characters() -> None:
-    model = LiveModel(bounds=Bounds(name_characters=100_000))
-    fed(*(decision(user=f"{number}" * 30_000) for number in range(10)), model=model)
-    assert model.known == 3
-    assert model.evicted == 7
-
-
-def test_records_that_hold_no_decision_are_counted_and_change_nothing() -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, b"", b"\xff", b"{}", b"[" * 100_000, b'{"decision_id": 1}'),
+        json.dumps(decision(-5)).encode(),
+        # Otherwise a writer to the topic could fill the memory with verdicts.
+        json.dumps(decision() | {"verdict": "x" * 1_000}).encode(),
+    ],
+    ids=range(8),
+)
+def test_records_that_hold_no_decision_are_counted_and_change_nothing(value: bytes | None) -> None:
     model = LiveModel()
-    for value in (None, b"", b"\xff", b"{}", b"[" * 100_000, b'{"decision_id": 1}', json.dumps(decision(-5)).encode()):
-        model.on_record(value, AT_MS)
-    assert (model.unreadable, model.known, sum(model.total.values())) == (7, 0, 0)
-
-
-def test_a_forged_verdict_is_no_decision() -> None:
-    """Otherwise a writer to the topic could fill the memory with verdicts."""
-    model = LiveModel()
-    model.on_record(json.dumps(decision() | {"verdict": "x" * 1_000}).encode(), AT_MS)
-
-    assert model.unreadable == 1
-    assert not model.total
+    model.on_record(value, AT_MS)
+    assert (model.unreadable, model.known, sum(model.total.values())) == (1, 0, 0)
 
 
 def test_long_words_of_forged_records_are_not_kept() -> None:

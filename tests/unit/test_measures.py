@@ -16,7 +16,7 @@ from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
 from sluice.state.quotas.kinds import QuotaKind
 from tests.audit_records import BOUNDS, LAST, READ_AT_MS, REQUESTS, T0, as_records, decision, some_decisions
 from tests.audit_tables import records
-from tests.builders import Json
+from tests.builders import Json, part_of
 
 _CONSUMER = {kind.value for kind in QuotaKind if kind.consumer}
 
@@ -136,34 +136,50 @@ def test_metrics_have_one_row_for_each_window_and_counter(path: str) -> None:
     assert (second["count"], second["throttled_count"], second["throttle_time_avg_ms"]) == (1, 0, None)
 
 
-def test_a_late_decision_does_not_replace_the_latest_rate(path: str) -> None:
-    """The rate shown is the one of the newest event time, whichever batch it came in."""
-    merge(path, [decision(1, T0 + 500, rate=9.0)], batch_id=0)
-    merge(path, [decision(2, T0, rate=1.0)], batch_id=1)
+EXEMPT: Json = {"quota": "exempt-request-time", "entity": {}, "limit": None, "rate": None}
+TRIED = decision(1, mode="shadow")
+TRIED["charges"][0] |= {"throttle_ms": 500, "violated": True}
+
+
+@pytest.mark.parametrize(
+    ("batches", "metrics"),
+    [
+        # The rate shown is the one of the newest event time, whichever batch it came in.
+        (
+            [[decision(1, T0 + 500, rate=9.0)], [decision(2, T0, rate=1.0)]],
+            {"rate": 9.0, "count": 2, "last_timestamp_ms": T0 + 500},
+        ),
+        # Of two decisions at the same time the one read later is the latest, also where offsets are as large as can be.
+        ([[decision(LAST, rate=2.0), decision(LAST - 1, rate=1.0)]], {"rate": 2.0, "count": 2}),
+        # A rate that no counter keeps is the window's amount over its length: exempt request time, and partitions
+        # while no topic has a quota.
+        (
+            [[decision(1, **EXEMPT)], [decision(2, **EXEMPT)]],
+            {"rate_metric": "exempt-request-time", "metered": False, "value": 200.0}
+            | {"rate": pytest.approx(200.0 / 60)},
+        ),
+        # A shadow quota throttles nobody: it is counted as violated only.
+        ([[TRIED]], {"violated_count": 1, "throttled_count": 0}),
+        # Every request of a sum counts: three and one, those over the limit, those that wait, and their average.
+        (
+            [
+                [
+                    decision(1, throttle_ms=300) | {"amounts": {"requests": 3}},
+                    decision(2, throttle_ms=100),
+                    decision(3),
+                ]
+            ],
+            {"count": 5, "violated_count": 4, "throttled_count": 4, "value": 300.0}
+            | {"throttle_time_avg_ms": 250.0, "throttle_time_max_ms": 300},
+        ),
+    ],
+)
+def test_a_window_of_a_counter_has(path: str, batches: list[list[Json]], metrics: Json) -> None:
+    for number, decisions in enumerate(batches):
+        merge(path, decisions, number)
 
     (row,) = merged(path)
-    assert (row["rate"], row["count"], row["last_timestamp_ms"]) == (9.0, 2, T0 + 500)
-
-
-def test_a_rate_that_no_counter_keeps_is_the_windows_amount_over_its_length(path: str) -> None:
-    """Exempt request time, and partitions while no topic has a quota."""
-    exempt: Json = {"quota": "exempt-request-time", "entity": {}, "limit": None}
-    merge(path, [decision(1, rate=None, **exempt)], batch_id=0)
-    merge(path, [decision(2, rate=None, **exempt)], batch_id=1)
-
-    (row,) = merged(path)
-    assert (row["rate_metric"], row["metered"], row["value"]) == ("exempt-request-time", False, 200.0)
-    assert row["rate"] == pytest.approx(200.0 / 60)
-
-
-def test_a_shadow_quota_throttles_nobody(path: str) -> None:
-    """It is counted as violated only."""
-    shadow = decision(1, throttle_ms=0, mode="shadow")
-    shadow["charges"][0] |= {"throttle_ms": 500, "violated": True}
-    merge(path, [shadow], batch_id=0)
-
-    (row,) = merged(path)
-    assert (row["violated_count"], row["throttled_count"]) == (1, 0)
+    assert part_of(row, metrics) == metrics
 
 
 def test_withheld_bytes_count_as_nothing_served(path: str) -> None:
@@ -188,16 +204,6 @@ def test_a_wait_for_a_tenant_counts_for_the_counter_of_the_tenant_alone(path: st
     assert waits == {own["entity"]["user"]: (0, None), None: (1, 900)}
 
 
-def test_every_request_of_a_sum_counts(path: str) -> None:
-    """Three and one: requests, those over the limit, those that wait, and the average of their waits."""
-    summed = decision(1, throttle_ms=300) | {"amounts": {"requests": 3}}
-    merge(path, [summed, decision(2, throttle_ms=100), decision(3)], batch_id=0)
-
-    (row,) = merged(path)
-    assert (row["count"], row["violated_count"], row["throttled_count"]) == (5, 4, 4)
-    assert (row["throttle_time_avg_ms"], row["throttle_time_max_ms"], row["value"]) == (250.0, 300, 300.0)
-
-
 def test_a_shadow_charge_is_measured_apart_from_the_enforced_one(path: str) -> None:
     """Charges of one decision, on counters with the same tags: the shadow one must not count in the enforced one."""
     both = decision(1)
@@ -207,11 +213,3 @@ def test_a_shadow_charge_is_measured_apart_from_the_enforced_one(path: str) -> N
 
     rows = {row["mode"]: (row["count"], row["value"], row["limit"]) for row in merged(path)}
     assert rows == {None: (2, 200.0, 10.0), "shadow": (2, 200.0, 5.0)}
-
-
-def test_of_two_decisions_at_the_same_time_the_one_read_later_is_the_latest(path: str) -> None:
-    """Also where offsets and times are as large as they can be."""
-    merge(path, [decision(LAST, rate=2.0), decision(LAST - 1, rate=1.0)], batch_id=0)
-
-    (row,) = merged(path)
-    assert (row["rate"], row["count"]) == (2.0, 2)

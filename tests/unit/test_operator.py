@@ -3,7 +3,6 @@
 import gc
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -29,6 +28,7 @@ from sluice.streaming.enforce.stages import PageDecider, combiner, stored_pages
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import ChargeRow, PageBatch, encode_page_batch
 from sluice.streaming.workers.batched import Decided, Group, Groups
+from tests.builders import changed
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))
 
@@ -66,7 +66,7 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
 ) -> None:
     """Kafka's sink would be given them as records without a topic."""
     job = load_settings(environment={})
-    job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
+    job = changed(job, "enforce", checkpoint=str(tmp_path))
     page_batch = {"payload": [encode_page_batch(PageBatch([row], [])) for row in (charge_row(part) for part in (0, 1))]}
     state, key, one_page = Mock(exists=False), (spark_key_of_page(0, 1),), SETTINGS._replace(pages=1)
 
@@ -89,7 +89,7 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
     """The rows in few, the states in the order of the groups; also where entities have to leave."""
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 4, 4, 0))
     job = load_settings(environment={})
-    job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
+    job = changed(job, "enforce", checkpoint=str(tmp_path))
     settings = SETTINGS._replace(pages=4, max_entities=max_entities)
     groups, frames, pandas_state = [], {}, {}
     for number in range(4):
@@ -126,7 +126,7 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
 ) -> None:
     """Its requests are decided alike, those of new entities too; a page without its origin is refused."""
     job = load_settings(environment={})
-    job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
+    job = changed(job, "enforce", checkpoint=str(tmp_path))
     keys = [f"user-{count}|" for count in range(60)]
 
     def decided(keys: list[str], states: Mapping[int, Any], pages: int, before: int, first: int) -> Any:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 from tests.audit_tables import rows
-from tests.builders import DEFAULTS, Json
+from tests.builders import DEFAULTS, Json, member, quota
 from tests.operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Cluster, date
 
 KINDS = ("produce", "mutation", "tenant", "hostile", "forged decision", "forged letter")
@@ -38,10 +38,10 @@ pages = st.integers(1, 3)
 def quotas(number: int) -> list[QuotaEntry]:
     """The quotas of one of many alterations."""
     return [
-        QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0 + number),
-        QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
-        QuotaEntry(QuotaEntity(tenant="shop"), QuotaKind.PRODUCER_BYTE_RATE, 500.0),
-        QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0),
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0 + number, user=DEFAULT),
+        quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, user=DEFAULT),
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 500.0, tenant="shop"),
+        member(tenant="shop", user="shop-*"),
     ]
 
 

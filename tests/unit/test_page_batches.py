@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from sluice.configs.settings import load_settings
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import combine, plan
@@ -21,9 +20,10 @@ from sluice.streaming.enforce.wire import (
     decode_parts,
     packed,
 )
+from tests.builders import quota
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(pages=3)
-QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
+QUOTAS = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 10.0, user=DEFAULT)])
 
 
 def produce(offset: int) -> tuple[bytes, Source]:

@@ -71,10 +71,24 @@ def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> Non
     assert "enforce.fail_on_data_loss: false" in text
 
 
-def test_a_report_without_an_error_is_its_first_line() -> None:
-    assert text_of(RuntimeError("query\tstopped\nfor no reason")) == "query stopped"
-    assert text_of(RuntimeError()) == "RuntimeError"
-    assert text_of(None) == "no error was given"
+@pytest.mark.parametrize(
+    ("error", "text", "cause"),
+    [
+        (RuntimeError("query\tstopped\nfor no reason"), "query stopped", Cause.OTHER),
+        (RuntimeError(), "RuntimeError", Cause.OTHER),
+        (None, "no error was given", Cause.OTHER),
+        (Py4JNetworkError("Answer from Java side is empty"), None, Cause.JAVA_GONE),
+        # Only Spark's report decides, never words: this is the text of lost input, in an error that isn't.
+        (JobError("Kafka no longer has the next records to read"), None, Cause.OTHER),
+    ],
+)
+def test_a_report_without_an_error_is_its_first_line(
+    error: BaseException | None, text: str | None, cause: Cause
+) -> None:
+    reason = reason_of(error, "enforce")
+
+    assert text in (None, reason.text)
+    assert reason.cause is cause
 
 
 def test_a_long_reason_is_cut() -> None:
@@ -102,17 +116,6 @@ def test_only_damage_that_no_restart_cures_is_lasting() -> None:
         lambda text: RuntimeError(f"x\nstreaming.errors.CheckpointStorageError: {text}"),
     ):
         assert not is_lasting(away("can't read sluice.json in s3a://bucket/enforce: refused"))
-
-
-def test_the_words_of_a_message_never_decide() -> None:
-    """Only Spark's report does: this is the text of lost input, in an error that isn't."""
-    reason = reason_of(JobError("Kafka no longer has the next records to read"), "enforce")
-
-    assert reason.cause is Cause.OTHER
-
-
-def test_a_java_that_is_gone_is_a_cause() -> None:
-    assert reason_of(Py4JNetworkError("Answer from Java side is empty"), "audit").cause is Cause.JAVA_GONE
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,4 @@ def test_a_java_that_is_gone_is_a_cause() -> None:
 def test_the_place_that_an_error_names_is_given_apart(message: str, place: Place | None) -> None:
     """Topic, partition and offset as fields, for those who have to look at that record."""
     assert reason_of(RuntimeError(REPORT.format(outer=message)), "enforce").place == place
-
-
-def test_an_error_of_sluices_own_names_its_page() -> None:
     assert reason_of(StateError("page 3: stored state is cut short"), "enforce").place == Place(page=3)

@@ -11,7 +11,6 @@ import pytest
 
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
@@ -19,13 +18,14 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import EARLIER, QuotaSnapshots
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.errors import CheckpointError
+from tests.builders import quota
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 
 
 def entry(value: float) -> QuotaEntry:
-    return QuotaEntry(QuotaEntity(user="alice"), KIND, value)
+    return quota(KIND, value, user="alice")
 
 
 def only(value: float, _: object) -> list[QuotaEntry]:
@@ -236,8 +236,8 @@ def test_a_snapshot_keeps_defaults_and_names_apart(tmp_path: Path) -> None:
     from sluice.state.quotas.entity import DEFAULT
 
     entries = [
-        QuotaEntry(QuotaEntity(user="<default>"), KIND, 1.0),
-        QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 2.0),
+        quota(KIND, 1.0, user="<default>"),
+        quota(KIND, 2.0, user=DEFAULT),
     ]
     snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
     snapshots.save(1, entries)
@@ -250,7 +250,7 @@ def test_a_snapshot_keeps_defaults_and_names_apart(tmp_path: Path) -> None:
 
 def test_a_snapshot_has_both_modes_of_a_quota(tmp_path: Path) -> None:
     snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
-    snapshots.save(1, [entry(1024.0), QuotaEntry(QuotaEntity(user="alice"), KIND, 512.0, shadow=True)])
+    snapshots.save(1, [entry(1024.0), quota(KIND, 512.0, user="alice", shadow=True)])
 
     quotas = snapshots.load(1)
 

@@ -1,7 +1,7 @@
 """The Delta table `quotas`: versions, concurrent changes, and paths that hold no quotas table."""
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import quota
 
 MONDAY = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TUESDAY = datetime(2026, 1, 6, 9, 30, tzinfo=UTC)
@@ -22,13 +23,13 @@ PROCESSES = 8
 
 
 def producer_quota(user: str, value: float, *, shadow: bool = False) -> QuotaEntry:
-    return QuotaEntry(QuotaEntity(user=user), QuotaKind.PRODUCER_BYTE_RATE, value, shadow)
+    return quota(QuotaKind.PRODUCER_BYTE_RATE, value, user=user, shadow=shadow)
 
 
 ALICE = producer_quota("alice", 1024.0)
 BOB = producer_quota("bob", 2048.0, shadow=True)
-EVERYBODY = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), QuotaKind.REQUEST_PERCENTAGE, 12.5)
-ORDERS = QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e7)
+EVERYBODY = quota(QuotaKind.REQUEST_PERCENTAGE, 12.5, user=DEFAULT, client_id="app")
+ORDERS = quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e7, topic="orders")
 
 
 @pytest.fixture
@@ -207,25 +208,36 @@ def test_no_table_yet(table: QuotasTable) -> None:
         table.entries()
 
 
-def test_a_version_that_is_not_there(table: QuotasTable) -> None:
-    table.create([ALICE], "carol", MONDAY)
-    with pytest.raises(QuotasTableError, match="has no version 7; expected 0 to 0"):
-        table.entries(version=7)
+def _break_the_log(path: Path) -> None:
+    (path / "_delta_log" / "00000000000000000001.json").write_text("{rubbish")
 
 
-def test_a_broken_log(table: QuotasTable) -> None:
-    table.create([ALICE], "carol", MONDAY)
-    Path(table.path, "_delta_log", "00000000000000000001.json").write_text("{rubbish")
-    with pytest.raises(QuotasTableError, match=r"can't be read \(.*\); check delta.quotas"):
-        table.entries()
-
-
-def test_a_data_file_that_is_gone(table: QuotasTable) -> None:
-    table.create([ALICE], "carol", MONDAY)
-    for file in Path(table.path).glob("*.parquet"):
+def _remove_data_files(path: Path) -> None:
+    for file in path.glob("*.parquet"):
         file.unlink()
-    with pytest.raises(QuotasTableError, match=r"can't be read \(.*\); check delta.quotas"):
-        table.entries()
+
+
+def _double_rows(path: Path) -> None:
+    write_deltalake(str(path), DeltaTable(str(path)).scan(), mode="append")
+
+
+@pytest.mark.parametrize(
+    ("harm", "version", "problem"),
+    [
+        (None, 7, "has no version 7; expected 0 to 0"),
+        (_break_the_log, None, r"can't be read \(.*\); check delta.quotas"),
+        (_remove_data_files, None, r"can't be read \(.*\); check delta.quotas"),
+        (_double_rows, None, "two rows of the same entity, key and mode in version 1"),
+    ],
+)
+def test_a_table_that_cant_be_read_is_one_line(
+    table: QuotasTable, harm: Callable[[Path], None] | None, version: int | None, problem: str
+) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    if harm is not None:
+        harm(Path(table.path))
+    with pytest.raises(QuotasTableError, match=problem):
+        table.entries(version)
 
 
 def test_a_delta_table_of_another_kind(tmp_path: Path) -> None:
@@ -277,13 +289,6 @@ def test_the_next_change_removes_rows_that_are_ignored(table: QuotasTable, caplo
     assert [(row.entry, row.changed_by) for row in table.rows()] == [(ALICE, "carol")]
     assert not caplog.messages
     assert table.alter(lambda entries: entries, "dave", TUESDAY) == 2
-
-
-def test_two_rows_of_one_quota(table: QuotasTable) -> None:
-    table.create([ALICE], "carol", MONDAY)
-    write_deltalake(table.path, DeltaTable(table.path).scan(), mode="append")
-    with pytest.raises(QuotasTableError, match="two rows of the same entity, key and mode in version 1"):
-        table.entries()
 
 
 def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from sluice.streaming.audit.answers import RequestEnds
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 
+Batches = list[tuple[list[int], str]]
+"""The ends of the topic in each micro-batch, and its id."""
+
 
 def ends_in(folder: Path, known_ids: Callable[[], Set[str]] = frozenset) -> RequestEnds:
     """As a start of the query finds them."""
@@ -24,13 +27,45 @@ def test_a_repeated_micro_batch_has_the_ends_of_its_first_attempt(tmp_path: Path
     assert ends_in(tmp_path).of_batch(6, [11, 21]).ends == [11, 21]
 
 
-def test_a_topic_that_is_made_again_or_missing_takes_no_event_away(tmp_path: Path) -> None:
-    """Decisions of its former records may still be unread."""
-    ends = ends_in(tmp_path)
-    ends.of_batch(0, [10, 20])
+EARLIER_RELEASE = b'{"batch_id":5,"ends":[10]}'
 
-    assert ends.of_batch(1, []).ends == [10, 20]
-    assert ends.of_batch(2, [15]).ends == [15, 20]
+
+@pytest.mark.parametrize(
+    ("before", "known_ids", "batches", "found"),
+    [
+        # A topic that is made again or missing takes no event away: decisions of its records may still be unread.
+        (None, set(), [([10, 20], ""), ([], "")], ([10, 20], [""], "")),
+        (None, set(), [([10, 20], ""), ([], ""), ([15], "")], ([15, 20], [], "")),
+        # A topic may gain partitions.
+        (None, set(), [([10], ""), ([10, 3], "")], ([10, 3], [], "")),
+        # Answers without an id are of the topic that an earlier release knew ...
+        (EARLIER_RELEASE, set(), [([12], "first")], ([12], [], "first")),
+        (EARLIER_RELEASE, set(), [([12], "first"), ([1], "second")], ([1], ["first"], "first")),
+        # ... and of a former topic if it was made again with the upgrade.
+        (EARLIER_RELEASE, set(), [([3], "second")], ([3], [""], "")),
+        # A new checkpoint knows the topics whose events the tables have, also if the topic was missing at first.
+        (None, {"first", "second", ""}, [([3], "second")], ([3], ["", "first"], "")),
+        (None, set(), [([3], "second")], ([3], [], "second")),
+        (None, {"first", ""}, [([], ""), ([3], "second")], ([3], ["", "first"], "")),
+    ],
+)
+def test_the_topics_and_their_ends_are_known(
+    tmp_path: Path, before: bytes | None, known_ids: set[str], batches: Batches, found: tuple[list[int], list[str], str]
+) -> None:
+    if before is not None:
+        Checkpoint(str(tmp_path)).sluice.write("request_ends.json", before)
+    for batch_id, (ends, topic_id) in enumerate(batches, 6):
+        last = ends_in(tmp_path, lambda: known_ids).of_batch(batch_id, ends, topic_id)
+
+    assert (last.ends, last.former, last.unnamed) == found
+
+
+def test_a_restored_checkpoint_knows_the_topics_that_came_since_by_the_tables(tmp_path: Path) -> None:
+    ends_in(tmp_path).of_batch(0, [10], "first")
+
+    found = ends_in(tmp_path, lambda: {"first", "second", "third"}).of_batch(1, [3], "third")
+
+    assert (found.ends, found.former) == ([3], ["first", "second"])
 
 
 def test_a_topic_with_another_id_begins_anew_and_events_of_the_one_before_stay_known(tmp_path: Path) -> None:
@@ -63,55 +98,9 @@ def test_decisions_on_the_last_requests_of_a_topic_that_is_gone_are_read(topic_i
     assert (back.ends, back.topic_id, back.former) == ([12], topic_id, [])
 
 
-def test_answers_without_an_id_are_of_the_topic_that_an_earlier_release_knew(tmp_path: Path) -> None:
-    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b'{"batch_id":5,"ends":[10]}')
-
-    assert ends_in(tmp_path).of_batch(6, [12], "first").unnamed == "first"
-    assert ends_in(tmp_path).of_batch(7, [1], "second").unnamed == "first"
-
-
-def test_answers_without_an_id_are_of_a_former_topic_if_it_was_made_again_with_the_upgrade(tmp_path: Path) -> None:
-    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b'{"batch_id":5,"ends":[10]}')
-
-    found = ends_in(tmp_path).of_batch(6, [3], "second")
-
-    assert (found.ends, found.former, found.unnamed) == ([3], [""], "")
-
-
-def test_a_new_checkpoint_knows_the_topics_whose_events_the_tables_have(tmp_path: Path) -> None:
-    found = ends_in(tmp_path / "new", lambda: {"first", "second", ""}).of_batch(0, [3], "second")
-    fresh = ends_in(tmp_path / "fresh").of_batch(0, [3], "second")
-
-    assert (found.former, found.unnamed) == (["", "first"], "")
-    assert (fresh.former, fresh.unnamed) == ([], "second")
-
-
-def test_a_new_checkpoint_knows_them_also_if_the_topic_was_missing_at_first(tmp_path: Path) -> None:
-    ends_in(tmp_path, lambda: {"first", ""}).of_batch(0, [], "")
-
-    found = ends_in(tmp_path, lambda: {"first", ""}).of_batch(1, [3], "second")
-
-    assert (found.ends, found.former, found.unnamed) == ([3], ["", "first"], "")
-
-
-def test_a_restored_checkpoint_knows_the_topics_that_came_since_by_the_tables(tmp_path: Path) -> None:
-    ends_in(tmp_path).of_batch(0, [10], "first")
-
-    found = ends_in(tmp_path, lambda: {"first", "second", "third"}).of_batch(1, [3], "third")
-
-    assert (found.ends, found.former) == ([3], ["first", "second"])
-
-
-def test_a_topic_may_gain_partitions(tmp_path: Path) -> None:
-    ends = ends_in(tmp_path)
-    ends.of_batch(0, [10])
-
-    assert ends.of_batch(1, [10, 3]).ends == [10, 3]
-
-
 def test_a_micro_batch_that_an_earlier_release_began_is_known(tmp_path: Path) -> None:
     """Its commits have its number, so its repetition looks for that."""
-    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b'{"batch_id":5,"ends":[10]}')
+    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", EARLIER_RELEASE)
     ends = ends_in(tmp_path)
     assert ends.began_before_coverage(5)
     assert not ends.began_before_coverage(6)

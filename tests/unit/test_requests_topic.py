@@ -1,7 +1,6 @@
 """The id of the requests topic that a start of the enforce query goes on with."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import charged_topic_id, write_topic_id
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
-from tests.builders import DEFAULTS
+from tests.builders import DEFAULTS, changed
 
 
 @pytest.mark.parametrize("charged", ["first", None])
@@ -17,7 +16,7 @@ def test_a_topic_whose_id_no_broker_says_now_is_taken_for_the_one_that_was_charg
     charged: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that has just started may not know the topic yet. Decisions without an id would be of another topic."""
-    settings = replace(DEFAULTS, enforce=replace(DEFAULTS.enforce, checkpoint=str(tmp_path)))
+    settings = changed(DEFAULTS, "enforce", checkpoint=str(tmp_path))
     checkpoint = Checkpoint(str(tmp_path))
     if charged is not None:
         write_topic_id(checkpoint, charged)

@@ -9,45 +9,37 @@ import pytest
 from sluice.state.decisions.waits import counters_of
 from sluice.state.quotas import name_cache
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name, sanitize
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind
+from sluice.state.quotas.kinds import ElasticKey, QuotaKind
 from sluice.state.quotas.name_cache import NameCache
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas
+from tests.builders import member, quota
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 TOPIC_KIND = QuotaKind.TOPIC_PRODUCER_BYTE_RATE
-ALICE = QuotaEntity(user="alice")
 ORDERS = QuotaEntity(topic="orders")
 
 
-def test_a_client_resolved_before_gets_the_changed_limit() -> None:
-    by_default = [QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)]
-    assert Quotas(by_default).resolve_client(KIND, "alice", "app").limit == 1.0
+def test_what_was_resolved_before_gets_the_changed_limit() -> None:
+    by_default = [quota(KIND, 1.0, user=DEFAULT), quota(TOPIC_KIND, 1.0, topic=DEFAULT)]
+    own = [quota(KIND, 2.0), quota(TOPIC_KIND, 2.0, ORDERS)]
 
-    quotas = Quotas([*by_default, QuotaEntry(ALICE, KIND, 2.0)])
-    assert (quotas.resolve_client(KIND, "alice", "app").level, quotas.resolve_client(KIND, "alice", "app").limit) == (
-        PrecedenceLevel.USER,
-        2.0,
-    )
-
-    assert Quotas(by_default).resolve_client(KIND, "alice", "app").limit == 1.0
-
-
-def test_a_topic_resolved_before_gets_the_changed_limit() -> None:
-    by_default = [QuotaEntry(QuotaEntity(topic=DEFAULT), TOPIC_KIND, 1.0)]
-    assert Quotas(by_default).resolve_topic(TOPIC_KIND, "orders", 3).limit == 1.0
-
-    quotas = Quotas([*by_default, QuotaEntry(ORDERS, TOPIC_KIND, 2.0)])
-    assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 2.0
-
-    assert Quotas(by_default).resolve_topic(TOPIC_KIND, "orders", 3).limit == 1.0
+    for entries, limit, level in (
+        (by_default, 1.0, PrecedenceLevel.DEFAULT_USER),
+        ([*by_default, *own], 2.0, PrecedenceLevel.USER),
+        (by_default, 1.0, PrecedenceLevel.DEFAULT_USER),
+    ):
+        quotas = Quotas(entries)
+        for _ in range(2):
+            found = quotas.resolve_client(KIND, "alice", "app")
+            assert (found.level, found.limit) == (level, limit)
+            assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == limit
 
 
 def test_more_clients_than_are_cached_are_resolved_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's memory doesn't grow with the clients it has seen."""
     monkeypatch.setattr(name_cache, "MAX_CACHED", 2)
     limits = {"a": 1.0, "b": 2.0, "c": 3.0}
-    quotas = Quotas(QuotaEntry(QuotaEntity(user=user), KIND, limit) for user, limit in limits.items())
+    quotas = Quotas(quota(KIND, limit, user=user) for user, limit in limits.items())
 
     found = [(user, quotas.resolve_client(KIND, user, "app")) for user in "abcabc"]
 
@@ -58,7 +50,7 @@ def test_more_clients_than_are_cached_are_resolved_all_the_same(monkeypatch: pyt
 
 def test_a_client_with_a_giant_name_is_resolved_and_not_cached() -> None:
     """Whoever sends a new giant name with each request must not fill the workers' memory."""
-    quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)])
+    quotas = Quotas([quota(KIND, 1.0, user=DEFAULT)])
 
     assert quotas.resolve_client(KIND, "alice", "app" * 10_000).limit == 1.0
     assert quotas.resolve_client(KIND, "x" * 30_000, "app").key == f"{sanitize(bounded_name('x' * 30_000))}|"
@@ -79,7 +71,7 @@ def test_a_hash_stands_for_a_long_name_in_tags(vector: dict[str, Any]) -> None:
 def test_a_limit_on_a_long_name_is_found_by_it_and_by_its_tags() -> None:
     name = "CN=" + "x" * 300
     of_user, of_topic = QuotaEntity(user=name), QuotaEntity(topic=name)
-    quotas = Quotas([QuotaEntry(of_user, KIND, 1.0), QuotaEntry(of_topic, TOPIC_KIND, 2.0)])
+    quotas = Quotas([quota(KIND, 1.0, of_user), quota(TOPIC_KIND, 2.0, of_topic)])
 
     found = quotas.resolve_client(KIND, name, "app")
     assert (found.tags, found.limit) == (Tags(bounded_name(name)), 1.0)
@@ -123,36 +115,34 @@ def test_a_name_that_is_used_stays_in_the_cache_whatever_else_comes(monkeypatch:
 
 def test_each_mode_is_resolved_on_its_own() -> None:
     """A more specific shadow quota doesn't hide the enforced one, and its counter has a key of its own."""
-    pair = QuotaEntity(user="alice", client_id="app")
-    quotas = Quotas([QuotaEntry(ALICE, KIND, 2.0), QuotaEntry(pair, KIND, 1.0, shadow=True)])
-
-    enforced = quotas.resolve_client(KIND, "alice", "app")
+    of_topic = [quota(TOPIC_KIND, 2.0, ORDERS), quota(TOPIC_KIND, 1.0, ORDERS, shadow=True)]
+    quotas = Quotas([quota(KIND, 2.0), quota(KIND, 1.0, user="alice", client_id="app", shadow=True), *of_topic])
     assert quotas.shadow is not None
-    shadow = quotas.shadow.resolve_client(KIND, "alice", "app")
 
-    assert (enforced.limit, enforced.level, enforced.key, enforced.shadow) == (
-        2.0,
-        PrecedenceLevel.USER,
-        "alice|",
-        False,
-    )
-    assert (shadow.limit, shadow.level, shadow.shadow) == (1.0, PrecedenceLevel.USER_CLIENT, True)
+    enforced, shadow = (each.resolve_client(KIND, "alice", "app") for each in (quotas, quotas.shadow))
+    on_topic = quotas.shadow.resolve_topic(TOPIC_KIND, "orders", 3)
+
+    assert (enforced.limit, enforced.level, enforced.key) == (2.0, PrecedenceLevel.USER, "alice|")
+    assert (shadow.limit, shadow.level) == (1.0, PrecedenceLevel.USER_CLIENT)
+    assert (enforced.shadow, shadow.shadow) == (False, True)
     assert (shadow.tags, shadow.key) == (Tags("alice", "app"), "shadow:alice|app")
     assert quotas.limit_of(KIND, Tags("alice")) == 2.0
     assert quotas.limit_of(KIND, Tags("alice", "app")) is None
+    assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 2.0
+    assert (on_topic.limit, on_topic.key) == (1.0, "shadow:topic:orders|3")
 
 
 def test_a_limit_carries_the_reservation_and_the_ceiling_of_its_own_entity() -> None:
     shop = QuotaEntity(tenant="shop")
     quotas = Quotas(
         [
-            QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 100.0),
-            QuotaEntry(QuotaEntity(user=DEFAULT), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0),
-            QuotaEntry(ALICE, ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
-            QuotaEntry(ALICE, KIND, 200.0),
-            QuotaEntry(shop, KIND, 1000.0),
-            QuotaEntry(shop, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2000.0),
-            QuotaEntry(QuotaEntity(tenant="shop", user="alice"), Membership.MEMBER, 1.0),
+            quota(KIND, 100.0, user=DEFAULT),
+            quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0, user=DEFAULT),
+            quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
+            quota(KIND, 200.0),
+            quota(KIND, 1000.0, shop),
+            quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2000.0, shop),
+            member(tenant="shop", user="alice"),
         ]
     )
 
@@ -165,12 +155,12 @@ def test_a_limit_carries_the_reservation_and_the_ceiling_of_its_own_entity() -> 
 
 def test_a_mirrored_limit_may_move_past_its_reservation_and_ceiling() -> None:
     numbers = [
-        QuotaEntry(ALICE, ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
-        QuotaEntry(ALICE, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0),
+        quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
+        quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0),
     ]
 
     def found(*limits: float) -> tuple[float | None, float | None, float | None]:
-        quotas = Quotas([*numbers, *(QuotaEntry(ALICE, KIND, limit) for limit in limits)])
+        quotas = Quotas([*numbers, *(quota(KIND, limit) for limit in limits)])
         resolved = quotas.resolve_client(KIND, "alice", "app")
         return resolved.reservation, resolved.limit, resolved.ceiling
 
@@ -179,32 +169,23 @@ def test_a_mirrored_limit_may_move_past_its_reservation_and_ceiling() -> None:
     assert found() == (None, None, None)
 
 
-def test_topics_are_resolved_by_mode_too() -> None:
-    quotas = Quotas([QuotaEntry(ORDERS, TOPIC_KIND, 2.0), QuotaEntry(ORDERS, TOPIC_KIND, 1.0, shadow=True)])
-
-    assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 2.0
-    assert quotas.shadow is not None
-    shadow = quotas.shadow.resolve_topic(TOPIC_KIND, "orders", 3)
-    assert (shadow.limit, shadow.key) == (1.0, "shadow:topic:orders|3")
-
-
 def test_a_kind_with_shadow_quotas_alone_is_not_enabled() -> None:
     """Else every client would get a counter for it, as in Kafka, that the trial doesn't need."""
-    quotas = Quotas([QuotaEntry(ALICE, KIND, 1.0, shadow=True)])
+    quotas = Quotas([quota(KIND, 1.0, shadow=True)])
 
     assert not quotas.enabled(KIND)
     assert quotas.shadow is not None
     assert quotas.shadow.enabled(KIND)
-    assert Quotas([QuotaEntry(ALICE, KIND, 1.0)]).shadow is None
+    assert Quotas([quota(KIND, 1.0)]).shadow is None
 
 
 def test_a_quota_in_both_modes_charges_two_counters() -> None:
-    enforced, shadow = QuotaEntry(ALICE, KIND, 2.0), QuotaEntry(ALICE, KIND, 1.0, shadow=True)
+    enforced, shadow = quota(KIND, 2.0), quota(KIND, 1.0, shadow=True)
 
     assert Quotas([enforced]).charges_one_counter()
     assert Quotas([shadow]).charges_one_counter()
     assert not Quotas([enforced, shadow]).charges_one_counter()
-    assert not Quotas([QuotaEntry(ORDERS, TOPIC_KIND, 1.0, shadow=True)]).charges_one_counter()
+    assert not Quotas([quota(TOPIC_KIND, 1.0, ORDERS, shadow=True)]).charges_one_counter()
 
 
 @pytest.mark.parametrize("tags", [Tags("shadow:alice"), Tags("shadow", "alice"), Tags(topic="shadow:t", partition=0)])

@@ -58,42 +58,31 @@ def test_without_retry_the_caller_gets_the_error() -> None:
     assert time.slept_ms == []
 
 
-def test_after_the_deadline_the_error_says_what_is_left_to_wait() -> None:
-    """Refused at 0 s and 12 s with 12 s each; the deadline of 20 s comes 8 s into the second wait."""
+@pytest.mark.parametrize(
+    ("deadline_ms", "wait_ms", "call_ms", "oversleeps_ms", "left_ms", "ends_ms"),
+    [
+        # Refused at 0 s and 12 s with 12 s each; the deadline of 20 s comes 8 s into the second wait.
+        (20_000, 12_000, 0, 0, 12_000 - 8_000, 20_000),
+        (10_000, 500, 0, 60_000, 0, 60_500),  # never negative
+        (1_000, 500, 3_000, 0, 500, 3_000),  # a refusal that comes after the deadline is reported in full
+    ],
+)
+def test_after_the_deadline_the_error_says_what_is_left_to_wait(
+    deadline_ms: int, wait_ms: int, call_ms: int, oversleeps_ms: int, left_ms: int, ends_ms: int
+) -> None:
     time = Time()
-    call = retry_on_quota_violation(deadline_ms=20_000, clock_ms=time, sleep=time.sleep)(refused_times(9, 12_000, time))
+    refused = refused_times(9, wait_ms, time, call_ms)
+
+    def sleep(wait_ms: int) -> None:
+        time.sleep(wait_ms + oversleeps_ms)
+
+    call = retry_on_quota_violation(deadline_ms=deadline_ms, clock_ms=time, sleep=sleep)(refused)
 
     with pytest.raises(ThrottlingQuotaExceededError) as caught:
         call()
 
-    assert time.ms == 5_000 + 20_000
-    assert caught.value.throttle_time_ms == 12_000 - 8_000
-
-
-def test_what_is_left_to_wait_is_never_negative() -> None:
-    time = Time()
-
-    def oversleep(wait_ms: int) -> None:
-        time.sleep(wait_ms + 60_000)
-
-    call = retry_on_quota_violation(deadline_ms=10_000, clock_ms=time, sleep=oversleep)(refused_times(1, 500, time))
-
-    with pytest.raises(ThrottlingQuotaExceededError) as caught:
-        call()
-
-    assert caught.value.throttle_time_ms == 0
-
-
-def test_a_refusal_that_comes_after_the_deadline_is_reported_in_full() -> None:
-    time = Time()
-    call = retry_on_quota_violation(deadline_ms=1_000, clock_ms=time, sleep=time.sleep)(
-        refused_times(1, 500, time, call_ms=3_000)
-    )
-
-    with pytest.raises(ThrottlingQuotaExceededError) as caught:
-        call()
-
-    assert caught.value.throttle_time_ms == 500
+    assert caught.value.throttle_time_ms == left_ms
+    assert time.ms == 5_000 + ends_ms
 
 
 def test_other_errors_pass_at_once() -> None:

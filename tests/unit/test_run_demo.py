@@ -1,6 +1,7 @@
 """`sluice demo` without its processes: its answers, its words while it waits, and its end."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -162,28 +163,29 @@ def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
     return summary(console, replace(settings, delta=delta), answers, sent), output.getvalue()
 
 
-def test_a_request_without_an_answer_is_said_and_fails_the_run(answers: Answers, tmp_path: Path) -> None:
-    """An answer to another request does not stand in for it."""
-    decided(answers, 0)
-    lettered(answers, 1)
-    decided(answers, 5)
-
-    code, output = ended(tmp_path, answers, Sent(events=3))
-
-    assert code == 1
-    assert "3 requests = 1 decisions + 1 dead letters\n" in output
-    assert output.endswith("1 requests were not answered in 60 s\n")
-
-
-def test_answers_to_others_change_neither_counts_nor_exit_code(answers: Answers, tmp_path: Path) -> None:
-    for offset in (0, 1, 2, 5):
+@pytest.mark.parametrize(
+    ("decisions", "letters", "code", "counts", "end"),
+    [
+        # An answer to another request does not stand in for it.
+        ((0, 5), (1,), 1, "3 requests = 1 decisions + 1 dead letters\n", "1 requests were not answered in 60 s\n"),
+        # Answers to others change neither counts nor exit code.
+        ((0, 1, 2, 5), (), 0, "3 requests = 3 decisions + 0 dead letters\n", ""),
+    ],
+)
+def test_a_request_without_an_answer_is_said_and_fails_the_run(
+    answers: Answers, tmp_path: Path, decisions: Sequence[int], letters: Sequence[int], code: int, counts: str, end: str
+) -> None:
+    for offset in decisions:
         decided(answers, offset)
+    for offset in letters:
+        lettered(answers, offset)
 
-    code, summary = ended(tmp_path, answers, Sent(events=3))
+    found, output = ended(tmp_path, answers, Sent(events=3))
 
-    assert code == 0
-    assert "3 requests = 3 decisions + 0 dead letters\n" in summary
-    assert "besides, 1 decisions on events of the gateways, such as greedy's requests, and of others" in summary
+    assert found == code
+    assert counts in output
+    assert output.endswith(end)
+    assert "besides, 1 decisions on events of the gateways, such as greedy's requests, and of others" in output
 
 
 def test_requests_that_could_not_be_published_are_reported(tmp_path: Path) -> None:

@@ -51,16 +51,30 @@ def _path_without_python(folder: Path) -> str:
     return str(folder)
 
 
-def test_a_python_that_is_too_old_is_one_clear_line(project: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("python3", "said"),
+    [
+        (
+            'if [[ $1 == --version ]]; then echo "Python 3.9.2"; else exit 1; fi',
+            "no Python 3.11 or newer on PATH (python3 is Python 3.9.2); install Python 3.11",
+        ),
+        (
+            'if [[ $1 == -m ]]; then mkdir .venv; echo "ensurepip is not available"; exit 1; fi',
+            "python3 -m venv .venv fails: ensurepip is not available; on Debian and Ubuntu install python3-venv",
+        ),
+    ],
+    ids=["too old", "without venv"],
+)
+def test_a_python_that_makes_no_venv_is_one_clear_line_and_leaves_nothing(
+    project: Path, tmp_path: Path, python3: str, said: str
+) -> None:
     path = _path_without_python(tmp_path / "bin")
-    _program(tmp_path / "bin", "python3", 'if [[ $1 == --version ]]; then echo "Python 3.9.2"; else exit 1; fi')
+    _program(tmp_path / "bin", "python3", python3)
 
     done = _setup(project, path)
 
     assert done.returncode == 1
-    assert done.stderr.splitlines()[1:] == [
-        "setup: no Python 3.11 or newer on PATH (python3 is Python 3.9.2); install Python 3.11"
-    ]
+    assert done.stderr.splitlines()[1:] == [f"setup: {said}"]
     assert not (project / ".venv").exists()
 
 
@@ -70,20 +84,6 @@ def test_a_newer_python_beside_an_old_python3_is_found(project: Path, tmp_path: 
     _program(tmp_path / "bin", "python3.12", 'if [[ $1 == -c ]]; then exit 0; else echo "used: $*" >&2; exit 1; fi')
 
     assert "setup: python3.12 -m venv .venv fails: used: -m venv .venv" in _setup(project, path).stderr
-
-
-def test_a_failing_venv_is_one_clear_line_and_leaves_nothing(project: Path, tmp_path: Path) -> None:
-    path = _path_without_python(tmp_path / "bin")
-    script = 'if [[ $1 == -m ]]; then mkdir .venv; echo "ensurepip is not available"; exit 1; fi'
-    _program(tmp_path / "bin", "python3", script)
-
-    done = _setup(project, path)
-
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[1:] == [
-        "setup: python3 -m venv .venv fails: ensurepip is not available; on Debian and Ubuntu install python3-venv"
-    ]
-    assert not (project / ".venv").exists()
 
 
 def _made_ready(project: Path) -> None:

@@ -11,12 +11,11 @@ from sluice.cli import doctor
 from sluice.configs.settings import load_settings
 from sluice.kafka_io import client as kafka_client
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.builders import quota
 from tests.commands import invoke
 
-LIMIT = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
+LIMIT = quota(QuotaKind.PRODUCER_BYTE_RATE, 1e6, user="alice")
 
 
 @pytest.fixture
@@ -54,22 +53,17 @@ def test_the_doctor_waits_for_the_error_that_names_the_broker(
         ("top", "--json"),
         ("unmute", "--user", "alice"),
         ("kafka-gateway",),
+        ("quotas", "import", "--bootstrap-servers", "{}"),
     ],
     ids=" ".join,
 )
 def test_a_command_that_needs_the_broker_names_it(config: Path, silent_broker: str, command: Sequence[str]) -> None:
     begin_s = time.monotonic()
 
-    ended = invoke(*command, "--config", config, code=1)
+    ended = invoke(*(each.format(silent_broker) for each in command), "--config", config, code=1)
 
     assert ended.error_line.startswith(f"sluice: error: no Kafka broker answers at {silent_broker} (")
     assert time.monotonic() - begin_s < 25, "Kafka's client alone gives up after 30 s"
-
-
-def test_an_import_names_the_broker_too(config: Path, silent_broker: str) -> None:
-    ended = invoke("quotas", "import", "--bootstrap-servers", silent_broker, "--config", config, code=1)
-
-    assert ended.error_line.startswith(f"sluice: error: no Kafka broker answers at {silent_broker} (")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership
+from tests.builders import member
 from tests.commands import invoke
 from tests.recorded import event_at, write_tables
 
@@ -24,9 +22,8 @@ def held(at: datetime, user: str, *waits_ms: int) -> bytes:
 
 
 @pytest.fixture
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_folder(here: Path) -> None:
     """Bob waits in 4 minutes of an hour, some of them twice; carol in none; \x1b in one."""
-    monkeypatch.chdir(tmp_path)
     events = [
         held(T, "bob", 60_001),  # minutes 0 and 1
         held(T + timedelta(seconds=70), "bob", 100, 50),  # minute 1 again
@@ -34,7 +31,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         event_at(T, "carol", "Metadata"),
         held(T + timedelta(minutes=59, seconds=59), "\x1b", 600_000),  # beyond the end of the span
     ]
-    write_tables(tmp_path, [], events, T)
+    write_tables(here, [], events, T)
 
 
 def slo(*arguments: str) -> str:
@@ -63,11 +60,10 @@ def test_the_worst_clients_are_listed_and_no_name_controls_the_terminal() -> Non
     ]
 
 
-def test_a_tenants_minutes_are_those_of_any_of_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenants_minutes_are_those_of_any_of_its_members(here: Path) -> None:
     """Two members wait in one minute and one of them in the next; eve is in no tenant."""
-    monkeypatch.chdir(tmp_path)
-    members = [QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0)]
-    members.append(QuotaEntry(QuotaEntity(tenant="bank", user="carol"), Membership.MEMBER, 1.0))
+    members = [member(tenant="shop", user="shop-*")]
+    members.append(member(tenant="bank", user="carol"))
     events = [
         held(T, "shop-1", 100),
         held(T + timedelta(seconds=1), "shop-2", 100),
@@ -75,7 +71,7 @@ def test_a_tenants_minutes_are_those_of_any_of_its_members(tmp_path: Path, monke
         held(T, "eve", 100),
         event_at(T, "carol", "Metadata"),
     ]
-    write_tables(tmp_path, members, events, T)
+    write_tables(here, members, events, T)
 
     found = json.loads(slo("--by", "tenant", "--json"))
 
@@ -84,18 +80,15 @@ def test_a_tenants_minutes_are_those_of_any_of_its_members(tmp_path: Path, monke
     assert "tenant shop" in slo("--by", "tenant")
 
 
-def test_brokers_and_controllers_are_left_out_and_few_minutes_are_called_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_brokers_and_controllers_are_left_out_and_few_minutes_are_called_few(here: Path) -> None:
     """A client that waited counts whatever its name is."""
-    monkeypatch.chdir(tmp_path)
     own = [event_at(T, "", "Metadata", client_id=name) for name in ("1", "raft-client-2", "broker-1-fetcher-0")]
     waits = [{"quota": "request_percentage", "entity": {"client_id": "7"}, "ms": 100}]
     clients = [
         event_at(T + timedelta(minutes=2), "", "Metadata", client_id="7", throttled_by=waits),
         event_at(T, "", "Metadata", client_id="raft-client-x"),
     ]
-    write_tables(tmp_path, [], [*own, *clients], T)
+    write_tables(here, [], [*own, *clients], T)
 
     found = json.loads(slo("--from", "2026-10-27T11:00", "--json"))
 

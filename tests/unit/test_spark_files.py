@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files, coverage
 from sluice.streaming.errors import CheckpointError
-from tests.builders import DEFAULTS
+from tests.builders import DEFAULTS, changed
 
 METADATA = '{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"2"}}'
 
@@ -44,7 +43,7 @@ def write(file: Path, text: str) -> None:
 
 
 def settings_in(folder: Path) -> Settings:
-    return replace(DEFAULTS, enforce=replace(DEFAULTS.enforce, checkpoint=str(folder)))
+    return changed(DEFAULTS, "enforce", checkpoint=str(folder))
 
 
 def empty(file: Path) -> None:

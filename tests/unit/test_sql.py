@@ -17,11 +17,10 @@ from sluice.configs.settings import load_settings
 from sluice.insight.sql import last_written
 from sluice.sinks.tables.quota_metrics import quota_metrics_table
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from tests.builders import Json
+from tests.builders import Json, quota
 from tests.commands import invoke
 from tests.recorded import DECISIONS, decided, event_at, without, write_decisions
 
@@ -29,10 +28,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = load_settings(environment={})
 
 QUOTAS = [
-    QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
-    QuotaEntry(QuotaEntity(user="alice"), QuotaKind.REQUEST_PERCENTAGE, 50.0),
-    QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1000.0),
-    QuotaEntry(QuotaEntity(user="greedy"), QuotaKind.REQUEST_PERCENTAGE, 1.0),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="alice"),
+    quota(QuotaKind.REQUEST_PERCENTAGE, 50.0, user="alice"),
+    quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1000.0, topic="orders"),
+    quota(QuotaKind.REQUEST_PERCENTAGE, 1.0, user="greedy"),
 ]
 HELD = [{"quota": "request_percentage", "entity": {"user": "greedy"}, "ms": 800}]
 PARTITIONS = [{"topic": "orders", "partition": 0, "bytes": 100}, {"topic": "clicks", "partition": 1, "bytes": 50}]
@@ -45,9 +44,8 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tables(now: datetime, here: Path) -> Path:
     """Tables at the default paths of a folder, which is the current one: a few decisions, metrics and quotas."""
-    monkeypatch.chdir(tmp_path)
     events = [
         event_at(now, "alice", "Produce", topic_partitions=PARTITIONS, request_time_ns=20_000_000),
         event_at(now, "bob", "Produce", topic_partitions=PARTITIONS, request_time_ns=10_000_000),
@@ -66,7 +64,7 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     unreadable = {"topic": ["quota-decisions"], "field": ["value"], "reason": ["is null"], "read_at": [now]}
     write_deltalake(SETTINGS.delta.unreadable, pa.table(unreadable))
     QuotasTable(SETTINGS.delta.quotas).create(QUOTAS, changed_by="test", at=now)
-    return tmp_path
+    return here
 
 
 def sql(*arguments: str) -> str:
@@ -141,8 +139,8 @@ def test_maintenance_adds_no_rows(tmp_path: Path) -> None:
     assert last_written([path], {}) == written_at
 
 
-def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_an_empty_table_was_never_written() -> None:
     DeltaTable.create(SETTINGS.delta.decisions, DECISIONS)
 
     said = invoke("sql", "SELECT * FROM decisions").error.splitlines()[1]
@@ -150,50 +148,58 @@ def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert said == "sluice: no rows; the audit query has written nothing yet"
 
 
-@pytest.mark.usefixtures("tables")
-def test_usage_counts_what_was_delivered_and_every_request_of_a_sum(now: datetime) -> None:
-    shutil.rmtree(SETTINGS.delta.decisions)
-    query = "SELECT api, requests, bytes_in, bytes_out FROM usage ORDER BY requests, bytes_out, bytes_in"
-    events = [
-        event_at(now, "carol", "Fetch", topic_partitions=PARTITIONS),
-        event_at(now, "carol", "Fetch", topic_partitions=PARTITIONS, withheld=True),
-        event_at(now, "carol", "Fetch", bytes=70, requests=2),
-        event_at(now, "carol", "Fetch", bytes=80, requests=3, withheld=True),
-        event_at(now, "carol", "Produce", bytes=90, requests=4),
-        event_at(now, "", "GatewayHeartbeat", heartbeat={"staleness_ms": 1, "counters": 1}),
-    ]
-    write_decisions(SETTINGS.delta.decisions, decided(events, Quotas(QUOTAS)))
-
-    assert rows(query) == [
-        dict(api="Fetch", requests=1, bytes_in=None, bytes_out=0),
-        dict(api="Fetch", requests=1, bytes_in=None, bytes_out=150),
-        dict(api="Fetch", requests=2, bytes_in=None, bytes_out=70),
-        dict(api="Fetch", requests=3, bytes_in=None, bytes_out=0),
-        dict(api="Produce", requests=4, bytes_in=90, bytes_out=None),
-    ]
+CREATE: Json = {"mutations": [{"topic": "t", "partitions": 3}, {"topic": "u", "partitions": 2}], "api_version": 7}
 
 
 @pytest.mark.usefixtures("tables")
-def test_usage_has_the_request_time_and_mutations_of_clients_without_any_quota(now: datetime) -> None:
-    """Nothing is charged for them then: what the event said counts, but not what was only validated."""
-    create: Json = {"mutations": [{"topic": "t", "partitions": 3}, {"topic": "u", "partitions": 2}], "api_version": 7}
-    events = [
-        event_at(now, "dave", "Metadata", request_time_ns=10_000_000, network_time_ns=5_000_000),
-        event_at(now, "dave", "CreateTopics", **create),
-        event_at(now, "dave", "CreateTopics", validate_only=True, **create),
-        event_at(now, "dave", "DeleteTopics", mutations_charged=4),
-    ]
+@pytest.mark.parametrize(
+    ("quotas", "said", "query", "used"),
+    [
+        (  # what was delivered, and every request of a sum; heartbeats are no use
+            QUOTAS,
+            [
+                ("Fetch", {"topic_partitions": PARTITIONS}),
+                ("Fetch", {"topic_partitions": PARTITIONS, "withheld": True}),
+                ("Fetch", {"bytes": 70, "requests": 2}),
+                ("Fetch", {"bytes": 80, "requests": 3, "withheld": True}),
+                ("Produce", {"bytes": 90, "requests": 4}),
+                ("GatewayHeartbeat", {"heartbeat": {"staleness_ms": 1, "counters": 1}}),
+            ],
+            "SELECT api, requests, bytes_in, bytes_out FROM usage ORDER BY requests, bytes_out, bytes_in",
+            [
+                dict(api="Fetch", requests=1, bytes_in=None, bytes_out=0),
+                dict(api="Fetch", requests=1, bytes_in=None, bytes_out=150),
+                dict(api="Fetch", requests=2, bytes_in=None, bytes_out=70),
+                dict(api="Fetch", requests=3, bytes_in=None, bytes_out=0),
+                dict(api="Produce", requests=4, bytes_in=90, bytes_out=None),
+            ],
+        ),
+        (  # without any quota nothing is charged: what the event said counts, but not what was only validated
+            [],
+            [
+                ("Metadata", {"request_time_ns": 10_000_000, "network_time_ns": 5_000_000}),
+                ("CreateTopics", CREATE),
+                ("CreateTopics", CREATE | {"validate_only": True}),
+                ("DeleteTopics", {"mutations_charged": 4}),
+            ],
+            "SELECT api, request_points AS points, mutations FROM usage ORDER BY api, mutations DESC NULLS LAST",
+            [
+                dict(api="CreateTopics", points=None, mutations=5),
+                dict(api="CreateTopics", points=None, mutations=None),
+                dict(api="DeleteTopics", points=None, mutations=4),
+                dict(api="Metadata", points=1.5, mutations=None),
+            ],
+        ),
+    ],
+)
+def test_usage_counts_what_was_used(
+    now: datetime, quotas: list[QuotaEntry], said: list[tuple[str, Json]], query: str, used: list[Json]
+) -> None:
     shutil.rmtree(SETTINGS.delta.decisions)
-    write_decisions(SETTINGS.delta.decisions, decided(events, Quotas()))
+    events = [event_at(now, "carol", api, **amounts) for api, amounts in said]
+    write_decisions(SETTINGS.delta.decisions, decided(events, Quotas(quotas)))
 
-    assert rows(
-        "SELECT api, request_points AS points, mutations FROM usage ORDER BY api, mutations DESC NULLS LAST"
-    ) == [
-        dict(api="CreateTopics", points=None, mutations=5),
-        dict(api="CreateTopics", points=None, mutations=None),
-        dict(api="DeleteTopics", points=None, mutations=4),
-        dict(api="Metadata", points=1.5, mutations=None),
-    ]
+    assert rows(query) == used
 
 
 @pytest.mark.usefixtures("tables")

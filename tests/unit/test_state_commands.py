@@ -54,18 +54,17 @@ class Place:
         """Run `sluice state ...`."""
         return invoke("state", *arguments, "--config", self._settings_file, code=None)
 
-    def refused(self, *arguments: object) -> tuple[int, str]:
-        """Run `sluice state ...`, which says nothing but one line of error: exit code and line."""
+    def refused(self, *arguments: object, code: int = 1) -> str:
+        """Run `sluice state ...`, which ends with this code and says nothing but one line of error."""
         ended = self.state(*arguments)
-        assert ended.output == ""
-        return ended.code, ended.error_line
+        assert (ended.output, ended.code) == ("", code)
+        return ended.error_line
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(here: Path) -> Place:
     """Balances of twenty users in 8 pages, and a checkpoint that doesn't exist yet."""
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path)
+    return Place(here)
 
 
 def plan_batch(place: Place, conf: bytes = b"{}") -> None:
@@ -114,10 +113,8 @@ def test_balances_go_to_no_other_topic_or_window(
 ) -> None:
     """They would mean something else. One line says which setting; the checkpoint stays untouched."""
     place.use(8, **sections)
-    code, error = place.refused("import", place.file)
 
-    assert code == 2
-    assert named in error
+    assert named in place.refused("import", place.file, code=2)
     assert place.checkpoint.is_new()
 
 
@@ -125,30 +122,21 @@ def test_an_import_takes_a_new_folder_only(place: Place) -> None:
     """One with anything in it may be a job's."""
     place.state("import", place.file)
 
-    code, error = place.refused("import", place.file)
-
-    assert code == 1
-    assert "isn't empty; name a new enforce.checkpoint" in error
+    assert "isn't empty; name a new enforce.checkpoint" in place.refused("import", place.file)
 
 
 def test_a_damaged_file_leaves_no_trace(place: Place) -> None:
     """Bad input is exit 2, one line."""
     place.file.write_bytes(place.file.read_bytes()[:-1])
 
-    code, error = place.refused("import", place.file)
-
-    assert code == 2
-    assert "is damaged" in error
+    assert "is damaged" in place.refused("import", place.file, code=2)
     assert place.checkpoint.is_new()
 
 
 def test_there_must_be_balances(place: Place) -> None:
     """Neither no checkpoint nor one without a micro-batch; no folder is made."""
     for words in ("name the enforce.checkpoint of a job that has run", "has committed no micro-batch"):
-        code, error = place.refused("export", "unused")
-
-        assert code == 1
-        assert words in error
+        assert words in place.refused("export", "unused")
         assert not Path("unused").exists()
         check_origin(place.checkpoint, place.settings)
 
@@ -158,9 +146,8 @@ def test_a_running_job_is_left_alone(place: Place) -> None:
     place.state("import", place.file)
 
     with locked(place.checkpoint):
-        code, error = place.refused("export", "unused")
+        error = place.refused("export", "unused")
 
-    assert code == 1
     assert "is in use by a job or another command; stop it with SIGTERM first" in error
 
 
@@ -170,9 +157,8 @@ def test_a_micro_batch_that_was_begun_has_to_be_committed_first(place: Place) ->
     plan_batch(place)
     BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
 
-    code, error = place.refused("export", "unused")
+    error = place.refused("export", "unused")
 
-    assert code == 1
     assert "micro-batch 0" in error
     assert "start the job once with the settings it ran with" in error
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -119,25 +120,17 @@ def test_a_query_that_never_gives_up_goes_on_trying() -> None:
     assert query.state.state == "stopped"
 
 
-def test_damage_that_no_restart_cures_ends_it_at_once() -> None:
-    query = supervised([MadeUpQuery(CheckpointError("sluice.json is damaged"))], SLOW)
-    query.join()
-
-    assert query.state.state == "given up"
-    assert query.state.reason == "CheckpointError: sluice.json is damaged"
-
-
-def test_a_query_that_cannot_even_be_made_is_a_failure_too() -> None:
-    """The checkpoint is checked then; an error there must not end the thread."""
-
-    def make() -> MadeUpQuery:
-        raise CheckpointError("batch.json is damaged")
+@pytest.mark.parametrize("is_made", [True, False])
+def test_damage_that_no_restart_cures_ends_it_at_once(is_made: bool) -> None:
+    """Also if the query can't even be made: the checkpoint is checked then; an error there must not end the thread."""
+    damage = CheckpointError("sluice.json is damaged")
+    make = Mock(side_effect=None if is_made else damage, return_value=MadeUpQuery(damage))
 
     query = SupervisedQuery("q", make, SLOW)
     query.start()
     query.join()
 
-    assert (query.state.state, query.state.reason) == ("given up", "CheckpointError: batch.json is damaged")
+    assert (query.state.state, query.state.reason) == ("given up", "CheckpointError: sluice.json is damaged")
 
 
 def test_a_stop_ends_the_pause() -> None:
@@ -191,20 +184,14 @@ def test_a_query_waits_for_the_first_trigger_of_the_one_before_it() -> None:
     end(first, follower)
 
 
-def test_a_query_starts_although_the_one_before_it_fails() -> None:
-    first = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
-    follower = second(first)
-    eventually(lambda: follower.state.state == "running")
-
-    end(first, follower)
-
-
-def test_a_query_starts_in_two_minutes_whatever_the_one_before_it_does() -> None:
-    now_s = 0.0
-    first = supervised([MadeUpQuery()], QUICK)
-    follower = second(first, lambda: now_s)
-    assert follower.state.state == "starting"
-    now_s = 121.0
+@pytest.mark.parametrize(("error", "now_s"), [(RuntimeError("broker"), 0.0), (None, 121.0)])
+def test_a_query_starts_if_the_one_before_it_fails_and_in_two_minutes_whatever_it_does(
+    error: Exception | None, now_s: float
+) -> None:
+    first, clock_s = supervised([MadeUpQuery(error)], SLOW), 0.0
+    follower = second(first, lambda: clock_s)
+    assert error or follower.state.state == "starting"
+    clock_s = now_s
     eventually(lambda: follower.state.state == "running")
 
     end(first, follower)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.cluster import cluster_changes, mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Coexistence, Membership, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members, is_glob, matches
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.pipeline import Simulation
-from tests.builders import DEFAULTS, Json
+from tests.builders import DEFAULTS, Json, member, quota
 from tests.commands import invoke
 from tests.strategies import CLIENTS, START_MS, USERS, client_and_topic_entries, events, tenant_entries
 
@@ -32,16 +33,12 @@ PRODUCE, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION
 T0 = START_MS
 
 
-def member(tenant: str, user: str | None = None, client_id: str | None = None) -> QuotaEntry:
-    return QuotaEntry(QuotaEntity(tenant=tenant, user=user, client_id=client_id), Membership.MEMBER, 1.0)
-
-
 def of_tenant(tenant: Any, value: float, kind: QuotaKind = PRODUCE, shadow: bool = False) -> QuotaEntry:
-    return QuotaEntry(QuotaEntity(tenant=tenant), kind, value, shadow)
+    return quota(kind, value, tenant=tenant, shadow=shadow)
 
 
 def of_user(user: str, value: float, kind: QuotaKind = PRODUCE) -> QuotaEntry:
-    return QuotaEntry(QuotaEntity(user=user), kind, value)
+    return quota(kind, value, user=user)
 
 
 def produce(user: str, size: int, at_ms: int = T0, client_id: str = "app") -> bytes:
@@ -50,12 +47,8 @@ def produce(user: str, size: int, at_ms: int = T0, client_id: str = "app") -> by
 
 
 def decided(entries: list[QuotaEntry], stream: list[bytes], settings: QuotaSettings | None = None) -> list[Json]:
-    chosen = DEFAULTS if settings is None else DEFAULTS.__class__(**{**vars_of(DEFAULTS), "quota": settings})
+    chosen = replace(DEFAULTS, quota=settings or DEFAULTS.quota)
     return [json.loads(record.value) for record in Simulation(Quotas(entries), chosen).decide(stream)]
-
-
-def vars_of(settings: Any) -> Json:
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
 
 
 # --- who is in which tenant ---

@@ -1,7 +1,6 @@
 """Unmuting: a control record among the events resets counters in their order, and is answered by a decision."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,15 @@ from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
 from tests.bad_events import LIMITS, SOURCE
-from tests.builders import DEFAULTS, T0, Json
+from tests.builders import DEFAULTS, T0, Json, changed, quota
 from tests.commands import invoke
 from tests.micro_batches import MicroBatches
 
 QUOTAS = Quotas(
     [
-        QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0),
-        QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
-        QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 10.0),
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 10.0, user="alice"),
+        quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, user=DEFAULT, client_id=DEFAULT),
+        quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 10.0, topic="orders"),
     ],
     version=3,
 )
@@ -78,10 +77,10 @@ def charges(answer: Json) -> dict[str, Json]:
 def test_the_answer_names_the_counters_with_a_limit_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A quota that others have is reset too: its line would name a limit that this client never had."""
     table = QuotasTable(str(tmp_path))
-    others = [QuotaEntry(QuotaEntity(user="bob"), QuotaKind.CONSUMER_BYTE_RATE, 5.0)]
-    alices = [QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0)]
+    others = [quota(QuotaKind.CONSUMER_BYTE_RATE, 5.0, user="bob")]
+    alices = [quota(QuotaKind.PRODUCER_BYTE_RATE, 10.0, user="alice")]
     table.create([*others, *alices], "test", datetime.now(UTC))
-    settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, quotas=str(tmp_path)))
+    settings = changed(DEFAULTS, "delta", quotas=str(tmp_path))
 
     def answered(quotas: list[QuotaEntry]) -> list[str]:
         (answer,) = MicroBatches(SETTINGS).run(stream(unmute(ALICE)), Quotas(quotas), decided_at_ms=T0)
@@ -95,9 +94,9 @@ def test_the_answer_names_the_counters_with_a_limit_alone(monkeypatch: pytest.Mo
 
 def test_a_tenant_that_is_not_there_is_said_and_nothing_is_published(tmp_path: Path) -> None:
     member = QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0)
-    limit = QuotaEntry(QuotaEntity(tenant=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 5.0)
+    limit = quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, tenant=DEFAULT)
     QuotasTable(str(tmp_path)).create([member, limit], "test", datetime.now(UTC))
-    settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, quotas=str(tmp_path)))
+    settings = changed(DEFAULTS, "delta", quotas=str(tmp_path))
 
     (said,) = run_unmute(settings, Unmute("unmute", UnmutedEntity(tenant="shpo"), None), 1)
 
@@ -179,7 +178,7 @@ def test_resets_among_many_entities_decide_as_one_by_one() -> None:
     """The array engine leaves entities with a reset to the scalar one."""
     events = [{**produce(10_000), "user": f"user-{number}"} for number in range(200)]
     events += [unmute({"user": "user-7"}), produce(10_000), {**produce(5), "user": "user-7"}]
-    quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
+    quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 10.0, user=DEFAULT)])
     settings = SETTINGS._replace(pages=1)
 
     together = MicroBatches(settings).run(stream(*events), quotas, decided_at_ms=T0)

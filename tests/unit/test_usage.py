@@ -20,9 +20,9 @@ from sluice.insight.texts import NO_TENANT
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants, with_members
+from tests.builders import quota
 from tests.commands import invoke
 from tests.recorded import event_at, write_tables
 
@@ -37,10 +37,9 @@ def parts(**sizes: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
+def tables(here: Path) -> Tables:
     """Alice has a quota on mutations; bob and the formula have none; none has one on bytes or request time."""
-    monkeypatch.chdir(tmp_path)
-    quotas = [QuotaEntry(QuotaEntity(user="alice"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
+    quotas = [quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, user="alice")]
     create: dict[str, Any] = {"mutations": [{"topic": "new", "partitions": 300}], "api_version": 7}
     held = [{"quota": "request_percentage", "entity": {"user": "bob"}, "ms": ms} for ms in (300, 800)]
     events = [
@@ -57,7 +56,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
         event_at(T, FORMULA, "Metadata"),
         event_at(T + timedelta(days=1), "bob", "Produce", bytes=1),  # after the span
     ]
-    return write_tables(tmp_path, quotas, events, T)
+    return write_tables(here, quotas, events, T)
 
 
 def usage(*arguments: str, code: int = 0) -> str:
@@ -87,14 +86,13 @@ def test_users_without_any_quota_have_their_usage_too() -> None:
     }  # fmt: skip
 
 
-def test_an_event_with_several_lists_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_with_several_lists_counts_once(here: Path) -> None:
     """Lists of other lengths don't multiply each other, nor what belongs to the whole event."""
-    monkeypatch.chdir(tmp_path)
     waits = [{"quota": "request_percentage", "entity": {"user": "carol"}, "ms": ms} for ms in (40, 900, 70, 20)]
     mutations = [{"topic": "new", "partitions": 5}, {"topic": "orders", "partitions": 6}]
     lists: dict[str, Any] = {"topic_partitions": parts(orders=1, clicks=2, views=4), "mutations": mutations}
     carol = event_at(T, "carol", "Produce", requests=5, request_time_ns=MS, throttled_by=waits, **lists)
-    write_tables(tmp_path, [], [carol, event_at(T, "carol", "Produce", bytes=100)], T)
+    write_tables(here, [], [carol, event_at(T, "carol", "Produce", bytes=100)], T)
 
     (used,) = rows("--by", "user")
     topics = {row["topic"]: (row["bytes_in"], row["mutations"]) for row in rows("--by", "topic")}
@@ -106,22 +104,18 @@ def test_an_event_with_several_lists_counts_once(tmp_path: Path, monkeypatch: py
     assert topics == {"orders": (1, 6), "clicks": (2, 0), "views": (4, 0), "new": (0, 5)}
 
 
-def test_bytes_that_another_event_has_for_the_client_are_the_topics_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_bytes_that_another_event_has_for_the_client_are_the_topics_alone(here: Path) -> None:
     of_topics = event_at(T, "carol", "Produce", bytes=0, topic_partitions=parts(orders=70))
-    write_tables(tmp_path, [], [event_at(T, "carol", "Produce", bytes=70), of_topics], T)
+    write_tables(here, [], [event_at(T, "carol", "Produce", bytes=70), of_topics], T)
 
     assert [row["bytes_in"] for row in rows("--by", "user")] == [70]
     assert [row["bytes_in"] for row in rows("--by", "topic")] == [70]
 
 
-def test_rows_are_of_what_the_quotas_in_force_are_set_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_of_what_the_quotas_in_force_are_set_on(here: Path) -> None:
     """Where nobody logs in, a sum by user is one row without a name."""
-    monkeypatch.chdir(tmp_path)
-    quotas = [QuotaEntry(QuotaEntity(client_id="app"), QuotaKind.PRODUCER_BYTE_RATE, 1.0)]
-    write_tables(tmp_path, quotas, [event_at(T, "", "Metadata"), event_at(T, "", "Metadata", client_id="b")], T)
+    quotas = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0, client_id="app")]
+    write_tables(here, quotas, [event_at(T, "", "Metadata"), event_at(T, "", "Metadata", client_id="b")], T)
 
     assert [(row["user"], row["client_id"]) for row in rows()] == [("", "app"), ("", "b")]
     said = invoke("usage", *SPAN, "--by", "user").error
@@ -142,35 +136,55 @@ def test_usage_by_client_and_hour_is_in_order_of_time() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_topics_have_their_bytes_and_mutations() -> None:
-    found = {row.pop("topic"): (row["bytes_in"], row["bytes_out"], row["mutations"]) for row in rows("--by", "topic")}
-
-    assert found == {"orders": (107, 0, 0), "clicks": (50, 0, 0), "new": (0, 0, 300)}
-
-
-@pytest.mark.usefixtures("tables")
-def test_the_tenant_whose_member_is_the_most_specific_has_the_usage(tmp_path: Path) -> None:
+def test_topics_have_their_bytes_and_mutations_and_the_tenant_of_the_most_specific_member_the_usage(
+    tmp_path: Path,
+) -> None:
+    topics = {row.pop("topic"): (row["bytes_in"], row["bytes_out"], row["mutations"]) for row in rows("--by", "topic")}
     file = tmp_path / "tenants.yaml"
     file.write_text("[{tenant: shop, users: [al*], client_ids: [app]}, {tenant: rest, users: [alice, bob]}]")
+    tenants = {row["tenant"]: row["requests"] for row in rows("--by", "tenant", "--tenants", str(file))}
 
-    found = {row["tenant"]: row["requests"] for row in rows("--by", "tenant", "--tenants", str(file))}
-
-    assert found == {"shop": 5, "rest": 5, NO_TENANT: 1}
+    assert topics == {"orders": (107, 0, 0), "clicks": (50, 0, 0), "new": (0, 0, 300)}
+    assert tenants == {"shop": 5, "rest": 5, NO_TENANT: 1}
 
 
 @pytest.mark.usefixtures("tables")
-def test_in_csv_a_name_can_not_be_a_formula() -> None:
+def test_a_table_csv_and_parquet_have_the_same_rows() -> None:
+    """Parquet has typed columns, a table amounts in units that people read, and in CSV no name can be a formula."""
+    header, *lines = usage().splitlines()
     first, *_ = csv.DictReader(io.StringIO(usage("--format", "csv")))
+    table = pq.read_table(io.BytesIO(usage("--format", "parquet").encode(errors="surrogateescape")))
 
+    assert header.split()[:3] == ["start", "user", "requests"]
+    assert header.split()[4:7] == ["bytes_out", "request_time", "mutations"]
+    assert [line.split()[2] for line in lines] == [FORMULA, "alice", "bob"]
+    assert re.split(r" {2,}", lines[1])[:6] == ["2026-11-02 00:00", "alice", "6", "150 B", "70 B", "5 ms"]
     assert first["user"] == "'" + FORMULA
+    assert table.schema.field("start").type == pa.timestamp("ms", "UTC")
+    assert table.schema.field("request_time_ms").type == pa.float64()
+    assert table.column("bytes_in").to_pylist() == [0, 150, 7]
 
 
-def test_in_csv_a_name_can_not_begin_a_row() -> None:
-    """Python before 3.13 writes a lone carriage return as it is, which a spreadsheet takes for the end of a row."""
-    out = io.StringIO()
-    write_csv(("user", "requests"), [("eve\r=cmd", 1), ("bob", 2)], out)
+class Terminal(io.StringIO):
+    """A standard output that a person looks at."""
 
-    assert out.getvalue() == 'user,requests\n"eve\r=cmd","1"\nbob,2\n'
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("out", "name", "written"),
+    [
+        # Python before 3.13 writes a lone carriage return as it is, which a spreadsheet takes for the end of a row.
+        (io.StringIO(), "eve\r=cmd", '"eve\r=cmd","1"'),
+        (io.StringIO(), "eve\x1b[2J\u202e", "eve\x1b[2J\u202e,1"),
+        (Terminal(), "eve\x1b[2J\u202e", "eve\\x1b[2J\\u202e,1"),
+    ],
+)
+def test_in_csv_a_name_can_not_begin_a_row_nor_control_a_terminal(out: io.StringIO, name: str, written: str) -> None:
+    write_csv(("user", "requests"), [(name, 1), ("bob", 2)], out)
+
+    assert out.getvalue() == f"user,requests\n{written}\nbob,2\n"
 
 
 @pytest.mark.parametrize(
@@ -189,64 +203,23 @@ def test_in_csv_no_part_of_a_name_can_be_a_formula(name: str, shown: str) -> Non
     assert csv_safe(name) == shown
 
 
-class Terminal(io.StringIO):
-    """A standard output that a person looks at."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_csv_on_a_terminal_has_its_control_characters_escaped() -> None:
-    terminal, file = Terminal(), io.StringIO()
-    for out in (terminal, file):
-        write_csv(("user",), [("eve\x1b[2J\u202e",)], out)
-
-    assert terminal.getvalue() == "user\neve\\x1b[2J\\u202e\n"
-    assert file.getvalue() == "user\neve\x1b[2J\u202e\n"
-
-
 @pytest.mark.usefixtures("tables")
-def test_parquet_has_typed_columns() -> None:
-    table = pq.read_table(io.BytesIO(usage("--format", "parquet").encode(errors="surrogateescape")))
-
-    assert table.schema.field("start").type == pa.timestamp("ms", "UTC")
-    assert table.schema.field("request_time_ms").type == pa.float64()
-    assert table.column("bytes_in").to_pylist() == [0, 150, 7]
-
-
-@pytest.mark.usefixtures("tables")
-def test_a_table_has_the_same_rows() -> None:
-    header, *lines = usage().splitlines()
-
-    assert header.split()[:3] == ["start", "user", "requests"]
-    assert [line.split()[2] for line in lines] == [FORMULA, "alice", "bob"]
-
-
-@pytest.mark.usefixtures("tables")
-def test_who_used_most_is_first_with_a_share_of_the_total() -> None:
+def test_who_used_most_is_first_with_a_share_of_the_total_of_each_period() -> None:
+    """A share of nothing used is none."""
     shares = {"bytes": (220 / 227, 7 / 227), "requests": (6 / 11, 4 / 11), "throttled_requests": (3 / 4, 1 / 4)}
     for amount, (first, second) in shares.items():
         found = rows("--sort", amount, "--top", "2")
         assert [row["share"] for row in found] == pytest.approx([first, second])
-
-    assert [row["user"] for row in rows("--top", "1")] == ["alice"], "by bytes, unless something else is asked"
-    assert [row["user"] for row in rows("--sort", "throttled_requests")] == ["bob", "alice", FORMULA]
-
-
-@pytest.mark.usefixtures("tables")
-def test_the_top_is_of_each_period() -> None:
     by_hour = rows("--sort", "requests", "--top", "1", "--per", "hour")
     (whole,) = rows("--sort", "requests", "--top", "1", "--per", "span")
 
+    assert [row["user"] for row in rows("--top", "1")] == ["alice"], "by bytes, unless something else is asked"
+    assert [row["user"] for row in rows("--sort", "throttled_requests")] == ["bob", "alice", FORMULA]
     assert [(row["start"][11:13], row["user"], row["share"]) for row in by_hour] == [
         ("10", "alice", 0.75),
         ("11", "bob", 1.0),
     ]
     assert (whole["start"], whole["user"], whole["requests"]) == ("2026-11-02T00:00:00Z", "alice", 6)
-
-
-@pytest.mark.usefixtures("tables")
-def test_nothing_used_has_no_share() -> None:
     assert [row["share"] for row in rows("--sort", "mutations", "--per", "hour")] == [1.0, 0.0, 0.0, 0.0]
 
 
@@ -258,19 +231,10 @@ def test_an_amount_that_rows_dont_have_is_refused(by: str, sort: str) -> None:
     assert "bytes" in said
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_table_has_amounts_in_units_that_people_read() -> None:
-    header, _, alice, _ = usage("--sort", "bytes").splitlines()[:1] + usage().splitlines()[1:]
-
-    assert header.split()[4:7] == ["bytes_out", "request_time", "mutations"]
-    assert re.split(r" {2,}", alice)[:6] == ["2026-11-02 00:00", "alice", "6", "150 B", "70 B", "5 ms"]
-
-
-def test_a_long_name_makes_no_wide_table_and_is_whole_in_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_name_makes_no_wide_table_and_is_whole_in_csv(here: Path) -> None:
     """Clients choose their client-ids: one of 32 KB would pad every row of a report."""
-    monkeypatch.chdir(tmp_path)
     long = "x" * 30_000
-    write_tables(tmp_path, [], [event_at(T, long, "Metadata"), event_at(T, "bob", "Metadata")], T)
+    write_tables(here, [], [event_at(T, long, "Metadata"), event_at(T, "bob", "Metadata")], T)
 
     assert max(map(len, usage().splitlines())) < 200
     assert long in usage("--format", "csv")

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from sluice.gateways.client.wait_table import Wait, WaitTable
 from sluice.state.decisions.waits import CounterKey
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.entity import DEFAULT, Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from tests.builders import quota
 from tests.gateway_loop import NOW_MS, Clock
 
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
@@ -76,11 +76,11 @@ def test_waits_are_applied_while_others_are_relaxed() -> None:
 def test_the_limit_of_a_counter_is_found_from_its_tags() -> None:
     quotas = Quotas(
         [
-            QuotaEntry(QuotaEntity(user=DEFAULT), BYTES, 1.0),
-            QuotaEntry(QuotaEntity(user="alice"), BYTES, 2.0),
-            QuotaEntry(QuotaEntity(user="alice", client_id=DEFAULT), BYTES, 3.0),
-            QuotaEntry(QuotaEntity(client_id="app"), BYTES, 4.0),
-            QuotaEntry(QuotaEntity(topic=DEFAULT), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 5.0),
+            quota(BYTES, 1.0, user=DEFAULT),
+            quota(BYTES, 2.0, user="alice"),
+            quota(BYTES, 3.0, user="alice", client_id=DEFAULT),
+            quota(BYTES, 4.0, client_id="app"),
+            quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 5.0, topic=DEFAULT),
         ]
     )
 

@@ -17,16 +17,16 @@ from sluice.insight.reports.usage import usage
 from sluice.insight.sql import Tables
 from sluice.insight.waits import Waited
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
+from tests.builders import quota
 from tests.recorded import event, report_tables, simulated, write_decisions, write_tables
 
 START = datetime(2027, 1, 15, 8, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
 SPAN = Span(START_MS, START_MS + 3_600_000)
-QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1.0)
+QUOTA = quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0, user="alice")
 
 Events = Sequence[tuple[int, int, int, int]]
 """Client, gateway, time and wait of each."""
@@ -132,7 +132,7 @@ def test_a_wait_ends_when_its_limit_is_raised_or_removed(tmp_path: Path, value: 
 
 
 def test_a_wait_goes_on_when_another_limit_is_raised_or_this_one_is_lowered(tmp_path: Path) -> None:
-    others = QuotaEntry(QuotaEntity(user="bob"), QUOTA.kind, 1.0)
+    others = quota(QUOTA.kind, 1.0, user="bob")
     tables = write_tables(tmp_path, [QUOTA, others], [held(0, 60_000)], START - timedelta(hours=1))
     lower = QuotaEntry(QUOTA.entity, QUOTA.kind, 0.5)
     QuotasTable(tables.quotas).alter(lambda _: [lower], "me", START + timedelta(seconds=16))

@@ -24,9 +24,9 @@ from sluice.insight.waits import WaitEnd, WaitEnds, raised_limits
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
-from tests.builders import Json
+from tests.builders import Json, member
 from tests.recorded import DECISIONS, START_MS, event, simulated, write_decisions, write_tables
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
@@ -37,8 +37,8 @@ SHOP = QuotaEntity(tenant="shop")
 QUOTAS = [
     QuotaEntry(ALICE, PRODUCE, 100.0),
     QuotaEntry(SHOP, PRODUCE, 50.0),
-    QuotaEntry(QuotaEntity(tenant="shop", user="alice"), Membership.MEMBER, 1.0),
-    QuotaEntry(QuotaEntity(tenant="shop", user="bob"), Membership.MEMBER, 1.0),
+    member(tenant="shop", user="alice"),
+    member(tenant="shop", user="bob"),
 ]
 OF_ALICE = CounterId(PRODUCE, False, "alice", "", None, -1)
 OF_SHOP = CounterId(PRODUCE, False, "", "", None, -1, "shop")

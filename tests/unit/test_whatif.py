@@ -27,10 +27,10 @@ from sluice.state.contract.records import Request, Verdict
 from sluice.state.decisions.decision import ALLOWED, Answer, clamp_throttle_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from tests import strategies
-from tests.builders import Json
+from tests.builders import Json, member
 from tests.commands import invoke
 from tests.recorded import SETTINGS, START_MS, event, simulated, write_decisions
 
@@ -161,15 +161,6 @@ def test_each_decision_is_that_of_simulate_to_the_bit(
     assert [charges for *_, charges in found] == [charges_of(each) for each in expected]
 
 
-def test_where_nobody_waits_requests_are_decided_at_their_recorded_times() -> None:
-    """Also those whose times go backwards."""
-    requests = [
-        recorded(at_ms, user=user) for at_ms, user in ((0, "alice"), (500, "bob"), (400, "alice"), (400, "bob"))
-    ]
-
-    assert sent_at(requests, limit(1e9, EVERYBODY)) == [0, 500, 400, 400]
-
-
 def test_counters_at_rest_are_forgotten_and_others_are_not() -> None:
     decider = Decider(Quotas([limit(1000.0, EVERYBODY)]), QuotaSettings(), idle_expiry_ms=3_600_000)
     for user, at_ms in (("idle", 0), ("busy", 3_500_000), ("late", 4_300_000)):
@@ -181,33 +172,41 @@ def test_counters_at_rest_are_forgotten_and_others_are_not() -> None:
 # --- the closed loop ---------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_waits_sends_its_next_request_later() -> None:
-    """20 000 bytes are 2 000/s over 10 s, twice the limit: 10 s of wait; then it idles for a second, as recorded."""
-    assert sent_at([recorded(0, 20_000), recorded(1000), recorded(3000)], limit(1000.0)) == [0, 11_000, 13_000]
+WAITED = recorded(0, 20_000, wait_ms=10_000)
+AND_COMES_AGAIN = [WAITED, recorded(11_000), recorded(30_000, 20_000), recorded(31_000)]
+IN_SPITE_OF_A_WAIT = [WAITED, recorded(9_000, 1), recorded(11_000)]
 
 
-def test_a_wait_that_was_recorded_counts_but_once() -> None:
-    """It waited 10 s then, and came after 11: under the same limit it comes when it came."""
-    requests = [recorded(0, 20_000, wait_ms=10_000), recorded(11_000), recorded(13_000)]
+@pytest.mark.parametrize(
+    ("requests", "value", "times_ms"),
+    [
+        # 20 000 bytes are 2 000/s over 10 s, twice the limit: 10 s of wait; then it idles for a second, as recorded.
+        ([recorded(0, 20_000), recorded(1000), recorded(3000)], 1000.0, [0, 11_000, 13_000]),
+        # A wait that was recorded counts but once: under the same limit it comes when it came; of half of the limit
+        # it waits 30 s, and the second of its own.
+        ([WAITED, recorded(11_000), recorded(13_000)], 1000.0, [0, 11_000, 13_000]),
+        ([WAITED, recorded(11_000)], 500.0, [0, 31_000]),
+        # It is never ahead of the recording: what it would have done with the time in which it waited isn't known.
+        (AND_COMES_AGAIN, 1900.0, [0, 11_000, 30_000, 31_000 + 526]),
+        (AND_COMES_AGAIN, 1e9, [0, 11_000, 30_000, 31_000]),
+        # Another connection of the client that came in spite of a wait comes as long before its end.
+        (IN_SPITE_OF_A_WAIT, 1000.0, [0, 9_000]),
+        (IN_SPITE_OF_A_WAIT, 500.0, [0, 29_000]),
+    ],
+)
+def test_a_client_sends_its_next_request_once_it_has_waited_as_then(
+    requests: list[Recorded], value: float, times_ms: list[int]
+) -> None:
+    assert sent_at(requests, limit(value))[: len(times_ms)] == times_ms
 
-    assert sent_at(requests, limit(1000.0)) == [0, 11_000, 13_000]
-    assert sent_at(requests, limit(500.0))[1] == 31_000  # 30 s of wait, and the second of its own
 
+def test_where_nobody_waits_requests_are_decided_at_their_recorded_times() -> None:
+    """Also those whose times go backwards."""
+    requests = [
+        recorded(at_ms, user=user) for at_ms, user in ((0, "alice"), (500, "bob"), (400, "alice"), (400, "bob"))
+    ]
 
-def test_a_client_is_never_ahead_of_the_recording() -> None:
-    """It waited 10 s then and none now: what it would have done with the time isn't known."""
-    requests = [recorded(0, 20_000, wait_ms=10_000), recorded(11_000), recorded(30_000, 20_000), recorded(31_000)]
-
-    assert sent_at(requests, limit(1900.0)) == [0, 11_000, 30_000, 31_000 + 526]
-    assert sent_at(requests, limit(1e9)) == [0, 11_000, 30_000, 31_000]
-
-
-def test_a_request_that_came_in_spite_of_a_wait_comes_as_long_before_its_end() -> None:
-    """Another connection of the client, then and now."""
-    requests = [recorded(0, 20_000, wait_ms=10_000), recorded(9_000, 1), recorded(11_000)]
-
-    assert sent_at(requests, limit(1000.0))[:2] == [0, 9_000]
-    assert sent_at(requests, limit(500.0))[:2] == [0, 29_000]
+    assert sent_at(requests, limit(1e9, EVERYBODY)) == [0, 500, 400, 400]
 
 
 def test_a_greedy_client_is_held_to_its_limit() -> None:
@@ -247,7 +246,7 @@ def test_clients_of_one_counter_wait_for_each_other() -> None:
 def test_members_of_a_tenant_wait_for_each_other_and_no_share_of_them_is_replayed_apart() -> None:
     """The tenant's limit is 1 000 bytes/s; each member sends 6 000 of the 10 000 that pass at once."""
     shop = [
-        QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0),
+        member(tenant="shop", user="shop-*"),
         limit(1000.0, QuotaEntity(tenant="shop")),
     ]
     requests = [recorded(at_ms, 6000, user=f"shop-{at_ms % 2}") for at_ms in range(4)]
@@ -455,10 +454,12 @@ def test_a_span_without_decisions_has_no_clients(command: list[str]) -> None:
     assert shown.splitlines()[-1].split() == ["all", "0", "clients", "0", "0", "0", "0.0", "0.0", "0"]
 
 
-def test_a_client_can_be_asked_for(command: list[str]) -> None:
+def test_a_client_can_be_asked_for_and_one_that_sent_nothing_is_said(command: list[str]) -> None:
     found = json.loads(invoke(*command, "--json", "--client", "alice").output)
+    said = invoke(*command, "--client", "app").error
 
     assert [client["user"] for client in found["clients"]] == ["alice"]
+    assert "sluice: nobody of these names sent anything; --client /NAME is a client-id without a user" in said
 
 
 def test_steps_go_from_the_limits_in_force_to_those_of_the_file(command: list[str], tmp_path: Path) -> None:
@@ -488,12 +489,6 @@ def test_steps_are_a_narrow_table_however_many_quotas_the_file_has(command: list
         ["limit", "step 1", "step 3"],
         ["the default user-principal: producer_byte_rate", "3000.0", "1000.0"],
     ]
-
-
-def test_a_client_that_sent_nothing_is_said(command: list[str]) -> None:
-    said = invoke(*command, "--client", "app").error
-
-    assert "sluice: nobody of these names sent anything; --client /NAME is a client-id without a user" in said
 
 
 def test_a_quota_that_is_not_in_force_yet_is_not_stepped() -> None:
