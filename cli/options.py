@@ -36,7 +36,7 @@ CONFIG_VARIABLE = "SLUICE_CONFIG"
 RUNNING = (REPOSITORY / ".work" if in_checkout() else sluice_home()) / "running"
 """One file for each running demo of this checkout or user, with the path of the settings; its process locks it.
 
-A lock ends with its process, so the file of a run that was killed counts no more.
+A lock ends with its process, so the file of a run that was killed doesn't count.
 """
 
 

@@ -37,7 +37,7 @@ SINCE_S = 60
 """Seconds of decisions that are read at the start: those of the waits that are shown; no rate lasts longer."""
 
 MOST_READ = 5_000
-"""Most decisions that are read at the start without --since: a look is to be quick at any rate."""
+"""Most decisions that are read at the start without --since: the first table is to be quick at any rate."""
 
 SNAPSHOT_ROWS = 40
 
@@ -78,13 +78,13 @@ def top(
             min=1,
         ),
     ] = None,
-    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.1)] = 1.0,
+    interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two tables.", min=0.1)] = 1.0,
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
     """Show the clients nearest to their limits, from the decisions: usage, limit, rate, rest, level and wait.
 
-    Live on a terminal, until q; elsewhere, and with --once or --json, one look.
+    Live on a terminal, until q; elsewhere, and with --once or --json, one table.
     """
     view = _view(sort, quota, text)
     settings = job_settings(config, bootstrap_servers)
@@ -320,7 +320,7 @@ def _view(sort: str, quota: str | None, text: str) -> View:
 
 
 def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
-    """One look, with all counters."""
+    """One state, with all counters."""
     at_ms = now_ms()
     return {
         "at_ms": at_ms,

@@ -1,4 +1,4 @@
-"""Clusters whose brokers are gateways: with the broker plugin, and a look at its heartbeats."""
+"""Clusters whose brokers are gateways: with the broker plugin, and the reading of its heartbeats."""
 
 import secrets
 from collections.abc import Mapping

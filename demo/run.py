@@ -275,7 +275,7 @@ def summary(console: Console, settings: Settings, answers: Answers, load: Sent) 
 def _greedy_client(settings: Settings) -> Iterator[None]:
     """Let the greedy client send, on a connection to each of two gateways, while this block runs.
 
-    What the gateways log is not shown: a broker that ends is one line of the run.
+    The gateways' logs are not shown: a broker that ends is one line of the run.
     """
     logging.getLogger("sluice.gateways").addHandler(logging.NullHandler())
     with ExitStack() as stack:

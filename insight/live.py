@@ -55,7 +55,7 @@ FUTURE_MS = 60_000
 """Largest accepted clock skew: later timestamps are clamped to now + 60 s."""
 
 _SHOWN = 300
-"""Characters that are kept of an id, a level, an API and a gateway's name: pages show no more, and a forged record may
+"""Characters that are kept of an id, a level, an API and a gateway's name: pages show as many, and a forged record may
 have a megabyte of each."""
 
 _OVER = 1.1
@@ -182,7 +182,7 @@ class CounterState:
         self.decision_id = decision_id[:_SHOWN]
 
     def note_wait(self, lane: str, at_ms: int, wait_ms: int) -> None:
-        """Note a wait from `at_ms` on, or with 0 that the clients wait no more: those of one gateway, the lane."""
+        """Note a wait from `at_ms` on, or with 0 that the clients' waits are over: those of one gateway, the lane."""
         if self._waited is None:
             if wait_ms <= 0:
                 return

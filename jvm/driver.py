@@ -19,7 +19,7 @@ _NUMBER_BYTES = 4
 _POLL_S = 0.02
 
 _LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Options of the Java that writes the command line of the driver's Java, and does no more."""
+"""Options of the Java that writes the command line of the driver's Java, and nothing else."""
 
 REDACTED: Final = "(?i)secret|password|token|(access|[._])key|jaas|passphrase"
 """Properties that no command line has, which all users of a machine can read: PySpark tells them through its socket."""

@@ -39,7 +39,7 @@ class Reading:
     `since_ms`, `fenced` and `on_restart` are those of TopicReader. `on_record` is called with key and value of every
     record; if it raises, the record is counted and skipped. `on_caught_up` is called once, when all records that
     existed at the start have been read; the follower ends there if `ends_there`. While a broker answers, `on_idle` is
-    called at least every POLL_MS. `has_gaps` is asked then: if records are missing that the topic keeps no more, it is
+    called at least every POLL_MS. `has_gaps` is asked then: if records are missing that the topic has lost, it is
     read from its beginning again, at most every READ_AGAIN_S.
     """
 

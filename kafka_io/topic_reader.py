@@ -23,10 +23,10 @@ POLL_MS = 200
 """Longest wait of one poll. A record ends it early; closing takes about as long."""
 
 NO_TOPIC_S = 1.0
-"""Interval between two looks for a topic that isn't there."""
+"""Interval between two polls for a topic that isn't there."""
 
 PARTITIONS_S = 10.0
-"""Interval between two looks for new partitions of the topic."""
+"""Interval between two polls for new partitions of the topic."""
 
 OFFSETS_TIMEOUT_MS = 3_000
 """Longest wait for offsets. Without it the client waits 30 s for a topic that was deleted."""

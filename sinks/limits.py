@@ -32,7 +32,7 @@ from sluice.state.shares.storage_budget import FRESH_MS as STORAGE_FRESH_MS
 log = logging.getLogger("sluice.limits")
 
 _LOOK_S = 0.25
-"""Interval between two looks for a new version, and for records that others wrote or removed."""
+"""Interval between two polls for a new version, and for records that others wrote or removed."""
 
 _RETRY_S = 1.0
 _SEND_TIMEOUT_S = 30.0
@@ -50,7 +50,7 @@ def limits_publisher(
     """A service that makes the limits topic equal to the quotas in force, whatever the topic said before.
 
     It reads the topic as gateways do and writes only the difference. So a start writes nothing that is there already,
-    and a topic that was deleted, or that somebody else wrote to, is whole again with the next look. When it is stopped
+    and a topic that was deleted, or that somebody else wrote to, is whole again with the next poll. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
     Each state that `states` gives is published when gateways would do something else by it, or forget it soon.
     """
@@ -111,7 +111,7 @@ def _is_complete(view: LimitsView, version: int) -> bool:
 def _is_news(state: State, known: State | None) -> bool:
     """True unless readers of the topic know the state, or that there is nothing to say.
 
-    The same state is said again after a third of the time for which they believe it, as a look may take another one.
+    The same state is said again after a third of the time for which they believe it, as a poll may take another one.
 
     >>> known = ElasticState(7, at_ms=9_000, lend=1.5)
     >>> [_is_news(ElasticState(7, at_ms, lend=1.5), known) for at_ms in (10_600, 10_700)]
@@ -126,7 +126,7 @@ def _is_news(state: State, known: State | None) -> bool:
 
 
 def _gist(state: State) -> object:
-    """The part of a state by which gateways act. How full disks and budgets are changes with each look."""
+    """The part of a state by which gateways act. How full disks and budgets are changes with each poll."""
     if isinstance(state, ElasticState):
         return msgspec.structs.replace(state, at_ms=0)
     return {(each.tenant, each.budget_bytes, each.is_held) for each in state.tenants}, state.low_disk is None

@@ -24,7 +24,7 @@ from tests.builders import DEFAULTS, T0, Json
 from tests.gateway_loop import NOBODY, Clock, limit_records, no_connections, take_published
 
 STEP_MS = 100
-"""Milliseconds from one look at the meters to the next."""
+"""Milliseconds from one reading of the meters to the next."""
 
 _JAVA = Path(__file__).parent / "java_gateways"
 

@@ -38,7 +38,7 @@ def check_bound(samples: Samples, quota: float, since_ms: float, under_way: floa
 def check_held(clients: Sequence[Client], quota: float, since_ms: int, under_way: float) -> None:
     """Fails if clients with a common quota get more than Kafka admits since a moment, or less than a sixth of it.
 
-    Waits until they have got so much that clients that aren't held would be beyond the bound, however late they begin.
+    Waits until they have got so much that unlimited clients would be beyond the bound, however late they begin.
     How near to the quota they come is tested by a clock of the test's own (test_broker_plugin_core.py).
     """
 

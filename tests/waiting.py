@@ -7,7 +7,7 @@ from collections.abc import Callable
 def eventually(holds: Callable[[], bool], seconds: float = 120) -> None:
     """Fails unless the condition comes true in time, which is what a busy machine needs: failures alone take it all.
 
-    Between two looks it rests for as long as a look takes, as there is other work for the machine.
+    Between two checks it rests for as long as a check takes, as there is other work for the machine.
     """
     asked = time.monotonic()
     deadline = asked + seconds

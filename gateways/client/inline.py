@@ -78,7 +78,7 @@ class InlineCharges:
         return admission
 
     def _held_by(self, event: Request, quotas: Quotas, now_ms: int) -> AppliedWait | None:
-        """The wait of a producer that is held whatever its quotas are; None if it isn't."""
+        """The wait of a producer that is throttled whatever its quotas are; None if it isn't."""
         user, client_id = event.user or "", event.client_id or ""
         if (self._disk_guard.low(now_ms) or self._storage_guard.low_disk(now_ms)) is not None:
             return AppliedWait(DISK_GUARD, CountedEntity(user, client_id), HELD_MS)

@@ -60,7 +60,7 @@ def below_quota(tables: Tables, span: Span, ends: WaitEnds) -> dict[Names, set[i
 def _used(tables: Tables, span: Span, waiting: set[CounterNames]) -> Mapping[CounterNames, _Used]:
     """The minutes in which these counters were charged under a limit, as `full_minutes` takes them.
 
-    What a Fetch took back is no use of it: nobody got these bytes.
+    Bytes that a Fetch took back are no use of it: nobody got them.
     """
     counters = sorted(waiting)
     number_of = {counter: number for number, counter in enumerate(counters)}

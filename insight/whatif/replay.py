@@ -88,7 +88,7 @@ class Decider:
         return outcomes
 
     def _give_way(self, charges: Sequence[tuple[Tags, Charge]], instance: str, now_ms: int) -> None:
-        """Give the charges the limits that held at a time."""
+        """Give the charges the limits that were in force at a time."""
         for tags, charge in charges:
             found = self.quotas.resolve_counter(charge.kind, tags)
             if found is not None and charge.limit is not None and charge.kind.family.gives_way:

@@ -30,7 +30,7 @@ _LIMITS = (1_000_000.0, 3_000_000.0)
 _KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CONSUMER_BYTE_RATE}
 _TOPICS = {Role.PRODUCE: "orders", Role.CONSUME: "stored"}
 _OWN = "1-broker-own-quotas"
-"""Row to whose silences the others are held: at one broker Kafka's own quota is that of the whole cluster, too."""
+"""Row whose silences are the bar of the others: at one broker Kafka's own quota is that of the whole cluster, too."""
 
 
 class ClientId(NamedTuple):

@@ -108,7 +108,7 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         self.publish(topic, load.backlog(list(users), now_ms()))
 
     def sending(self, topic: str, per_s: float, records: Iterator[Record]) -> BackgroundService:
-        """A service that publishes records at a steady rate, or until there are no more."""
+        """A service that publishes records at a steady rate, or until all are published."""
         return BackgroundService("sending", partial(_send, self.servers, topic, per_s, records), _TICK_S)
 
     def reader(self, topic: str) -> "closing[Consumer]":

@@ -109,7 +109,7 @@ class ClusterOptions:
     requests: Annotated[int, typer.Option(min=1, help="How many requests to publish, at least.")] = 1
     rate: Annotated[float, typer.Option(min=1, help="Requests per second.")] = 200.0
     victims: Annotated[
-        list[Victim] | None, typer.Option("--kill", help="What to kill with -9; repeat the option for more.")
+        list[Victim] | None, typer.Option("--kill", help="Process to kill with -9; repeat the option for more.")
     ] = None
     kills: Annotated[int, typer.Option(min=0, help="How many kills in all, of all kinds in turn.")] = 0
     seed: Annotated[int, typer.Option(help="The same seed kills the same executors, workers, brokers and so on.")] = 1

@@ -72,7 +72,7 @@ class SoakOptions:
 
     With --months there is no load. Tables, their logs and the compacted topics are filled as so many months would, on
     a real broker, in some minutes: one commit stands for 1 440, and files become a day older with each maintenance.
-    What is there then, what a commit takes, and the start of gateways and job are printed; .work/soak has the tables.
+    The state then, the time of a commit, and the start of gateways and job are printed; .work/soak has the tables.
     """
 
     seconds: Annotated[float, typer.Option(min=30, help="Length of the measurement in seconds.")] = 1800.0

@@ -22,7 +22,7 @@ class ObjectStoreError(SluiceError):
 
 
 class ObjectStore(AbstractContextManager["ObjectStore"]):
-    """moto in a process of its own, as a context manager. What it has is in its memory, and goes with it."""
+    """moto in a process of its own, as a context manager. Its objects are in its memory, and go with it."""
 
     def __init__(self, folder: Path) -> None:
         """Start it, with a bucket. Raises LockedPythonError and ObjectStoreError."""

@@ -30,8 +30,8 @@ class _FaultError(Exception):
 class JsonRecords(Generic[Row]):
     """Reads values as JSON objects with the fields of a struct, of which each may be missing or null.
 
-    Fields are read as the struct says. What is no text where it wants text is the text of its JSON, so that a strange
-    name can be looked up.
+    Fields are read as the struct says. A value that is no text where it wants text is the text of its JSON, so
+    that a strange name can be looked up.
     """
 
     def __init__(self, struct: type[Row], what: str) -> None:

@@ -2,7 +2,7 @@
 
 Gateways write request events; the job writes decisions, dead letters, limits and waits. All are JSON. A reader decodes
 one of these structs, or a projection with fewer fields that is checked against it (`sluice.state.contract.projection`).
-docs/request.schema.json and docs/decision.schema.json are made from them (`sluice.state.contract.schema`).
+docs/request.schema.json and docs/decision.schema.json are made from them (`scripts.contracts`).
 
 The job writes every field of a decision but those that are absent by default; a reader takes a decision that lacks a
 field with a default, as one of an earlier release may.
@@ -493,7 +493,7 @@ Value = Annotated[float, Meta(ge=0, le=MAX_VALUE)]
 class SummedGateway(msgspec.Struct, array_like=True, gc=False):
     """Gateway that sums are of; null stands for all that give no instance.
 
-    What a gateway charged inline, and what it didn't, are two: nobody but itself has to know whose the latter is.
+    Inline charges of a gateway, and its other charges, are two: nobody but itself has to know whose the latter is.
     """
 
     instance: Annotated[str, Meta(max_length=MAX_INSTANCE_CHARACTERS)] | None
@@ -685,8 +685,8 @@ class StorageState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of the record of the limits topic that says which tenants have used up their budgets of stored bytes.
 
     Tenants without a budget aren't named. `low_disk` is the log directory of a broker that is low, by what brokers say
-    of their volumes: until it isn't, all producers are held. The record is repeated with each look at the disks of the
-    brokers, and counts no more when it hasn't been for `FRESH_MS` of sluice.state.shares.storage_budget.
+    of their volumes: until it isn't, all producers are throttled. The record is repeated with each poll of the disks of
+    the brokers, and doesn't count when it hasn't been for `FRESH_MS` of sluice.state.shares.storage_budget.
     """
 
     at_ms: EventMs

@@ -139,7 +139,7 @@ def wait_value(wait: WaitRecord) -> bytes:
 
 
 def read_wait(key: bytes | None, value: bytes | None) -> tuple[CounterKey, WaitRecord | None]:
-    """The counter of a record and its wait, None when it waits no more.
+    """The counter of a record and its wait, None when its wait is over.
 
     Raises InvalidWaitError if Sluice would not have written the record.
     """

@@ -163,7 +163,7 @@ PROXY_KINDS = tuple(kind for kind in QuotaKind if kind.family in (Family.REQUEST
 """The quotas that proxies alone hold; Kafka has none of them on users and client-ids."""
 
 REMOVED_KEYS = frozenset({"topic_count", "partition_count"})
-"""Keys of limits that only earlier releases held. Where they are stored they are ignored; nobody can set them."""
+"""Keys of limits that only earlier releases enforced. Where they are stored they are ignored; nobody can set them."""
 
 REMOVED_TEXT = (
     f"was removed and limits nothing; use {QuotaKind.CONTROLLER_MUTATION_RATE}, and a"

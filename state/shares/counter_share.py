@@ -2,7 +2,8 @@
 
 Each gateway charges its own traffic at once, against its share of the limit. All gateways read the same sums of what is
 decided (`sluice.state.shares.sums`), so each computes its own share (max-min fairness): the limit, less the rates of
-gateways that want no more, is divided equally among those that do. Use above or below the limit is made up for later.
+gateways that want nothing more, is divided equally among those that do. Use above or below the limit is made up for
+later.
 """
 
 from collections.abc import Sequence
@@ -385,7 +386,8 @@ class CounterShare(msgspec.Struct, gc=False):
         """The share that max-min fairness gives this gateway, by the present use of the others.
 
         A contented gateway keeps its rate. A hungry one, which was throttled not long ago, gets an equal part, but at
-        most GROWTH times its rate: clients that send a large request now and then are throttled too, and want no more.
+        most GROWTH times its rate: clients that send a large request now and then are throttled too, and want nothing
+        more.
 
         Without decisions each gateway would give its clients all that was left unused at the last, N times the limit in
         the end. So none has more than its own last rate and an equal part of the rest then: together that is the limit.

@@ -76,7 +76,7 @@ _NO_OUTCOMES: Mapping[CounterKey, Outcome] = {}
 
 
 def held(admission: Admission, by: AppliedWait) -> Admission:
-    """The same for a producer that is held: by a low disk, or its tenant's budget. A longer wait of a quota stays.
+    """The same for a producer that is throttled: by a low disk, or its tenant's budget. A longer wait of a quota stays.
 
     >>> from sluice.state.contract.records import CountedEntity
     >>> admission = held(_NO_WAIT, AppliedWait("stored_bytes", CountedEntity(tenant="shop"), 10_000))
@@ -206,10 +206,10 @@ class GatewayShares:
     def on_sums(self, entity: ReadEntity, of: ReadSums, now_ms: int, uncharged: int | None = None) -> list[CounterKey]:
         """Apply the sums of an entity, of a record that arrived at `now_ms`, to the counters that own clients use.
 
-        Those of other counters are kept, for up to twice HEARD_MS. An operator's reset comes before the charges. What
-        this gateway hasn't charged inline is charged now: it has the place `uncharged` in the record. Returns the
-        counters that were reset, of which one that was forgotten may have a wait; a repeated micro-batch resets none
-        that is kept. Raises msgspec's errors for sums that can't be read.
+        Those of other counters are kept, for up to twice HEARD_MS. An operator's reset comes before the charges.
+        Requests that this gateway hasn't charged inline are charged now: it has the place `uncharged` in the record.
+        Returns the counters that were reset, of which one that was forgotten may have a wait; a repeated micro-batch
+        resets none that is kept. Raises msgspec's errors for sums that can't be read.
         """
         resets: list[CounterKey] = []
         text = bytes(entity.entity)

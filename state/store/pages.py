@@ -59,7 +59,7 @@ def pages_of_entities(keys: Iterable[str], pages: int) -> Integers:
 
 
 class Evicted(NamedTuple):
-    """Number of entities forgotten because their page held more than its part."""
+    """Number of entities forgotten because their page had more than its part."""
 
     at_rest: int = 0
     """They owed nothing: no later decision is changed."""
@@ -97,7 +97,7 @@ class Pages:
         self._single_rows: list[int] = []
         self._single_numbers: list[int] = []
         self.evicted = Evicted()
-        """Entities that `to_bytes` left out of pages that held more than their part."""
+        """Entities that `to_bytes` left out of pages that had more than their part."""
 
     @classmethod
     def from_bytes(cls, payloads: Iterable[bytes], pages: int) -> "Pages":
@@ -167,8 +167,8 @@ class Pages:
     ) -> list[bytes]:
         """The stored form of the pages `numbers` (k,), of `pages` in all, without the entities that are at rest.
 
-        A page with more entities than `part` forgets the surplus too, and adds it to `evicted`. What is forgotten
-        depends on the page alone, whichever others are here. Raises ValueError if an entity's page is not among
+        A page with more entities than `part` forgets the surplus too, and adds it to `evicted`. The forgotten
+        entities depend on the page alone, whichever others are here. Raises ValueError if an entity's page is not among
         `numbers`.
         """
         keys, columns = self._merged()

@@ -175,9 +175,10 @@ def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
 
 @contextmanager
 def locked(checkpoint: Checkpoint) -> Iterator[None]:
-    """Hold the checkpoint; the lock ends with the process, even if it is killed. Raises CheckpointError if it is held.
+    """Lock the checkpoint; the lock ends with the process, even if it is killed.
 
-    Only a path can be locked: with a URI the operator has to make sure that nobody else works on the checkpoint.
+    Raises CheckpointError if it is locked. Only a path can be locked: with a URI the operator has to make sure that
+    nobody else works on the checkpoint.
     """
     if not checkpoint.is_local:
         yield

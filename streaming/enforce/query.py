@@ -199,7 +199,7 @@ class EnforceQuery(GatedQuery):
     def _counting(self, written: DataFrame, epoch: LeaderEpoch) -> DataFrame:
         """Without answers that another driver wrote after this one's markers, and without the markers.
 
-        Only drivers that led before can have written them: after a later one this driver's answers count no more.
+        Only drivers that led before can have written them: after a later one this driver's answers don't count.
         """
         text = epoch_header()
         own = F.coalesce(text == F.lit(epoch.header()), F.lit(False))

@@ -26,13 +26,13 @@ InForce = Callable[[], tuple[int, list[QuotaEntry]]]
 """The version in force and its quotas."""
 
 Report = Callable[[str | None, int], None]
-"""Is told after each look: why the cluster can't be mirrored, None if it can, and how many quotas are left out."""
+"""Is told after each poll: why the cluster can't be mirrored, None if it can, and how many quotas are left out."""
 
 
 class QuotaMirror:
     """Makes the quotas table say of users and client-ids what the cluster says.
 
-    What the cluster has is compared with what is in force, so a look at a cluster without changes reads no table. Where
+    The cluster's quotas are compared with those in force, so a poll of a cluster without changes reads no table. Where
     they differ the table is altered, on its newest version. While the cluster or the table can't be read, what is in
     force stays so; the log has that once, and again when it is over.
     """

@@ -177,7 +177,7 @@ _ENTITY = msgspec.json.Decoder(CountedEntity)
 def wait_record(kind: QuotaKind, entity: bytes, wait: WaitRecord | None) -> tuple[bytes, bytes | None]:
     """Key and value of a counter, whose entity is JSON, for the compacted waits topic.
 
-    No value says that it waits no more.
+    No value says that its wait is over.
     """
     key = wait_key((kind, Tags.of(_ENTITY.decode(entity))))
     return key, None if wait is None else wait_value(wait)

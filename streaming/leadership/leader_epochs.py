@@ -61,7 +61,7 @@ def begin_epoch(
 ) -> LeaderEpoch:
     """A new epoch, higher than those of all drivers before, with its markers in the topics that the job writes.
 
-    What an earlier driver writes there from now on is fenced.
+    Records that an earlier driver writes there from now on are fenced.
 
     1. Read the highest epoch of the job in the decisions topic: a checkpoint that was restored may not know it.
     2. Make the epoch's file. A store of objects has to refuse it a second time.

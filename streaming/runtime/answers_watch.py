@@ -12,15 +12,15 @@ from sluice.state.contract.records import Decision
 from sluice.streaming.checkpoint.origin import JobIdentity
 
 _LOOK_S = 2.0
-"""Interval between two looks at the newest decisions."""
+"""Interval between two polls of the newest decisions."""
 
 _COUNT_S = 10.0
-"""Interval between two looks at the ends of the topic of dead letters."""
+"""Interval between two polls of the ends of the topic of dead letters."""
 
 _RETRY_S = 10.0
 
 _LEAST_OF_A_PARTITION = 100
-"""Records of a partition that each look reads. Another job is seen in these too; reading all would cost a core."""
+"""Records of a partition that each poll reads. Another job is seen in these too; reading all would cost a core."""
 
 _MOST_JOBS = 10
 _LONGEST_ID = 100
@@ -32,7 +32,7 @@ def decisions_watch(
 ) -> BackgroundService:
     """A service that gives the newest decisions to each of `readers`, none of them twice.
 
-    Each look reads `newest` records at most, in equal parts of all partitions, or 100 of each if more. Those of a
+    Each poll reads `newest` records at most, in equal parts of all partitions, or 100 of each if more. Those of a
     driver that was replaced are left out.
     """
 
@@ -70,7 +70,7 @@ def dead_letters_watch(topic: str, kafka: Mapping[str, str], count: Callable[[in
 
 
 class TopicGrowth:
-    """The number of records that a topic gets from one look to the next.
+    """The number of records that a topic gets from one poll to the next.
 
     >>> growth = TopicGrowth()
     >>> growth.since_last({0: 100, 1: 7}), growth.since_last({0: 103, 1: 7})

@@ -118,7 +118,7 @@ def start_java(settings: Settings) -> DriverJava:
 def prepared_properties(settings: Settings) -> dict[str, str]:
     """All properties that Java gets, with this process prepared for its start. Raises JarError and JavaError.
 
-    What this process, Java and the workers write from now on is for its owner alone.
+    Files that this process, Java and the workers write from now on are for their owner alone.
     """
     os.umask(OWNER_ONLY)
     properties = driver_properties(settings)

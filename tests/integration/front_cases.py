@@ -71,7 +71,7 @@ class FrontCases:
         assert {*waits} == {("producer_byte_rate", "shop")}, {*waits}
 
     def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(self, front: Front) -> None:
-        """From a broker's next look at its meters."""
+        """From the time when a broker reads its meters next."""
         wide = {"num_partitions": 31, "replication_factor": 1}  # 20 s of the limit beyond the burst
         with closing(KafkaAdminClient(bootstrap_servers=front.servers, client_id="makers-1")) as admin:
             admin.create_topics({"wide-of-makers": wide})

@@ -195,7 +195,7 @@ LOW = "broker 9: /data has 5 of 100 bytes free"
 
 
 def is_held(gateway: AnyGateway, ms: int) -> bool:
-    """True for the wait of a producer that is held: 10 s, or what Kafka's meters make of that."""
+    """True for the wait of a throttled producer: 10 s, or what Kafka's meters make of that."""
     return ms == 10_000 if isinstance(gateway, PythonGateway) else 5_000 < ms <= 10_000
 
 

@@ -1,4 +1,4 @@
-"""A real proxy in front of a real broker: clients are held to the limits of Sluice, and see no error."""
+"""A real proxy in front of a real broker: clients get the limits of Sluice, and see no error."""
 
 import signal
 import socket
@@ -255,7 +255,7 @@ def test_a_throttled_response_says_how_long_to_wait(proxied: Proxied) -> None:
 
 
 def test_a_new_connection_of_a_muted_client_is_answered_at_once(proxied: Proxied) -> None:
-    """Its handshake is never held: librdkafka gives up after 10 s, Java's clients after 30 s.
+    """Its handshake is never delayed: librdkafka gives up after 10 s, Java's clients after 30 s.
 
     The first request mutes this client for longer than the test takes.
     """

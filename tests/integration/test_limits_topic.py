@@ -125,7 +125,7 @@ def test_a_topic_that_was_deleted_is_whole_again(topics: TopicSettings, kafka_br
 def test_a_state_is_said_when_gateways_would_act_by_it_or_forget_it_soon(
     topics: TopicSettings, kafka_broker: str
 ) -> None:
-    """Not with each look, which finds another number of bytes."""
+    """Not with each poll, which finds another number of bytes."""
     low, last = "broker 1: /data has 5 of 100 bytes free", StorageState(999_000)
     full = [StorageState(at_ms, [TenantStorage("shop", at_ms // 1000, 100.0, is_held=True)]) for at_ms in (41_000,)]
     looks = [

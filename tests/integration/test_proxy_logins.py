@@ -24,7 +24,7 @@ def compiled(sources: Sequence[Path], jars: Sequence[Path], folder: Path) -> str
 
 
 def test_whom_a_broker_accepts_the_proxy_meters_under_that_name(tmp_path: Path) -> None:
-    """Whatever a client makes of its messages. The broker's Kafka isn't that of the proxy."""
+    """However a client damages its messages. The broker's Kafka isn't that of the proxy."""
     broker = compiled([JAVA_SOURCES / "broker" / "BrokerLogin.java"], BROKER_JARS.paths(), tmp_path / "broker")
     proxy_sources = [JAVA_SOURCES / "proxy" / "LoginFuzz.java", PROXY_SOURCES / "sluice" / "proxy" / "Login.java"]
     proxy = compiled(proxy_sources, PROXY_JARS.paths(), tmp_path / "proxy")

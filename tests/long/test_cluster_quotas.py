@@ -1,4 +1,4 @@
-"""Brokers with the plugin are held cluster-wide to what Kafka's own system test asks of one broker."""
+"""Brokers with the plugin do cluster-wide what Kafka's own system test asks of one broker."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,8 @@
 """Kafka's own quota tests pass on nodes with the plugin, and with a job: a part of `./scripts/test-peers kafka`.
 
-The lane has all classes and releases, and nodes of Kafka alone. What a busy machine fails without Sluice too is left to
-it: classes that produce until they are throttled, and tests that wait for 15 s at most until a quota lets them go on.
+The lane has all classes and releases, and nodes of Kafka alone. Tests that a busy machine fails without Sluice too are
+left to it: classes that produce until they are throttled, and tests that wait for 15 s at most until a quota lets them
+go on.
 """
 
 from pathlib import Path

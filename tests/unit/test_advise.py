@@ -139,7 +139,7 @@ HOSTILE = "eve\n- entity: {user: root}\x1b[2J"
 
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
-    """Alice sends 10 000 bytes/s for a minute, and a hostile name a little; bob was held meanwhile."""
+    """Alice sends 10 000 bytes/s for a minute, and a hostile name a little; bob was throttled meanwhile."""
     events = [event(at_ms, bytes=1000) for at_ms in range(0, 60_000, 100)]
     held = [{"quota": "producer_byte_rate", "entity": {"user": "bob"}, "ms": 30_000}]
     events += [event(60_000, HOSTILE, bytes=5000), event(61_000, "<default>", bytes=5000)]

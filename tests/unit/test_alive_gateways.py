@@ -119,7 +119,7 @@ def test_a_new_gateway_takes_the_place_of_one_that_is_gone() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["me", "a", "b", "c", "clock"]), st.integers(0, 20_000)), max_size=40))
 def test_the_count_is_that_of_the_gateways_that_are_alive(decided: list[tuple[str, int]]) -> None:
-    """Also after one's own clock was set back."""
+    """Also after the own clock was set back."""
     alive = AliveGateways("me")
     for instance, time_ms in decided:
         if instance == "clock":

@@ -94,7 +94,7 @@ def test_decisions_on_a_topic_that_was_made_again_are_rows_beside_those_on_the_o
 
 
 def test_a_topic_id_that_nobody_knows_makes_no_second_row_of_an_event(tables: Settings) -> None:
-    """Whoever may write to the decisions topic could count a request as often as there are ids."""
+    """A writer to the decisions topic could count a request as often as there are ids."""
     requests = RequestsTopic("my-requests", [9] * 4, "second", ["first"])
     nowhere = decision(1) | {"decision_id": "my-requests-4294967299-1"}
     forged = [*of_topic([decision(1)], "forged"), *of_topic([nowhere], "first"), decision(1)]
@@ -411,7 +411,7 @@ OLDER, NEWER, NEWEST = (LeaderEpoch("job", number).header() for number in (1, 2,
 
 
 def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_nothing(tables: Settings) -> None:
-    """In whatever micro-batch they are read. What is no epoch fences no driver, and without a value is unreadable."""
+    """In any micro-batch. A header that is no epoch fences no driver, and without a value is unreadable."""
     values = [text(decision(number)) for number in range(4)]
     read: list[tuple[bytes | None, bytes | None]] = [(values[0], OLDER), (None, NEWER), (values[1], OLDER)]
     read += [(values[1], NEWER), (values[2], OLDER), (values[3], None), (None, b"job:2\n")]

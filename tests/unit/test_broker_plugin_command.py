@@ -44,7 +44,7 @@ CERTIFICATE = "{client.id: quota-job, security.protocol: SSL, ssl.keystore.locat
 def test_a_client_id_of_the_settings_exempts_nobody_and_a_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka: str
 ) -> None:
-    """Whoever calls itself so would have no quota."""
+    """A client that calls itself so would have no quota."""
     jar = tmp_path / "built.jar"
     jar.touch()
     monkeypatch.setattr("sluice.cli.broker_plugin.plugin_jar", lambda: jar)

@@ -24,7 +24,7 @@ from tests.builders import Json
 from tests.deployment import DASHBOARD, DEPLOY, RULES, dockerfile, locked, parse_command
 
 KUBERNETES_VERSIONS = ("1.30", "1.37")
-"""The oldest and the newest that the manifests are held to."""
+"""The oldest and the newest that the manifests are checked by."""
 
 CRDS = os.environ.get("SLUICE_CRDS")
 """A folder with CRDs of the operators, files *.yaml, which the repository doesn't have: they are others' work."""

@@ -98,7 +98,7 @@ def test_no_waits_in_line_are_not_the_same_as_nothing_said() -> None:
 
 @pytest.mark.parametrize("at_ms", [-1, -9_000_000_000_000_000, MAX_TIMESTAMP_MS + 1, 9_000_000_000_000_000])
 def test_a_records_time_that_no_event_may_have_stands_for_none(at_ms: int) -> None:
-    """Whoever writes a record sets its time: -1 is Kafka's for none, and a far future would freeze a bucket."""
+    """The writer of a record sets its time: -1 is Kafka's for none, and a far future would freeze a bucket."""
     with pytest.raises(InvalidRequestError, match=rf"timestamp_ms: is missing, and its record's time is {at_ms};"):
         parse_request(b'{"api": "Whatever"}', Source("quota-requests", 2, 17, at_ms), LIMITS)
 
@@ -148,7 +148,7 @@ def test_as_many_charges_as_are_allowed_are_decided() -> None:
 
 @given(st.one_of(st.none(), st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
 def test_no_bytes_can_stop_the_parser(value: bytes | None) -> None:
-    """Whatever comes, it is a request or an InvalidRequestError."""
+    """Any input is a request or an InvalidRequestError."""
     with pytest.raises(InvalidRequestError):
         parse_request(value, SOURCE, LIMITS)
 

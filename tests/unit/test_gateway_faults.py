@@ -1,4 +1,4 @@
-"""Whatever becomes of a gateway's events, its counts balance: faults of the way to Kafka are drawn, and shrunk."""
+"""A gateway's counts balance, with any faults of the way to Kafka: they are drawn, and shrunk."""
 
 import json
 from collections.abc import Callable, Iterator

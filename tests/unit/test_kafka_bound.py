@@ -1,4 +1,4 @@
-"""The bound by which tests say that clients are held, at its edges."""
+"""The bound by which tests say that clients are limited, at its edges."""
 
 import pytest
 

@@ -59,7 +59,7 @@ sendings = st.lists(
 def test_the_rate_has_all_events_whose_times_lie_in_the_newest_window(
     together: int, skews_ms: list[int], sent: list[tuple[int, int, float]], kind: QuotaKind
 ) -> None:
-    """Whatever the skews of the gateways: what a rate lacks lies outside of the window that ends at the newest time."""
+    """With any skews of the gateways: what a rate lacks lies outside of the window that ends at the newest time."""
     events = events_of(skews_ms, sent)
 
     outcomes = charged(events, kind, LIMIT, together)

@@ -170,8 +170,8 @@ drivers = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=40)
 def test_each_event_has_exactly_one_decision_that_counts(steps: list[tuple[int, int]]) -> None:
     """Drivers take over one after the other, and each publishes at any time what it still has to.
 
-    A driver writes its marker, reads which events have a decision that counts, and publishes the rest. What an older
-    one publishes between or after that counts for nobody.
+    A driver writes its marker, reads which events have a decision that counts, and publishes the rest. Records that
+    an older one publishes between or after that counts for nobody.
     """
     topic: list[Record] = []
     events = [b"%d" % number for number in range(6)]

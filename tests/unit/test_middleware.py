@@ -385,7 +385,7 @@ def test_a_quota_name_from_a_decision_is_written_only_if_it_is_one_of_ours() -> 
 
 
 def test_a_client_with_a_new_connection_for_each_request_gets_its_quota_and_no_more() -> None:
-    """A broker mutes a connection, and one that reconnects isn't held; here the client is, whatever it connects by."""
+    """A broker mutes a connection, and one that reconnects isn't throttled; here the client is."""
     with RecordingGateway() as gateway:
         set_limits(gateway, 1, [quota(QuotaKind.PRODUCER_BYTE_RATE, 1_000.0, client_id="app")])
         caller, began_ms, served_at_ms = {"X-User": "mallory", "X-Client-Id": "app"}, gateway.now_ms, list[int]()

@@ -1,4 +1,4 @@
-"""Whatever an operator does to the job, its books balance: sequences of actions are drawn, and shrunk if they fail."""
+"""An operator may do anything to the job, and its books balance: actions are drawn, and shrunk if they fail."""
 
 import json
 import logging

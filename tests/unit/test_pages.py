@@ -191,7 +191,7 @@ LIVELY = st.lists(
 def test_an_entity_at_rest_that_leaves_early_changes_no_decision(
     charges: list[PageCharge], part: int, amount: float
 ) -> None:
-    """Whatever any entity is charged next, nobody can tell, unless more entities than a page's part owe something."""
+    """Nobody can tell by any later charge, unless more entities than a page's part owe something."""
     charges = sorted(charges, key=lambda charge: charge[-1])
     full, bounded, newest_ms = charged(*charges), charged(*charges), charges[-1][-1]
     stored = bytes_of(full)

@@ -58,7 +58,7 @@ def followed(reports: Reports) -> QueryProgress:
 
 
 def test_each_micro_batch_with_events_is_there_once(reports: Reports) -> None:
-    """Also those that ended one after another between two looks."""
+    """Also those that ended one after another between two polls."""
     query = followed(reports)
     assert ids(query) == []
     reports.add(0, events=10)

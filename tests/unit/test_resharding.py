@@ -10,7 +10,7 @@ from tests.stored_pages import PageCharge, bits, charges, stored
 
 @given(charge_list=charges, before=st.integers(1, 9), after=st.integers(1, 9))
 def test_every_entity_keeps_its_columns_bit_for_bit(charge_list: list[PageCharge], before: int, after: int) -> None:
-    """Whatever the page counts; and each entity is where the job will look for it."""
+    """With any numbers of pages; and each entity is where the job will look for it."""
     old_pages = stored(charge_list, before).values()
     expected = bits(*decode(old_pages, before))
 

@@ -1,4 +1,4 @@
-"""Storage budgets: topics of tenants, who is held and until when, and what gateways, tables and metrics make of it."""
+"""Storage budgets: topics of tenants, the throttled tenants, and the effects on gateways, tables and metrics."""
 
 import logging
 from pathlib import Path
@@ -101,7 +101,7 @@ class Looks:
         self.registry.register(self.watch)
 
     def look(self, *answers: dict[str, Any]) -> StorageState:
-        """The state after a look in which these brokers answer."""
+        """The state after a poll in which these brokers answer."""
         self.now_ms += 10_000
         self.watch.look(lambda _: list(answers))
         assert self.watch.state is not None

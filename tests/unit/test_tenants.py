@@ -1,4 +1,4 @@
-"""Tenants: who is in which one, and that a request is held by its own limit and by its tenant's."""
+"""Tenants: who is in which one, and that its own limit and its tenant's throttle a request."""
 
 import json
 import time

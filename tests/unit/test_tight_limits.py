@@ -200,7 +200,7 @@ def test_an_empty_table_has_no_usage_yet(job: Job) -> None:
     ],
 )
 def test_usage_that_ends_before_now_is_told(job: Job, minutes_ago: int, note: str) -> None:
-    """Whoever was charged last: the table is behind for all."""
+    """The table is behind for all clients, not for the one that was charged last alone."""
     job.used(minutes_ago, 1.0, user="bob", quota="consumer_byte_rate")
 
     assert job.alter(1).error == note

@@ -47,7 +47,7 @@ def test_a_wait_may_round_to_zero_while_tokens_are_still_missing() -> None:
 
 @given(limit=LIMITS, charges=st.lists(st.tuples(AMOUNTS, TIMES)))
 def test_tokens_never_exceed_the_burst(limit: float, charges: list[tuple[float, int]]) -> None:
-    """Whatever is charged or given back, and whenever."""
+    """After any charges and returns, at any times."""
     bucket = TokenBucket()
     for amount, now_ms in charges:
         bucket.record(amount if now_ms % 2 else -amount, limit, WINDOW, now_ms)

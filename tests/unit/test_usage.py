@@ -271,7 +271,7 @@ def test_a_bad_file_of_tenants_is_one_line(tmp_path: Path, content: str, problem
 
 
 def test_long_names_of_clients_dont_fill_memory() -> None:
-    """Whoever chooses client-ids can send any number of them, of 32 KB each."""
+    """A client that chooses client-ids can send any number of them, of 32 KB each."""
     tenants = Tenants([QuotaEntity(tenant="a", client_id="a*")])
 
     tracemalloc.start()

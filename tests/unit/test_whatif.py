@@ -221,7 +221,7 @@ def test_a_greedy_client_is_held_to_its_limit() -> None:
 
 
 def test_what_it_was_is_what_it_would_be_under_the_same_quotas() -> None:
-    """An obedient client, recorded while it was held: the replay throttles the same requests at the same times."""
+    """An obedient client, recorded while it was throttled: the replay throttles the same requests at the same times."""
     decider, at_ms, requests = Decider(Quotas([limit(1000.0)]), QuotaSettings(), 3_600_000), 0, []
     while at_ms < 600_000:
         answer = decider.decide(Request("Produce", user="alice", client_id="app", bytes=1000), START_MS + at_ms)
@@ -235,7 +235,7 @@ def test_what_it_was_is_what_it_would_be_under_the_same_quotas() -> None:
 
 
 def test_clients_of_one_counter_wait_for_each_other() -> None:
-    """Bob's app is held by what another app of his used."""
+    """Another app of bob's throttles his app."""
     requests = [recorded(0, 20_000, user="bob", client_id="a"), recorded(100, 1, user="bob", client_id="b")]
     requests.append(recorded(200, 1, user="bob", client_id="b"))
 

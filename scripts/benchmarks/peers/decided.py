@@ -1,4 +1,4 @@
-"""Decisions on each request, so that a peer can be held to Sluice's decisions."""
+"""Decisions on each request, so that a peer can be compared with Sluice's decisions."""
 
 import random
 import time

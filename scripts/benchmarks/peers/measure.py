@@ -1,4 +1,4 @@
-"""Peers: other ways to enforce the same quota, held to the same decisions, and then measured beside Sluice."""
+"""Peers: other ways to enforce the same quota, compared by their decisions, and then measured beside Sluice."""
 
 import json
 import os

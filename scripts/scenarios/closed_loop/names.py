@@ -36,7 +36,7 @@ class FloodMeasures:
     """Effects of a flood on brokers, a victim and the job. Latencies are in ms, heaps in MiB over all brokers.
 
     `p99_one_name` is that during the same requests under one client-id. `busy_...` are percent of this machine's cores,
-    whatever uses them. What is of the job is of the flood with many names.
+    whatever uses them. Figures of the job are of the flood with many names.
     """
 
     heap_before: float

@@ -354,7 +354,7 @@ class Holds:
     closed, errors, and records that arrived twice or not at all. Exit code 1 if there are any of those.
     """
 
-    gateway: Annotated[HoldsGateway, typer.Option(help="What makes them wait.")] = HoldsGateway.PROXY
+    gateway: Annotated[HoldsGateway, typer.Option(help="Gateway that makes them wait.")] = HoldsGateway.PROXY
     limit: Annotated[float, typer.Option(min=1_000, max=90_000, help="Quota of each, bytes/s.")] = 20_000
     seconds: Seconds = 600
 

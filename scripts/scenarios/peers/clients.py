@@ -55,10 +55,10 @@ _EMPTY_FETCHES_BYTES = 3_000
 """Clients on two ways send different numbers of fetches that find nothing."""
 
 _UNDELIVERED_BYTES = 200
-"""A client that ends waits for a fetch no more: the broker has metered it, and the proxy could deliver it to nobody."""
+"""A client that ends abandons a fetch: the broker has metered it, and the proxy could deliver it to nobody."""
 
 _NEWEST_OF_PROXY = {"listoffsets": 10, "produce": 12, "fetch": 17, "offsetcommit": 9, "offsetfetch": 9}
-"""Kroxylicious 0.12 has the requests of Kafka 4.0. What newer versions of these have, docs/proxy.md says."""
+"""Kroxylicious 0.12 has the requests of Kafka 4.0. docs/proxy.md says what newer versions of these have."""
 
 _REFUSED_BY_PROXY = ("share group", "PLAIN as for 0.10.2")
 """Clients with these features end with an error at a proxy (docs/proxy.md), and so have nothing of what follows."""
