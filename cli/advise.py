@@ -14,10 +14,10 @@ from sluice.cli.format import time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.quota_text import quotas_yaml
 from sluice.cli.whatif import report_lines
-from sluice.insight.format import printable
 from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.texts import entity_text
 from sluice.insight.whatif.whose import Whose, whose_of
+from sluice.process.format import printable
 from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind

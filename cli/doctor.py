@@ -28,19 +28,19 @@ from msgspec import structs
 from sluice.cli.errors import CheckError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Properties, Settings
-from sluice.insight.format import printable
-from sluice.insight.http_server import is_loopback
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import topic_id_now
+from sluice.process.clock import now_ms
+from sluice.process.format import printable
+from sluice.process.http_server import is_loopback
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable

@@ -12,8 +12,8 @@ from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_set
 from sluice.cli.quota_text import no_members_text
 from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
-from sluice.insight.format import figure, printable, short
 from sluice.insight.texts import client_text, counter_text, entity_text, value_text
+from sluice.process.format import figure, printable, short
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import REFUSED_API, CountedEntity
 from sluice.state.quotas.entity import Tags

@@ -17,13 +17,13 @@ import msgspec
 import typer
 from rich.cells import cell_len
 
-from sluice.insight.format import NOTHING, printable, short
+from sluice.process.format import NOTHING, printable, short
 
 MAX_NAME = 60
 """Characters of a name in a table; JSON and CSV have the whole name."""
 
 _FIGURE = re.compile(rf"{NOTHING}?|-?\d[\d.e+]*(/s)?( (%|[A-Za-z]{{1,3}}(/s)?|\d+))*")
-"""A number, or a figure of `insight.format`: 3, 1.05 MB/s, 80 %, 1 min 30 s, or none."""
+"""A number, or a figure of `process.format`: 3, 1.05 MB/s, 80 %, 1 min 30 s, or none."""
 
 _FORMULA = re.compile(r"(?:^|(?<=;))(?=[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """A place before a formula: at the start of a text, and after a semicolon, which ends a cell where commas are decimal.

@@ -18,10 +18,10 @@ from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
 from sluice.jvm.plugin import gateway_properties
-from sluice.jvm.processes import free_ports
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
+from sluice.process.processes import free_ports
 from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"

@@ -40,8 +40,8 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
 from sluice.insight.errors import NoTableError, QueryError, SpanError
-from sluice.insight.format import printable
 from sluice.jvm.java import find_java
+from sluice.process.format import printable
 from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.checks import check_unmute
 from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
@@ -253,7 +253,7 @@ def kafka_gateway(
     """
     settings = job_settings(config, bootstrap_servers)
     from sluice.cli.kafka_gateway import parse_address, parse_listener, run_kafka_gateway, tls_of
-    from sluice.jvm.processes import stop_on_signals
+    from sluice.process.processes import stop_on_signals
 
     properties = {
         "sluice.gateway.name": name or f"proxy-{os.getpid()}",

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from sluice.configs.yaml_file import FLOAT
-from sluice.insight.format import printable
 from sluice.insight.texts import entity_text, value_text
+from sluice.process.format import printable
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored

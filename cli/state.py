@@ -13,9 +13,9 @@ from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, command_group, job_settings
 from sluice.configs.settings import Settings
-from sluice.insight.format import figure, short
 from sluice.insight.texts import client_text, counter_text
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
+from sluice.process.format import figure, short
 from sluice.streaming.errors import CheckpointError, StateFileError
 from sluice.streaming.runtime.log import OWNER_ONLY
 

@@ -21,11 +21,12 @@ from sluice.cli.errors import TopError, UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
-from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
 from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
 from sluice.insight.texts import counter_name
-from sluice.kafka_io.client import OF_COMMANDS, error_line
-from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.client import OF_COMMANDS
+from sluice.process.background import error_line
+from sluice.process.clock import now_ms
+from sluice.process.format import NOTHING, amount, duration, percent, printable, short
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
 
 if TYPE_CHECKING:

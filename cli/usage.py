@@ -15,9 +15,9 @@ from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
 from sluice.cli.sql import say_no_rows
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
-from sluice.insight.format import duration, percent, quantity
 from sluice.insight.reports.span import By, Per
 from sluice.insight.texts import counter_name
+from sluice.process.format import duration, percent, quantity
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants

@@ -13,9 +13,9 @@ from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, ti
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
-from sluice.insight.format import printable, short
 from sluice.insight.reports.span import from_ms, read_span
 from sluice.insight.texts import counter_name, entity_text, value_text
+from sluice.process.format import printable, short
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 

@@ -13,7 +13,7 @@ from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
-from sluice.jvm.processes import free_ports, is_free
+from sluice.process.processes import free_ports, is_free
 from sluice.state.errors import SluiceError
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")

@@ -11,8 +11,8 @@ from sluice.demo.cluster import Cluster
 from sluice.demo.job import wait_until
 from sluice.insight.live import LiveModel
 from sluice.jvm.plugin import plugin_jar, plugin_properties
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.process.clock import now_ms
 from sluice.state.contract.records import Share
 
 _ALIVE_MS = 3_000

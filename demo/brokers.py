@@ -17,10 +17,10 @@ from sluice.demo.job import Json, RunError, Sections, SluiceJob, embedded_profil
 from sluice.demo.options import DemoOptions
 from sluice.demo.screen import running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
-from sluice.insight.format import amount, printable
-from sluice.jvm.processes import free_ports
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.clock import now_ms
+from sluice.process.format import amount, printable
+from sluice.process.processes import free_ports
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
 from sluice.state.quotas.kinds import EntryKind, QuotaKind

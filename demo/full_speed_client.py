@@ -8,7 +8,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 
 RECORD_BYTES = 10_000
 """Size of a value that is produced."""

@@ -11,7 +11,7 @@ from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
-from sluice.kafka_io.background import BackgroundService
+from sluice.process.background import BackgroundService
 from sluice.state.contract.records import Mutation, Request, TopicPartition
 from sluice.state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
 

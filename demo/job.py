@@ -13,7 +13,7 @@ import yaml
 
 from sluice.configs.settings import Settings, load_settings, reach_s3
 from sluice.jvm.jars import REPOSITORY
-from sluice.jvm.processes import Child, last_line
+from sluice.process.processes import Child, last_line
 from sluice.state.errors import SluiceError
 
 Json = dict[str, Any]

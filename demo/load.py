@@ -15,7 +15,7 @@ from kafka.producer.future import RecordMetadata
 from sluice.configs.settings import Settings
 from sluice.demo.load_generator import LoadGenerator
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 
 TICK_S = 0.01
 """Interval at which a run with a rate publishes the events that are due."""

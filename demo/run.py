@@ -30,14 +30,14 @@ from sluice.demo.options import DemoOptions
 from sluice.demo.screen import WebConsole, running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
 from sluice.gateways.client.client import Gateway
-from sluice.insight.format import amount, duration
 from sluice.insight.live import LiveModel
 from sluice.insight.texts import counter_name
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
-from sluice.jvm.processes import free_ports, stop_on_signals
-from sluice.kafka_io.client import error_line
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.background import error_line
+from sluice.process.clock import now_ms
+from sluice.process.format import amount, duration
+from sluice.process.processes import free_ports, stop_on_signals
 from sluice.state.quotas.kinds import QuotaKind
 
 _EXIT_FAILED = 1

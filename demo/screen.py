@@ -17,8 +17,8 @@ from rich.text import Text
 from sluice.cli.options import announced_run
 from sluice.configs.settings import HealthSettings
 from sluice.demo.job import SluiceJob
-from sluice.jvm.processes import Child, free_ports, last_line
-from sluice.kafka_io.background import BackgroundService
+from sluice.process.background import BackgroundService
+from sluice.process.processes import Child, free_ports, last_line
 
 _WAITING_S = 3.0
 _LINES_S = 5.0

@@ -1,4 +1,4 @@
-"""The errors of HTTP servers, console, reports, SQL and what-if."""
+"""The errors of console, reports, SQL and what-if."""
 
 from typing import Self
 
@@ -43,10 +43,6 @@ class EarlierTableError(QueryError):
 
 class UsageUnknownError(SluiceError):
     """There is no table of metrics yet, or it can't be read, so recent usage is unknown."""
-
-
-class ListenError(SluiceError):
-    """An HTTP server can't listen on its address and port."""
 
 
 class ConsoleError(SluiceError):

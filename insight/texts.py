@@ -1,7 +1,7 @@
 """Entities, counters and limits in words, the same in commands, on pages and in messages."""
 
-from sluice.insight.format import MAX_NAME, short
 from sluice.insight.live import CounterId
+from sluice.process.format import MAX_NAME, short
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Self
 
-from sluice.jvm.processes import Child
+from sluice.process.processes import Child
 from sluice.state.errors import SluiceError
 
 _STOP_S = 30.0

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 from sluice.kafka_io.properties import check_properties, has_layer
+from sluice.process.background import error_line
 
 ClientT = TypeVar("ClientT")
 
@@ -109,11 +110,6 @@ def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
         if name in kafka:
             config[argument] = _converted(name, kafka[name], convert)
     return config | _login(kafka) | _certificates(kafka)
-
-
-def error_line(error: BaseException) -> str:
-    """The error in one short line; never the arguments, they may hold a password."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _converted(name: str, value: str, convert: Callable[[str], object]) -> object:

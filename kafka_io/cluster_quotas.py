@@ -6,9 +6,10 @@ from typing import Self
 
 from kafka.errors import KafkaError
 
-from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
+from sluice.process.background import error_line
 from sluice.state.quotas.cluster import ClusterQuota
 
 

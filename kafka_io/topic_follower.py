@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event
 
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.background import BackgroundService
 
 log = logging.getLogger(__name__)
 

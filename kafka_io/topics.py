@@ -8,9 +8,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-from sluice.kafka_io.client import TopicSettings, connect, error_line
+from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import TopicCreationError
 from sluice.kafka_io.kafka_python import topic_id_text
+from sluice.process.background import error_line
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
 
 log = logging.getLogger("sluice.topics")

@@ -7,11 +7,11 @@ from contextlib import closing
 import msgspec
 from kafka import KafkaProducer
 
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.background import BackgroundService
 from sluice.state.contract.records import ElasticState
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.elastic import FRESH_MS as ELASTIC_FRESH_MS

@@ -7,11 +7,11 @@ from zlib import crc32
 
 from kafka import KafkaProducer
 
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
 from sluice.state.decisions.waits import InvalidWaitError, read_wait
 
 log = logging.getLogger("sluice.waits")

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 from sluice.configs.settings import Settings
 from sluice.jvm.driver import DriverJava
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.background import BackgroundService
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.streaming.checkpoint.folder import Checkpoint, locked

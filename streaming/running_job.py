@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.background import BackgroundService
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.elastic import ElasticTable
 from sluice.sinks.waits import ended_waits_remover

@@ -20,8 +20,8 @@ from sluice.gateways.client.options import GatewayOptions, instance_name
 from sluice.gateways.client.policy import AdmissionPolicy, Staleness
 from sluice.gateways.client.publisher import EventPublisher, Heartbeats
 from sluice.kafka_io.client import kafka_python_config
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
+from sluice.process.clock import now_ms
 from sluice.state.contract.records import NO_LOGIN, DecidedHeartbeat, Decision, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.waits import TopicPartitionName

@@ -21,8 +21,9 @@ from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions, WhenFull
 from sluice.gateways.client.policy import Staleness
 from sluice.gateways.errors import GatewayClosedError
-from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.process.background import error_line
 from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, DecidedHeartbeat, Heartbeat, Request
 from sluice.state.quotas.entity import client_key
 from sluice.state.shares.alive import HEARTBEAT_MS

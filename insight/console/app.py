@@ -23,7 +23,7 @@ from sluice.insight.console.filters import FILTERS
 from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import Guard, cookie_name, cookie_of, is_token
 from sluice.insight.texts import NO_TENANT
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 
 EVENT_S = 1.0

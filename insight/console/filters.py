@@ -13,9 +13,9 @@ from msgspec import UNSET
 
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
-from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice.insight.texts import counter_name, entity_text
+from sluice.process.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership, StorageKey
 from sluice.state.quotas.tenants import member_text

@@ -13,12 +13,12 @@ from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of
 from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import QueryError
-from sluice.insight.format import NOTHING, short
 from sluice.insight.live import CounterId, CounterState, LiveModel
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
 from sluice.insight.texts import entity_text
 from sluice.kafka_io.topic_follower import TopicFollower
+from sluice.process.format import NOTHING, short
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import DeadLetter, Decision, ElasticState, FieldError, StorageState

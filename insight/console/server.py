@@ -12,14 +12,14 @@ from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS
 from sluice.insight.console.tables import ASK_S, REFRESH_S, JobProbe, WeekMinutes
 from sluice.insight.errors import ConsoleError
-from sluice.insight.http_server import HttpServer, host_of, is_loopback
 from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.sql import Tables
 from sluice.insight.waits import raised_limits
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import TopicSettings
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
+from sluice.process.http_server import HttpServer, host_of, is_loopback
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView

@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.insight.errors import UsageUnknownError
-from sluice.insight.format import short
 from sluice.insight.texts import counter_text
+from sluice.process.format import short
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind

@@ -22,7 +22,7 @@ from sluice.demo.cluster import make_topic
 from sluice.demo.full_speed_client import Role
 from sluice.demo.job import Json
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 
 _USUAL_S = 120

@@ -24,7 +24,7 @@ from sluice.configs.settings import Properties, Settings, load_settings, reach_s
 from sluice.demo.job import Json
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java
-from sluice.kafka_io.background import BackgroundService
+from sluice.process.background import BackgroundService
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint

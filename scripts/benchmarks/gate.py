@@ -16,7 +16,7 @@ import typer
 
 from scripts.benchmarks.report import shown, table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, interrupt_on_signals, run_command
-from sluice.jvm.processes import Child, last_line
+from sluice.process.processes import Child, last_line
 from sluice.state.errors import SluiceError
 
 _NEEDS = ("requirements.lock", "configs/jars.xml", "configs/jars.sha256", "*/broker-jars.sha256")

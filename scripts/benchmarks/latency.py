@@ -18,7 +18,7 @@ from scripts.benchmarks.throughput import copy_padding
 from scripts.testbed.hdfs import Hdfs
 from scripts.testbed.object_store import ObjectStore
 from sluice.demo.job import Json
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 
 _QUOTAS = ONE_CHARGE.quotas
 _BARS = {50: at_most(1.4), 95: None, 99: at_most(1.4)}

@@ -22,8 +22,8 @@ from sluice.demo.broker import Broker
 from sluice.demo.broker_plugin import new_exempt_client_id
 from sluice.demo.cluster import make_topic
 from sluice.jvm.plugin import plugin_jar, plugin_properties
-from sluice.kafka_io.background import BackgroundService
-from sluice.kafka_io.clock import now_ms
+from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -13,8 +13,8 @@ from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Driver, Record, Setup
 from scripts.benchmarks.scale import Scale
 from sluice.demo.work_folder import folder_bytes
-from sluice.kafka_io.background import BackgroundService
-from sluice.kafka_io.clock import now_ms
+from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -17,7 +17,7 @@ from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.broker import Broker
 from sluice.demo.cluster import make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -21,9 +21,9 @@ from scripts.benchmarks.events import Load
 from sluice.configs.settings import Settings, load_settings
 from sluice.demo.broker import Broker
 from sluice.demo.job import Json, Sections, storage_in, write_settings
-from sluice.kafka_io.background import BackgroundService
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 

@@ -11,7 +11,7 @@ from scripts.benchmarks.report import Figure, Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig, Driver, Setup
 from scripts.benchmarks.scale import Scale, counted_runs, loads
 from sluice.demo.job import Json
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 
 _BARS = {"1 charge": 0.80, "2 charges": 0.75, "4 charges": 0.50}
 _AUDIT_BAR = 0.70

@@ -30,7 +30,7 @@ from sluice.demo.job import TABLES, Json, Sections, wait_until
 from sluice.demo.load import Sent, loading
 from sluice.demo.load_generator import LoadGenerator
 from sluice.demo.work_folder import work_folder
-from sluice.jvm.processes import stop_on_signals
+from sluice.process.processes import stop_on_signals
 from sluice.streaming.enforce.warm_up import WARM
 
 _WORKERS = 3

@@ -19,8 +19,8 @@ from scripts.benchmarks.report import table
 from scripts.testbed.rig import Rig
 from sluice.demo.job import wait_until
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import AuditTable, Commit, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files

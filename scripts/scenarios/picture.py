@@ -23,7 +23,7 @@ from scripts.command import run_command
 from scripts.testbed.browser import running_browser
 from sluice.demo.job import RunError, wait_until
 from sluice.demo.work_folder import work_folder
-from sluice.jvm.processes import Child
+from sluice.process.processes import Child
 
 _FRAMES = 24
 _FRAME_S = 1.0

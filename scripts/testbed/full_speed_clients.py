@@ -24,7 +24,7 @@ from sluice.demo.full_speed_client import RECORD_BYTES, Client, FullSpeedClient,
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import OLDEST
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 
 _SOURCE = Path(__file__).with_name("FullSpeedClient.java")
 _UNACKNOWLEDGED = 400  # records, 4 MB: what waits for two minutes times out

@@ -16,7 +16,7 @@ from sluice.demo.job import wait_until
 from sluice.jvm.jars import pyspark_jars
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import last_error
-from sluice.jvm.processes import Child, free_ports
+from sluice.process.processes import Child, free_ports
 from sluice.state.errors import SluiceError
 
 _HOST = "127.0.0.1"

@@ -15,8 +15,8 @@ from scripts.command import EXIT_FAILED, run_command
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.load import load
 from sluice.demo.load_generator import BootstrapServers, TrafficOptions
-from sluice.jvm.processes import stop_on_signals
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.processes import stop_on_signals
 
 
 @dataclass(frozen=True)

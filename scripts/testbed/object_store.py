@@ -10,7 +10,7 @@ from typing import Any
 
 from scripts.testbed.locked_python import locked_python
 from sluice.demo.job import Json, wait_until
-from sluice.jvm.processes import Child, free_ports, last_line
+from sluice.process.processes import Child, free_ports, last_line
 from sluice.state.errors import SluiceError
 
 _FOLDER = Path(__file__).resolve().parent

@@ -10,9 +10,9 @@ from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResp
 
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.clock import now_ms
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import Quotas

@@ -17,7 +17,7 @@ import pyspark
 from scripts.testbed.distribution import build_wheel
 from scripts.testbed.processes import descendants
 from sluice.demo.job import Json, wait_until
-from sluice.jvm.processes import Child, free_ports
+from sluice.process.processes import Child, free_ports
 
 _HOST = "127.0.0.1"
 _BUILD_S = 300

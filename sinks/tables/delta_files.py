@@ -16,7 +16,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.delta import AuditTable, Commit
 from sluice.sinks.tables.faults import holds, where
 

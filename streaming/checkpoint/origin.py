@@ -7,7 +7,7 @@ import msgspec
 from msgspec import structs
 
 from sluice.configs.settings import Settings
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.streaming.checkpoint.folder import ORIGIN, Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.workers.contract import are_batched

@@ -10,10 +10,10 @@ from deltalake.exceptions import DeltaError
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.kafka_io.background import BackgroundService, LastError
 from sluice.kafka_io.client import TopicSettings
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.background import BackgroundService, LastError
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.elastic import ElasticTable
 from sluice.state.contract.records import BrokerFactor, ElasticState, Sums
 from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad

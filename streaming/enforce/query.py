@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.clock import now_ms
 from sluice.state.contract.records import ElasticState
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.streaming.balances.imported import read_imported_start

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
-from sluice.kafka_io.background import LastError
+from sluice.process.background import LastError
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError

@@ -11,12 +11,12 @@ from kafka.errors import KafkaError
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.insight.format import quantity
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import LogDirsAdmin
+from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
+from sluice.process.format import quantity
 from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.disk_guard import DiskFloor

@@ -7,9 +7,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import Settings
-from sluice.kafka_io.background import BackgroundService
-from sluice.kafka_io.client import error_line
-from sluice.kafka_io.clock import now_ms
+from sluice.process.background import BackgroundService, error_line
+from sluice.process.clock import now_ms
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.enforce import stages
 from sluice.streaming.java_bridge import executors

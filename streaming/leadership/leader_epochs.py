@@ -17,10 +17,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.configs.object_store import is_s3
-from sluice.kafka_io.client import TopicSettings, connect, error_line
+from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.kafka_python import epoch_in
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.background import error_line
 from sluice.sinks.errors import EpochMarkerError
 from sluice.state.decisions.leader_epochs import (
     HEADER,

@@ -12,11 +12,11 @@ from threading import Event
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from sluice.kafka_io.background import BackgroundService, LastError
-from sluice.kafka_io.client import TopicSettings, connect, error_line
+from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicCreationError, TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_lease_topic
+from sluice.process.background import BackgroundService, LastError, error_line
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.lease import Acquisition, Driver, Heartbeat, LeaseLog, Record, Release, encode
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.background import BackgroundService
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Decision
 from sluice.streaming.checkpoint.origin import JobIdentity

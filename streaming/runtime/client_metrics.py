@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sluice.insight.live import Bounds, CounterId, CounterState, GatewaySeen, LiveModel
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from sluice.insight.http_server import HttpServer
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
+from sluice.process.http_server import HttpServer
 from sluice.state.store.pages import Evicted
 from sluice.streaming.queries.reasons import QueryState, RunState
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.configs.settings import DeltaSettings
-from sluice.kafka_io.background import BackgroundService
+from sluice.process.background import BackgroundService
 from sluice.sinks.errors import TableMaintenanceError, storage_reason
 from sluice.streaming.checkpoint.folder import CheckpointFiles
 

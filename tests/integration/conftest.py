@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.jvm.processes import free_ports
+from sluice.process.processes import free_ports
 from tests.integration.job_process import AUDITED, GENERATED_CODE, JobProcess
 
 SHARED_QUOTAS = [

@@ -8,7 +8,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import ThrottlingQuotaExceededError
 
 from sluice.demo.full_speed_client import FullSpeedClient, Role
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from tests.builders import member, quota

@@ -18,8 +18,8 @@ from sluice.demo.broker import Broker
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.clock import now_ms
 from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import STORAGE_KEY, state_value

@@ -22,7 +22,7 @@ from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

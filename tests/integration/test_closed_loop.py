@@ -17,8 +17,8 @@ from kafka.producer.future import RecordMetadata
 from scripts.testbed.processes import kill
 from sluice.demo.gateways import gateway_options
 from sluice.gateways.client.client import Gateway
-from sluice.jvm.processes import Child
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
+from sluice.process.processes import Child
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
 from sluice.state.shares.read_sums import ReadSums, read_sums

@@ -27,8 +27,8 @@ from sluice.insight.live import CounterId
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
 from sluice.kafka_io.client import TopicSettings
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from scripts.testbed.browser import running_browser
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, console_server
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.builders import decision, member, quota

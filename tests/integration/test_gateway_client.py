@@ -12,8 +12,8 @@ from sluice import Gateway, Request, StalePolicy, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.demo.broker import Broker
 from sluice.demo.gateways import gateway_options
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.clock import now_ms
 from sluice.sinks.limits import limits_publisher
 from sluice.state.contract.records import HEARTBEAT_API, WaitRecord
 from sluice.state.decisions.waits import wait_key, wait_value

@@ -24,8 +24,8 @@ from examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_topi
 from sluice import Gateway, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.demo.gateways import gateway_options
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import quota
 from tests.deciding_side import deciding_side, own_settings, read_events

@@ -18,9 +18,9 @@ from sluice.demo.broker import Broker
 from sluice.demo.cluster import create_topic
 from sluice.gateways.client.middleware import Message, Receive, Scope, Send
 from sluice.jvm.plugin import plugin_jar, plugin_properties
-from sluice.jvm.processes import free_ports
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.processes import free_ports
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from deltalake import DeltaTable
 
-from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas

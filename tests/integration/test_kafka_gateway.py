@@ -38,9 +38,9 @@ from sluice.demo.cluster import create_topic
 from sluice.demo.full_speed_client import RECORD_BYTES, FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
-from sluice.jvm.processes import Child
 from sluice.jvm.proxy import proxy_class_path
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
+from sluice.process.processes import Child
 from sluice.state.contract.records import StorageState
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -16,11 +16,11 @@ from sluice.cli.doctor import check_quotas_source
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.demo.broker import Broker
-from sluice.jvm.processes import free_ports
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.process.processes import free_ports
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT

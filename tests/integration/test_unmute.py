@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -8,7 +8,7 @@ from kafka import KafkaProducer
 
 from scripts.testbed.reconciliation import reconcile, reconcile_counts
 from sluice.demo.counts import audited
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -15,7 +15,7 @@ from sluice.demo.cluster import Cluster, create_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.job import Sections
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from tests.kafka_bound import LARGEST_REQUEST, came, check_bound
 from tests.waiting import eventually
 

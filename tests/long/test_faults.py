@@ -19,7 +19,7 @@ from scripts.testbed.processes import descendants, kill, python_workers
 from scripts.testbed.reconciliation import reconcile_counts
 from sluice.demo.counts import answered
 from sluice.demo.job import Json
-from sluice.jvm.processes import free_ports
+from sluice.process.processes import free_ports
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, wait_until
 

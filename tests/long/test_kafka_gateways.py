@@ -12,7 +12,7 @@ from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.cluster import Cluster, create_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from tests.kafka_bound import LARGEST_REQUEST, check_bound
 from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually

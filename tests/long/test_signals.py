@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from scripts.testbed.processes import descendants, python_workers
-from sluice.jvm.processes import Child
+from sluice.process.processes import Child
 from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from sluice.kafka_io.background import BackgroundService
+from sluice.process.background import BackgroundService
 
 LONG_S = 3600.0
 

@@ -26,11 +26,12 @@ from sluice.insight.console.clients import ClientsQuery
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
-from sluice.insight.errors import ConsoleError, ListenError
-from sluice.insight.format import printable
-from sluice.insight.http_server import HttpServer
+from sluice.insight.errors import ConsoleError
 from sluice.insight.texts import NO_TENANT
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
+from sluice.process.errors import ListenError
+from sluice.process.format import printable
+from sluice.process.http_server import HttpServer
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage

@@ -30,6 +30,7 @@ FOLDERS = (
         "insight",
         "jvm",
         "kafka_io",
+        "process",
         "scripts",
         "sinks",
         "sluice",

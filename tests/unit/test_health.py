@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluice.insight.errors import ListenError
-from sluice.insight.http_server import HttpServer
+from sluice.process.errors import ListenError
+from sluice.process.http_server import HttpServer
 from sluice.state.store.pages import Evicted
 from sluice.streaming.queries.reasons import Place, QueryState, RunState
 from sluice.streaming.runtime.health import MAX_CONNECTIONS, JobHealth, health_server
@@ -274,7 +274,7 @@ def test_a_caller_that_sends_byte_by_byte_is_cut_off(
     health: JobHealth, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A slow caller can't hold a connection, and doesn't make the job write tracebacks."""
-    monkeypatch.setattr("sluice.insight.http_server.READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sluice.process.http_server.READ_TIMEOUT_S", 0.3)
     start_s = time.monotonic()
     with (
         serving(health) as server,

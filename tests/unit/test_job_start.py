@@ -16,10 +16,10 @@ import pytest
 
 from sluice.configs.settings import HealthSettings, Properties, Settings, load_settings
 from sluice.jvm.driver import DriverJava
-from sluice.jvm.processes import free_ports
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topics import ensure_topics
+from sluice.process.processes import free_ports
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, Tracked

@@ -20,7 +20,7 @@ from sluice.cli.kafka_gateway import (
     tls_of,
 )
 from sluice.configs.settings import Settings, load_settings
-from sluice.jvm import processes
+from sluice.process import processes
 from tests.commands import invoke
 
 SECRET = "proxys-own-Secret"  # noqa: S105 # of no broker

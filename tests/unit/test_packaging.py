@@ -177,7 +177,7 @@ def test_the_command_demo_says_which_extra_it_needs(job: Path, tmp_path: Path) -
 
 
 def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -> None:
-    parts = ["cli", "configs", "gateways", "jvm", "kafka_io", "sinks", "state", "streaming"]
+    parts = ["cli", "configs", "gateways", "jvm", "kafka_io", "process", "sinks", "state", "streaming"]
     parts += ["insight.reports", "insight.whatif"]
     packages = [f"sluice.{part}" for part in parts]
 

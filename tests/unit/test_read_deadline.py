@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluice.insight import http_server
-from sluice.insight.http_server import ReadDeadline
+from sluice.process import http_server
+from sluice.process.http_server import ReadDeadline
 
 READ_TIMEOUT_S = 0.5
 

@@ -18,7 +18,7 @@ from sluice.demo.load import Sent, publish
 from sluice.demo.load_generator import LoadGenerator
 from sluice.demo.run import _clients, summary
 from sluice.insight.live import LiveModel
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from tests.builders import decision
 from tests.commands import invoke
 

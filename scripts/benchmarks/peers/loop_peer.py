@@ -13,7 +13,7 @@ import msgspec
 from confluent_kafka import Consumer, Producer
 
 from scripts.benchmarks.peers.quix_peer import Enforcer
-from sluice.jvm.processes import stop_on_signals
+from sluice.process.processes import stop_on_signals
 
 _POLL_EVENTS = 1000
 _POLL_S = 0.01

@@ -34,8 +34,8 @@ from scripts.testbed.locked_python import locked_python
 from scripts.testbed.processes import compiler_cpu_s
 from sluice.demo.job import Json
 from sluice.jvm.java import OLDEST, find_java
-from sluice.jvm.processes import Child, last_line
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
+from sluice.process.processes import Child, last_line
 from sluice.state.quotas.kinds import burst
 
 _FOLDER = Path(__file__).parent

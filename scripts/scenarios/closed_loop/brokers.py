@@ -27,7 +27,7 @@ from sluice.demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice.demo.gateways import proxies_of
 from sluice.demo.job import Json, Sections, wait_until
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -16,7 +16,7 @@ from sluice.demo.gateways import Connection, GreedyClient, gateway_options, send
 from sluice.demo.job import wait_until
 from sluice.gateways.client.client import Gateway
 from sluice.insight.sql import run_query
-from sluice.jvm.processes import Child
+from sluice.process.processes import Child
 from sluice.state.quotas.kinds import QuotaKind
 
 _READY = "ready"

@@ -28,7 +28,7 @@ from sluice.demo.counts import records
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import OLDEST
 from sluice.jvm.machine import Jvm
-from sluice.kafka_io.clock import now_ms
+from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

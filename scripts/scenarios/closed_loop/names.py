@@ -21,7 +21,7 @@ from scripts.testbed.full_speed_clients import read_answer, request_bytes
 from scripts.testbed.rig import Rig
 from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.job import Json
-from sluice.kafka_io.background import BackgroundService
+from sluice.process.background import BackgroundService
 
 VICTIMS_LIMIT = 1_000_000.0
 

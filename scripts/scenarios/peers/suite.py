@@ -20,7 +20,7 @@ from zipfile import ZipFile
 
 from scripts.testbed.processes import output_of
 from sluice.jvm.jars import home_lock, jars_home
-from sluice.jvm.processes import last_line
+from sluice.process.processes import last_line
 from sluice.state.errors import SluiceError
 
 _TESTBED = Path(__file__).resolve().parents[2] / "testbed"

@@ -18,7 +18,7 @@ from scripts.testbed.quotas_without_job import settings_with_limits
 from sluice.cli.kafka_gateway import Address, KafkaGateway
 from sluice.demo.cluster import Cluster
 from sluice.demo.work_folder import work_folder
-from sluice.jvm.processes import free_ports
+from sluice.process.processes import free_ports
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

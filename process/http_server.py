@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sluice.insight.errors import ListenError
+from sluice.process.errors import ListenError
 
 KEEP_ALIVE_S = 30
 """Longest idle time of a connection between two requests."""
