@@ -5,14 +5,15 @@ Source: KIP-124, "Quota entity"; KIP-1010, "Default Quota Configuration".
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, StrEnum
+from operator import itemgetter
 from typing import Self
 
 import msgspec
 
 from sluice.state.quotas.elastic import lent_limit
-from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
+from sluice.state.quotas.entity import DEFAULT, Default, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
@@ -84,8 +85,11 @@ SHADOW_KEY_PREFIX = "shadow:"
 """Begins the key of each counter of a shadow quota, so that it is stored apart from the counter with the same tags.
 No other key begins so: names in keys are URL-encoded and have no colon, and keys of topics begin with `topic:`."""
 
-_ClientName = tuple[EntityName, EntityName]
-"""User and client-id of an entity."""
+_OTHERS = (None, DEFAULT)
+"""The names that an entity may have in place of a request's own."""
+
+_Names = tuple[str | None, str | None, str | None, str | None, None, Default]
+"""User, client-id, topic and tenant of a request, and the others."""
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False):
@@ -112,53 +116,85 @@ _STRICT: _Elastic = {}
 """No reservation and no ceiling."""
 
 
-class ClientLimits:
-    """The limits of one quota kind, in one mode, on users, client-ids and both."""
+class Limits:
+    """The limits of one quota kind, in one mode, on clients, on topics or on tenants. False if there are none.
 
-    _lend = 1.0
+    A request is found by two names: user and client-id, topic and partition, or its tenant and "".
+    """
 
-    def __init__(self, entries: Iterable[QuotaEntry], mode: Mode = Mode.ENFORCE, elastic: _Elastic = _STRICT) -> None:
-        """Take entries that all have the mode `mode`; the last one for an entity counts."""
+    def __init__(
+        self,
+        entries: Iterable[QuotaEntry],
+        names_of: Callable[[str, str | int], _Names],
+        mode: Mode = Mode.ENFORCE,
+        elastic: _Elastic = _STRICT,
+    ) -> None:
+        """Take entries that all have the mode `mode`; the last one for an entity counts.
+
+        `names_of` gives the names that the entity of a request has at most, of those that it is found by.
+        """
+        self._names_of = names_of
         self._mode = mode
         self._elastic = elastic
-        self._entries = {_bounded((entry.entity.user, entry.entity.client_id)): entry for entry in entries}
+        self._lend = 1.0
+        self._entries = {_names(bounded_entity(entry.entity)): entry for entry in entries}
         used = {level_of(entry.entity) for entry in self._entries.values()}
-        self._levels = [(level, *PRECEDENCE_LEVELS[level]) for level in PRECEDENCE_LEVELS if level in used]
-        shapes = {(user is Part.ABSENT, client_id is Part.ABSENT) for _, user, client_id in self._levels}
+        self._levels = [(level, _entity_of(level), _shape(level)) for level in PrecedenceLevel if level in used]
+        shapes = {shape for *_, shape in self._levels}
         # With entities of several shapes, or none, unmatched requests are counted by their client-id.
-        self._no_user, self._no_client_id = shapes.pop() if len(shapes) == 1 else (True, False)
-        self._resolved = NameCache[tuple[str, str], Resolution](_MAX_CACHED_BYTES)
+        self._unmatched = shapes.pop() if len(shapes) == 1 else (True, False)
+        self._resolved = NameCache[tuple[str, str | int], Resolution](_MAX_CACHED_BYTES)
 
     def __bool__(self) -> bool:
-        """True if any quota of this kind is set."""
         return bool(self._entries)
 
-    def resolve(self, user: str, client_id: str) -> Resolution:
-        """The first configured level of the eight, and the tags of the counter.
+    def resolve(self, name: str, other: str | int = "") -> Resolution:
+        """The first configured level, and the tags of the counter.
 
-        If nothing matches, the tags depend on the entities of the kind: if all of them have the same parts (user,
-        client-id or both), the counter has these too, else the client-id (Kafka's metric tags).
+        If nothing matches, a client's tags depend on the entities of the kind: if all of them have the same parts
+        (user, client-id or both), the counter has these too, else the client-id (Kafka's metric tags).
         """
         try:
-            return self._resolved[user, client_id]
+            return self._resolved[name, other]
         except KeyError:
-            resolution = self._resolve(user, client_id)
-            size = ENTRY_BYTES + len(user) + len(client_id) + len(resolution.key)
-            return self._resolved.keep((user, client_id), resolution, size)
+            resolution = self._resolve(self._names_of(name, other), other)
+            size = ENTRY_BYTES + len(name) + len(str(other)) + len(resolution.key)
+            return self._resolved.keep((name, other), resolution, size)
 
-    def _resolve(self, user: str, client_id: str) -> Resolution:
-        user, client_id = bounded_name(user), bounded_name(client_id)
-        for level, user_part, client_part in self._levels:
-            entry = self._entries.get((_name(user_part, user), _name(client_part, client_id)))
+    def _resolve(self, own: _Names, other: str | int) -> Resolution:
+        for level, entity_of, shape in self._levels:
+            entry = self._entries.get(entity_of(own))
             if entry is not None:
-                tags = Tags("" if user_part is Part.ABSENT else user, "" if client_part is Part.ABSENT else client_id)
-                return self.of_entry(tags, level, entry)
-        tags = Tags("" if self._no_user else user, "" if self._no_client_id else client_id)
-        return _resolution(tags, PrecedenceLevel.NONE, None, self._mode)
+                return self._resolution(_tags(own, other, shape), level, entry)
+        return self._resolution(_tags(own, other, self._unmatched), PrecedenceLevel.NONE, None)
 
-    def of_entry(self, tags: Tags, level: PrecedenceLevel, entry: QuotaEntry) -> Resolution:
-        """The limit that an entry gives the counter with these tags."""
-        return _resolution(tags, level, entry, self._mode, self._elastic, self._lend)
+    def resolve_counter(self, tags: Tags) -> Resolution | None:
+        """The limit of a client's counter; None without an entry.
+
+        Tags with a user and a client-id match only entities with both parts, and so on (ClientQuotaManager, "quota").
+        """
+        own = (tags.user, tags.client_id, None, None, *_OTHERS)
+        lacks = (not tags.user, bool(tags.user) and not tags.client_id)
+        for level, entity_of, shape in self._levels:
+            if shape == lacks:
+                entry = self._entries.get(entity_of(own))
+                if entry is not None:
+                    return self._resolution(tags, level, entry)
+        return None
+
+    def _resolution(self, tags: Tags, level: PrecedenceLevel, entry: QuotaEntry | None) -> Resolution:
+        limit = None if entry is None else entry.value
+        if self._mode is Mode.SHADOW:
+            return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), level, limit, shadow=True)
+        numbers = self._elastic.get(entry.entity) if self._elastic and entry is not None else None
+        if limit is None or numbers is None:
+            return Resolution(tags, tags.key(), level, limit, shadow=False)
+        reservation, ceiling = numbers.get("reservation"), numbers.get("ceiling")
+        # a limit that is mirrored from Kafka may have moved past them
+        reservation = None if reservation is None else min(reservation, limit)
+        ceiling = None if ceiling is None else max(ceiling, limit)
+        lent = lent_limit(limit, ceiling, self._lend)
+        return Resolution(tags, tags.key(), level, lent, False, reservation, ceiling)
 
     def lent(self, lend: float) -> Self:
         """The same while `lend` times the quotas are lent."""
@@ -170,62 +206,49 @@ class ClientLimits:
 
     def most_lend(self) -> float:
         """The largest ceiling over its quota; 1 without any."""
-        return _most_lend(self._entries.values(), self._elastic)
+        if not self._elastic:
+            return 1.0
+        ceilings = ((entry, self._elastic.get(entry.entity, {}).get("ceiling")) for entry in self._entries.values())
+        return max((ceiling / entry.value for entry, ceiling in ceilings if ceiling is not None), default=1.0)
 
-    def entry(self, key: _ClientName) -> QuotaEntry | None:
-        """The entry set on exactly this (user, client-id)."""
-        return self._entries.get(_bounded(key))
-
-    def entities(self) -> frozenset[_ClientName]:
-        """Every (user, client-id) with a limit of this kind."""
+    def entities(self) -> frozenset[tuple[EntityName, ...]]:
+        """The names of every entity with a limit of this kind."""
         return frozenset(self._entries)
 
 
-class TenantLimits:
-    """The limits of one quota kind, in one mode, on tenants: a tenant's own, else the default tenant's."""
+def _client(user: str, client_id: str | int) -> _Names:
+    return bounded_name(user), bounded_name(str(client_id)), None, None, *_OTHERS
 
-    _lend = 1.0
 
-    def __init__(
-        self,
-        entries: Iterable[QuotaEntry],
-        tenants: Tenants,
-        mode: Mode = Mode.ENFORCE,
-        elastic: _Elastic = _STRICT,
-    ) -> None:
-        """Take entries that all have the mode `mode`; the last one for a tenant counts."""
-        self._elastic = elastic
-        self._entries = {entry.entity.tenant: entry for entry in entries}
-        self._tenants = tenants
-        self._mode = mode
-        self._resolved: dict[str, Resolution | None] = {}
+def _topic(topic: str, _partition: str | int) -> _Names:
+    return None, None, bounded_name(topic), None, *_OTHERS
 
-    def resolve(self, user: str, client_id: str) -> "Resolution | None":
-        """The limit of a client's tenant; None if it has no tenant, or this has no limit."""
-        tenant = self._tenants.of(user, client_id)
-        if tenant not in self._resolved:
-            self._resolved[tenant] = self.limit_of(tenant)
-        return self._resolved[tenant]
 
-    def limit_of(self, tenant: str) -> "Resolution | None":
-        """The limit of a tenant; None without one, and for the name ""."""
-        entry = self._entries.get(tenant) or self._entries.get(DEFAULT)
-        if entry is None or not tenant:
-            return None
-        tags, level = Tags(tenant=tenant), level_of(entry.entity)
-        return _resolution(tags, level, entry, self._mode, self._elastic, self._lend)
+def _tenant(tenant: str, _: str | int) -> _Names:
+    return None, None, None, tenant, *_OTHERS
 
-    def lent(self, lend: float) -> Self:
-        """The same while `lend` times the quotas are lent."""
-        if not self._elastic:
-            return self
-        limits = copy.copy(self)
-        limits._lend, limits._resolved = lend, {}  # noqa: SLF001 - of the copy
-        return limits
 
-    def most_lend(self) -> float:
-        """The largest ceiling over its quota; 1 without any."""
-        return _most_lend(self._entries.values(), self._elastic)
+def _tags(own: _Names, partition: str | int, shape: tuple[bool, bool]) -> Tags:
+    """The tags of a counter that has these names, but for a user or client-id that the shape lacks."""
+    user, client_id, topic, tenant, *_ = own
+    if topic is not None:
+        return Tags(topic=topic, partition=int(partition))
+    if tenant is not None:
+        return Tags(tenant=tenant)
+    no_user, no_client_id = shape
+    return Tags("" if no_user or not user else user, "" if no_client_id or not client_id else client_id)
+
+
+def _entity_of(level: PrecedenceLevel) -> Callable[[_Names], tuple[EntityName, ...]]:
+    """A function that gives the entity at this level, of the names of a request."""
+    others = {Part.ABSENT: 4, Part.DEFAULT: 5}
+    return itemgetter(*(others.get(part, own) for own, part in enumerate(_PARTS[level])))
+
+
+def _shape(level: PrecedenceLevel) -> tuple[bool, bool]:
+    """True for what counters of this level lack: a user, a client-id."""
+    user, client_id, *_ = _PARTS[level]
+    return user is Part.ABSENT, client_id is Part.ABSENT
 
 
 class ModeQuotas:
@@ -244,7 +267,7 @@ class ModeQuotas:
         entries = list(entries)
         self.tenants = Tenants(_members(entries)) if tenants is None else tenants
         by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
-        of_tenants: dict[QuotaKind, list[QuotaEntry]] = {}
+        of_tenants: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in CLIENT_KINDS}
         elastic: dict[QuotaKind, dict[QuotaEntity, dict[str, float]]] = {}
         self._stored_bytes: dict[EntityName, float] = {}
         for entry in entries:
@@ -258,36 +281,34 @@ class ModeQuotas:
             elif entry.entity.tenant is None:
                 by_kind[entry.kind].append(entry)
             else:
-                of_tenants.setdefault(entry.kind, []).append(entry)
-        self._client_limits = {
-            kind: ClientLimits(by_kind[kind], mode, elastic.get(kind, _STRICT)) for kind in CLIENT_KINDS
-        }
-        self._tenant_limits = {
-            kind: TenantLimits(some, self.tenants, mode, elastic.get(kind, _STRICT))
-            for kind, some in of_tenants.items()
-        }
-        self._topic_entries = {
-            kind: {_bounded_part(entry.entity.topic): entry for entry in by_kind[kind]} for kind in TOPIC_KINDS
-        }
-        self._resolved_topics = {
-            kind: NameCache[tuple[str, int], Resolution](_MAX_CACHED_BYTES) for kind in TOPIC_KINDS
-        }
+                of_tenants[entry.kind].append(entry)
+
+        def limits(
+            kinds: Iterable[QuotaKind],
+            of: Mapping[QuotaKind, list[QuotaEntry]],
+            names_of: Callable[[str, str | int], _Names],
+        ) -> dict[QuotaKind, Limits]:
+            return {kind: Limits(of[kind], names_of, mode, elastic.get(kind, _STRICT)) for kind in kinds}
+
+        self._client_limits = limits(CLIENT_KINDS, by_kind, _client)
+        self._tenant_limits = limits(CLIENT_KINDS, of_tenants, _tenant)
+        self._topic_limits = limits(TOPIC_KINDS, by_kind, _topic)
         self.is_elastic = bool(elastic)
         self._lent = {str(kind): _lent_counters(of_kind) for kind, of_kind in elastic.items()}
         # asked several times per request
-        self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind] or kind in of_tenants)
+        self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind] or of_tenants.get(kind))
 
     def enabled(self, kind: QuotaKind) -> bool:
         """True if any quota of this kind is set. Without one Kafka counts nothing."""
         return kind in self._enabled
 
-    def client_limits(self, kind: QuotaKind) -> ClientLimits:
+    def client_limits(self, kind: QuotaKind) -> Limits:
         """The limits of a client kind."""
         return self._client_limits[kind]
 
-    def tenant_limits(self, kind: QuotaKind) -> TenantLimits | None:
-        """The limits of a client kind on tenants; None if there is none."""
-        return self._tenant_limits.get(kind)
+    def tenant_limits(self, kind: QuotaKind) -> Limits:
+        """The limits of a client kind on tenants."""
+        return self._tenant_limits[kind]
 
     def resolve_client(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
         """The limit of a client kind for this user and client-id, its tenant's apart."""
@@ -298,17 +319,17 @@ class ModeQuotas:
 
         Without any quota on clients there is no counter of the client's own, as in Kafka.
         """
-        own, of_tenants = self._client_limits[kind], self._tenant_limits.get(kind)
+        own = self._client_limits[kind]
         resolved = (own.resolve(user, client_id),) if own else ()
-        if of_tenants is None:
+        if not self._tenant_limits[kind]:
             return resolved
-        found = of_tenants.resolve(user, client_id)
+        found = self.resolve_tenant(kind, self.tenants.of(user, client_id))
         return resolved if found is None else (*resolved, found)
 
     def resolve_tenant(self, kind: QuotaKind, tenant: str) -> Resolution | None:
         """The limit of a client kind that holds a tenant: its own, else the default tenant's; None without one."""
-        of_tenants = self._tenant_limits.get(kind)
-        return None if of_tenants is None else of_tenants.limit_of(tenant)
+        found = self._tenant_limits[kind].resolve(tenant) if tenant else None
+        return None if found is None or found.limit is None else found
 
     def storage_budgets(self) -> dict[str, float]:
         """The bytes that the topics of each tenant may take: its own budget, else the default tenant's."""
@@ -318,20 +339,7 @@ class ModeQuotas:
 
     def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         """The limit of a partition of a topic: the topic's own, else the default topic's (KIP-1010)."""
-        resolved = self._resolved_topics[kind]
-        try:
-            return resolved[topic, partition]
-        except KeyError:
-            resolution = self._resolve_topic(kind, topic, partition)
-            return resolved.keep((topic, partition), resolution, ENTRY_BYTES + len(topic) + len(resolution.key))
-
-    def _resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
-        topic = bounded_name(topic)
-        tags = Tags(topic=topic, partition=partition)
-        entries = self._topic_entries[kind]
-        entry = entries.get(topic) or entries.get(DEFAULT)
-        level = PrecedenceLevel.NONE if entry is None else level_of(entry.entity)
-        return _resolution(tags, level, entry, self.mode)
+        return self._topic_limits[kind].resolve(topic, partition)
 
     def limit_of(self, kind: QuotaKind, tags: Tags) -> float | None:
         """The limit of a counter, found from its tags as Kafka does; None is unlimited."""
@@ -339,21 +347,12 @@ class ModeQuotas:
         return None if found is None else found.limit
 
     def resolve_counter(self, kind: QuotaKind, tags: Tags) -> Resolution | None:
-        """The limit of a counter and the numbers beside it, found from its tags as Kafka does; None without an entry.
-
-        Tags with a user and a client-id match only entities with both parts, and so on (ClientQuotaManager, "quota").
-        """
+        """The limit of a counter and the numbers beside it, found from its tags as Kafka does; None without one."""
         if tags.topic is not None:
             return self.resolve_topic(kind, tags.topic, tags.partition)
         if tags.tenant:
             return self.resolve_tenant(kind, tags.tenant)
-        absent = (not tags.user, bool(tags.user) and not tags.client_id)
-        limits = self._client_limits[kind]
-        for level, (user_part, client_part) in PRECEDENCE_LEVELS.items():
-            entry = limits.entry((_name(user_part, tags.user), _name(client_part, tags.client_id)))
-            if entry is not None and (user_part is Part.ABSENT, client_part is Part.ABSENT) == absent:
-                return limits.of_entry(tags, level, entry)
-        return None
+        return self._client_limits[kind].resolve_counter(tags)
 
     def lent(self, lend: float) -> Self:
         """The same quotas while `lend` times the quotas are lent: limits that have a ceiling are above their quotas.
@@ -384,8 +383,7 @@ class ModeQuotas:
 
     def most_lend(self) -> float:
         """The largest ceiling over its quota; 1 without any."""
-        limits: list[ClientLimits | TenantLimits] = [*self._client_limits.values(), *self._tenant_limits.values()]
-        return max((each.most_lend() for each in limits), default=1.0)
+        return max(limits.most_lend() for limits in (*self._client_limits.values(), *self._tenant_limits.values()))
 
     def is_empty(self) -> bool:
         """True if there is no quota of any kind."""
@@ -397,7 +395,7 @@ class ModeQuotas:
         So it is if no topic and no tenant has a quota, and all client kinds in use are set on the same entities: then
         each of them resolves a request to the same tags.
         """
-        if any(self._topic_entries.values()) or self._tenant_limits:
+        if any(self._topic_limits.values()) or any(self._tenant_limits.values()):
             return False
         return len({limits.entities() for limits in self._client_limits.values() if limits}) <= 1
 
@@ -434,9 +432,13 @@ def entity_at(level: str, user: str, client_id: str, topic: str | None = None, t
     return QuotaEntity(*map(_name, parts, (user, client_id, topic, tenant)))
 
 
+def _names(entity: QuotaEntity) -> tuple[EntityName, ...]:
+    return entity.user, entity.client_id, entity.topic, entity.tenant
+
+
 def bounded_entity(entity: QuotaEntity) -> QuotaEntity:
     """The entity with the names that counters of its requests have."""
-    return QuotaEntity(*map(_bounded_part, (entity.user, entity.client_id, entity.topic, entity.tenant)))
+    return QuotaEntity(*map(_bounded_part, _names(entity)))
 
 
 def level_of(entity: QuotaEntity) -> PrecedenceLevel:
@@ -446,10 +448,6 @@ def level_of(entity: QuotaEntity) -> PrecedenceLevel:
 
 def _members(entries: Iterable[QuotaEntry]) -> list[QuotaEntity]:
     return [entry.entity for entry in entries if isinstance(entry.kind, Membership)]
-
-
-def _bounded(key: _ClientName) -> _ClientName:
-    return _bounded_part(key[0]), _bounded_part(key[1])
 
 
 def _bounded_part(name: EntityName) -> EntityName:
@@ -470,27 +468,6 @@ def _name(part: Part, own: str | None) -> EntityName:
     return DEFAULT if part is Part.DEFAULT else None
 
 
-def _resolution(
-    tags: Tags,
-    level: PrecedenceLevel,
-    entry: QuotaEntry | None,
-    mode: Mode,
-    elastic: _Elastic = _STRICT,
-    lend: float = 1.0,
-) -> Resolution:
-    limit = None if entry is None else entry.value
-    if mode is Mode.SHADOW:
-        return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), level, limit, shadow=True)
-    numbers = elastic.get(entry.entity) if elastic and entry is not None else None
-    if limit is None or numbers is None:
-        return Resolution(tags, tags.key(), level, limit, shadow=False)
-    reservation, ceiling = numbers.get("reservation"), numbers.get("ceiling")
-    # a limit that is mirrored from Kafka may have moved past them
-    reservation = None if reservation is None else min(reservation, limit)
-    ceiling = None if ceiling is None else max(ceiling, limit)
-    return Resolution(tags, tags.key(), level, lent_limit(limit, ceiling, lend), False, reservation, ceiling)
-
-
 def _lent_counters(elastic: _Elastic) -> frozenset[Tags] | None:
     """The counters of entities with a ceiling; None if a default entity has one, so that any counter may be lent."""
     lent = [bounded_entity(entity) for entity, numbers in elastic.items() if "ceiling" in numbers]
@@ -499,10 +476,3 @@ def _lent_counters(elastic: _Elastic) -> frozenset[Tags] | None:
     return frozenset(
         Tags(str(each.user or ""), str(each.client_id or ""), tenant=str(each.tenant or "")) for each in lent
     )
-
-
-def _most_lend(entries: Iterable[QuotaEntry], elastic: _Elastic) -> float:
-    if not elastic:
-        return 1.0
-    ceilings = ((entry, elastic.get(entry.entity, {}).get("ceiling")) for entry in entries)
-    return max((ceiling / entry.value for entry, ceiling in ceilings if ceiling is not None), default=1.0)

@@ -77,7 +77,7 @@ def test_a_limit_on_a_long_name_is_found_by_it_and_by_its_tags() -> None:
     assert (found.tags, found.limit) == (Tags(bounded_name(name)), 1.0)
     assert quotas.resolve_client(KIND, found.tags.user, "app") == found
     assert quotas.limit_of(KIND, found.tags) == 1.0
-    assert quotas.client_limits(KIND).entry((name, None)) is not None
+    assert quotas.client_limits(KIND).entities() == {(bounded_name(name), None, None, None)}
     assert quotas.resolve_topic(TOPIC_KIND, name, 0).tags.topic == bounded_name(name)
     assert quotas.limit_of(TOPIC_KIND, Tags(topic=bounded_name(name), partition=0)) == 2.0
     assert (TOPIC_KIND, Tags(topic=bounded_name(name), partition=0)) in counters_of(
