@@ -455,7 +455,7 @@ def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> 
 
 def check_tables(settings: Settings) -> str:
     """Rows and size of the tables that the job writes. Raises CheckError if one can't be read."""
-    names = (*_TABLES, "elastic") if settings.elastic.limits == "elastic" else _TABLES
+    names = (*_TABLES, "overrides") if settings.elastic.limits == "elastic" else _TABLES
     return "; ".join(_table_text(settings, name) for name in names)
 
 

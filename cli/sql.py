@@ -9,7 +9,7 @@ from sluice.cli.format import OutputFormat, print_rows
 from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import DeltaSettings
 
-TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas", "elastic")
+TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas", "overrides")
 """Settings in section `delta` with a table's path; queries know the table by the same name."""
 
 
@@ -20,9 +20,9 @@ def sql(
 ) -> None:
     """Query the Delta tables in SQL (DataFusion's), without Java. Nothing can be changed.
 
-    The tables are decisions, quota_metrics, dead_letters, unreadable, quotas and elastic; the view usage has a row for
-    each decision with bytes_in, bytes_out, request_points and mutations. Double quotes are for names ("limit"), single
-    ones for text ('alice'). A table cuts texts at 60 characters; CSV and JSON have them whole.
+    The tables are decisions, quota_metrics, dead_letters, unreadable, quotas and overrides; the view usage has a row
+    for each decision with bytes_in, bytes_out, request_points and mutations. Double quotes are for names ("limit"),
+    single ones for text ('alice'). A table cuts texts at 60 characters; CSV and JSON have them whole.
     """
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it

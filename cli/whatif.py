@@ -54,16 +54,16 @@ def whatif(
         scenarios = _stepped(settings, wanted, steps)
     from sluice.insight.reports.recorded_waits import wait_ends
     from sluice.insight.sql import Tables
-    from sluice.insight.whatif.elastic import recorded_elastic
+    from sluice.insight.whatif.overrides import recorded_overrides
     from sluice.insight.whatif.run import Task, replay  # pyarrow takes half a second to import
 
     only = None if not client else [_client(text) for text in client]
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
     delta = settings.delta
     ends = wait_ends(Tables(delta.decisions, delta.quotas, delta.storage_options), span)
-    states = recorded_elastic(delta.elastic, delta.storage_options, span)
+    recorded = recorded_overrides(delta.overrides, delta.storage_options, span)
     storage, quota = delta.storage_options, settings.quota
-    task = Task(delta.decisions, storage, span, scenarios, quota, idle_expiry_ms, only, ends=ends, states=states)
+    task = Task(delta.decisions, storage, span, scenarios, quota, idle_expiry_ms, only, ends=ends, recorded=recorded)
     replayed = replay(task, processes)
     if json_output:
         heading = {"from_ms": span.start_ms, "to_ms": span.end_ms, "decisions": replayed.rows}

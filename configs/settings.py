@@ -32,8 +32,7 @@ from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.errors import UnsupportedPropertyError
 from sluice.kafka_io.properties import check_properties, has_layer
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
-from sluice.state.shares.disk_guard import DiskFloor
-from sluice.state.shares.load import Capacity
+from sluice.state.shares.load import Capacity, DiskFloor
 
 DEFAULTS = Path(__file__).parent / "default.yaml"
 """Every setting with its default: the reference page for operators."""
@@ -59,7 +58,7 @@ _DISTINCT = (
     (
         *("enforce.checkpoint", "audit.checkpoint"),
         *("delta.quotas", "delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
-        "delta.elastic",
+        "delta.overrides",
     ),
 )
 """Settings that name different topics, or different folders."""
@@ -68,7 +67,7 @@ _SHARED = (
     *("enforce.checkpoint", "audit.checkpoint"),
     *("delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
 )
-"""Folders that executors read and write. The tables `quotas` and `elastic` are the driver's."""
+"""Folders that executors read and write. The tables `quotas` and `overrides` are the driver's."""
 
 
 class Properties(dict[str, str]):
@@ -125,7 +124,7 @@ class DeltaSettings:
     quota_metrics: Text
     dead_letters: Text
     unreadable: Text
-    elastic: Text
+    overrides: Text
     storage_options: Properties
     maintain_every_hours: Annotated[int, Meta(ge=0, le=8_760)]
     retention_hours: Annotated[int, Meta(ge=1, le=876_000)]

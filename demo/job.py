@@ -21,7 +21,7 @@ Sections = Mapping[str, Mapping[str, Any]]
 """Settings as the YAML file has them: section -> name -> value."""
 
 _CONFIGS = REPOSITORY / "configs"
-TABLES = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "elastic")
+TABLES = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "overrides")
 _START_SECONDS = 180
 _STOP_SECONDS = 90
 _POLL_SECONDS = 0.2

@@ -1,8 +1,8 @@
 """Entities, counters and limits in words, the same in commands, on pages and in messages."""
 
 from sluice.insight.live import CounterId
-from sluice.process.format import MAX_NAME, short
-from sluice.state.contract.records import CountedEntity
+from sluice.process.format import MAX_NAME, moment, percent, short
+from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.tenants import Tenants
@@ -90,6 +90,24 @@ def elastic_text(reservation: float | None, ceiling: float | None) -> str:
     numbers = (("reservation", reservation), ("ceiling", ceiling))
     text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
     return f" ({text})" if text else ""
+
+
+def override_text(override: Override) -> str:
+    """An override, and why it is.
+
+    >>> override_text(Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue wait 34 ms"))
+    '75 % of the shares are let through at b-2: queue wait 34 ms'
+    >>> override_text(Override("hold", entity=CountedEntity(tenant="shop"), until_ms=0))
+    "Producers of tenant 'shop' are throttled until 1970-01-01 00:00:00"
+    """
+    entity, reason = override.entity, override.reason
+    if override.kind == "lend":
+        return f"{override.factor:.2f} times the quotas are lent, up to ceilings ({reason})"
+    if override.kind == "tighten":
+        return f"{percent(override.factor)} of the shares are let through at {reason}"
+    whose = "All producers" if entity is None else f"Producers of {counter_text(Tags.of(entity))}"
+    until = "" if override.until_ms is None else f" until {moment(override.until_ms)}"
+    return f"{whose} are throttled{until}{f': {reason}' if reason else ''}"
 
 
 def tenant_name(tenants: Tenants, user: str, client_id: str) -> str:

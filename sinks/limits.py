@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 
-import msgspec
 from kafka import KafkaProducer
 
 from sluice.kafka_io.client import TopicSettings, connect
@@ -12,22 +11,19 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
-from sluice.state.contract.records import ElasticState
+from sluice.state.contract.records import Overrides
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.elastic import FRESH_MS as ELASTIC_FRESH_MS
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import (
-    ELASTIC_KEY,
-    STORAGE_KEY,
     VERSION_KEY,
     LimitsView,
-    State,
     changed_limits,
     limit_key,
-    state_value,
+    overrides_key,
+    overrides_value,
     version_end,
 )
-from sluice.state.shares.storage_budget import FRESH_MS as STORAGE_FRESH_MS
+from sluice.state.quotas.overrides import are_alike
 
 log = logging.getLogger("sluice.limits")
 
@@ -40,19 +36,19 @@ _SEND_TIMEOUT_S = 30.0
 QuotasInForce = Callable[[], tuple[int, Iterable[QuotaEntry]]]
 """The version in force and its quotas."""
 
-States = Callable[[], Mapping[bytes, State | None]]
-"""The states to publish by their keys; None before anybody has decided one."""
+SaidOverrides = Callable[[], Mapping[str, Overrides]]
+"""The last records of all deciders."""
 
 
 def limits_publisher(
-    topics: TopicSettings, kafka: Mapping[str, str], in_force: QuotasInForce, states: States = dict
+    topics: TopicSettings, kafka: Mapping[str, str], in_force: QuotasInForce, overrides: SaidOverrides = dict
 ) -> BackgroundService:
     """A service that makes the limits topic equal to the quotas in force, whatever the topic said before.
 
     It reads the topic as gateways do and writes only the difference. So a start writes nothing that is there already,
     and a topic that was deleted, or that somebody else wrote to, is whole again with the next poll. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
-    Each state that `states` gives is published when gateways would do something else by it, or forget it soon.
+    A record of `overrides` is published when gateways would do something else by it, or forget it soon.
     """
 
     def publish() -> Iterator[None]:
@@ -67,16 +63,16 @@ def limits_publisher(
                 version, entries = in_force()
                 changed = False
                 for _, record in reader.read_to_end():
-                    changed |= record.key not in (ELASTIC_KEY, STORAGE_KEY)
+                    changed |= not view.is_override(record.key)
                     _apply(view, record, topics.limits)
                 # another table may have other quotas under the same version
                 if changed or entries is not published or not _is_complete(view, version):
                     _publish_difference(view, version, entries, producer, topics.limits)
                     published = entries
-                known = {ELASTIC_KEY: view.elastic, STORAGE_KEY: view.storage}
-                for key, state in states().items():
-                    if state is not None and _is_news(state, known[key]):
-                        producer.send(topics.limits, state_value(state), key, partition=0).get(_SEND_TIMEOUT_S)
+                for decider, said in overrides().items():
+                    if _is_news(said, view.overrides.get(decider)):
+                        key, value = overrides_key(decider), overrides_value(said)
+                        producer.send(topics.limits, value, key, partition=0).get(_SEND_TIMEOUT_S)
                 yield
 
     return BackgroundService("limits", publish, _LOOK_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
@@ -108,25 +104,23 @@ def _is_complete(view: LimitsView, version: int) -> bool:
     return view.in_force is not None and view.in_force.version == version and not view.missed_removals
 
 
-def _is_news(state: State, known: State | None) -> bool:
-    """True unless readers of the topic know the state, or that there is nothing to say.
+def _is_news(said: Overrides, known: Overrides | None) -> bool:
+    """True unless readers of the topic know the record, or that there is nothing to say.
 
-    The same state is said again after a third of the time for which they believe it, as a poll may take another one.
+    The same is said again after a third of the time for which they believe it, as a poll may take another one. Figures
+    behind it change with each poll.
 
-    >>> known = ElasticState(7, at_ms=9_000, lend=1.5)
-    >>> [_is_news(ElasticState(7, at_ms, lend=1.5), known) for at_ms in (10_600, 10_700)]
+    >>> from sluice.state.contract.records import Override
+    >>> lent = [Override("lend", 1.5)]
+    >>> [_is_news(Overrides(7, at_ms, 5_000, lent), Overrides(7, 9_000, 5_000, lent)) for at_ms in (10_600, 10_700)]
     [False, True]
     """
-    if state.is_neutral:
+    if said.is_neutral:
         return known is not None and not known.is_neutral
-    if known is None or _gist(state) != _gist(known):
+    if known is None or not are_alike(said.overrides, known.overrides) or _bounds(said) != _bounds(known):
         return True
-    fresh_ms = ELASTIC_FRESH_MS if isinstance(state, ElasticState) else STORAGE_FRESH_MS
-    return abs(state.at_ms - known.at_ms) >= fresh_ms // 3
+    return abs(said.at_ms - known.at_ms) >= said.fresh_ms // 3
 
 
-def _gist(state: State) -> object:
-    """The part of a state by which gateways act. How full disks and budgets are changes with each poll."""
-    if isinstance(state, ElasticState):
-        return msgspec.structs.replace(state, at_ms=0)
-    return {(each.tenant, each.budget_bytes, each.is_held) for each in state.tenants}, state.low_disk is None
+def _bounds(said: Overrides) -> dict[str, float]:
+    return {each.name: each.bound for each in said.measured}

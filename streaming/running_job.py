@@ -12,25 +12,30 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
 from sluice.sinks.limits import limits_publisher
-from sluice.sinks.tables.elastic import ElasticTable
+from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.waits import ended_waits_remover
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.limits import ELASTIC_KEY, STORAGE_KEY
+from sluice.state.overrides.decider import Decider
+from sluice.state.overrides.disk_guard import DiskGuard
+from sluice.state.overrides.elastic import ElasticLimits
+from sluice.state.overrides.log_dirs import Disks
+from sluice.state.overrides.storage_budget import StorageBudgets
+from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, pending_batch
 from sluice.streaming.enforce import query as enforce
-from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.query import EnforceQuery, check_can_split
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
-from sluice.streaming.enforce.storage import StorageWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
 from sluice.streaming.leadership.leadership import Leadership
+from sluice.streaming.overrides.disks import DisksWatch
+from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
@@ -68,9 +73,10 @@ class RunningJob:
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._topic = RequestsTopicWatch(settings)
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
-        self._elastic = ElasticWatch(watch, ElasticTable(settings.delta.elastic, settings.delta.storage_options))
-        top, disks = settings.metrics.top_clients, settings.elastic
-        self._storage = StorageWatch(lambda: watch.quotas, top, disks.disk_floor, disks.disk_remembered_s * 1000)
+        disks = settings.elastic
+        self._disks = DisksWatch(lambda: watch.quotas, disks.disk_floor, disks.disk_remembered_s * 1000)
+        table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
+        self._overrides = OverridesWatch(self._deciders(), table, settings.metrics.top_clients)
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""
@@ -91,28 +97,35 @@ class RunningJob:
 
     def _services(self) -> list[BackgroundService]:
         settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka
-        self._health.registry.register(self._storage)
+        self._health.registry.register(self._disks)
+        self._health.registry.register(self._overrides)
+        has_floor, is_elastic = any(settings.elastic.disk_floor), settings.elastic.limits == "elastic"
         services = [
             BackgroundService("quota-watch", self._watch.look, settings.quotas.poll_ms / 1000.0),
-            limits_publisher(
-                topics,
-                kafka,
-                self._watch.in_force,
-                lambda: {ELASTIC_KEY: self._elastic.state, STORAGE_KEY: self._storage.state},
-            ),
+            limits_publisher(topics, kafka, self._watch.in_force, lambda: self._overrides.said),
             ended_waits_remover(topics.waits, kafka),
-            self._storage.service(kafka),
+            self._disks.service(kafka),
+            *self._overrides.services(topics, kafka, heartbeats=has_floor or is_elastic),
             self._topic.service(),
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
-        if settings.elastic.limits == "elastic":
-            self._health.registry.register(self._elastic)
-            services.append(self._elastic.service(topics, kafka))
         if settings.delta.maintain_every_hours:
             folder = Checkpoint(settings.audit.checkpoint).sluice
             services.append(MaintenanceSchedule(settings.delta, folder).service())
         return services
+
+    def _deciders(self) -> list[Decider]:
+        """All that may override limits; docs/overrides.md tells how to write another one."""
+
+        def quotas() -> Quotas:
+            return self._watch.quotas
+
+        def disks() -> Disks:
+            return self._disks.disks
+
+        deciders: list[Decider] = [DiskGuard(disks), StorageBudgets(quotas, disks)]
+        return [ElasticLimits(quotas), *deciders] if self._settings.elastic.limits == "elastic" else deciders
 
     def _decisions_watch(self) -> BackgroundService:
         """Looks for foreign decisions, and feeds metrics of single clients if somebody can ask for them."""
@@ -147,7 +160,7 @@ class RunningJob:
                 self._tracked,
                 may_decide,
                 self._epoch,
-                lambda: self._elastic.state,
+                self._overrides.limits_now,
                 self._topic,
             )
 

@@ -13,10 +13,10 @@ from sluice import Mutation, Request, TopicPartition
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
 from sluice.jvm.proxy import proxy_class_path
-from sluice.state.contract.records import HEARTBEAT_API, StorageState
+from sluice.state.contract.records import HEARTBEAT_API, Override, Overrides
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import STORAGE_KEY, state_value
+from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.broker_plugin import JAVA_SOURCES, JavaProcess, plugin_properties
@@ -63,7 +63,7 @@ class PythonGateway:
 
     def take_limits(self, records: LimitRecords) -> None:
         for key, value in records:
-            self._gateway._on_limit(key, value)
+            self._gateway._in_force.on_limit(key, value)
 
     def take_sums(self, records: Sequence[bytes]) -> None:
         for record in records:
@@ -157,10 +157,11 @@ class Gateways:
         for gateway in self.alive:
             gateway.take_limits([*((key, None) for key in before - self._limits), *records])
 
-    def hold_storage(self, state: StorageState) -> None:
-        """Say what the job says of the brokers' disks."""
+    def override(self, decider: str, *overrides: Override, fresh_ms: int = 60_000) -> None:
+        """Say what a decider says."""
+        said = overrides_value(Overrides(1, T0, fresh_ms, [*overrides]))
         for gateway in self.alive:
-            gateway.take_limits([(STORAGE_KEY, state_value(state))])
+            gateway.take_limits([(overrides_key(decider), said)])
 
     def run(self, seconds: float, has_job: bool = True) -> None:
         """Let time pass."""

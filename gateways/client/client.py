@@ -25,7 +25,6 @@ from sluice.process.clock import now_ms
 from sluice.state.contract.records import NO_LOGIN, DecidedHeartbeat, Decision, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.waits import TopicPartitionName
-from sluice.state.quotas.limits import ELASTIC_KEY, STORAGE_KEY
 from sluice.state.shares.gateway_shares import Admission
 from sluice.state.shares.read_sums import read_sums
 
@@ -56,7 +55,7 @@ class Gateway:
         self.options = options or GatewayOptions()
         self.instance = self.options.instance or instance_name(self.options.name)
         self._clock_ms = clock_ms
-        self._in_force = InForce(self.options, clock_ms)
+        self._in_force = InForce(self.instance, self.options, clock_ms)
         self._inline = InlineCharges(self.instance, self.options, self._in_force, clock_ms)
         self._staleness = Staleness(clock_ms)
         self._policy = AdmissionPolicy(self.options, self._in_force, self._staleness)
@@ -83,7 +82,7 @@ class Gateway:
         )
         limits = Reading(
             self.options.limits_topic,
-            self._on_limit,
+            self._in_force.on_limit,
             on_restart=self._in_force.restart_limits,
             has_gaps=self._in_force.missed_removals,
         )
@@ -302,14 +301,6 @@ class Gateway:
         if decided_ms is not None:
             self._staleness.note_decided(decided_ms, now_ms)
 
-    def _on_limit(self, key: bytes | None, value: bytes | None) -> None:
-        """Apply one record of the limits topic. Raises InvalidQuotaError for a record that Sluice wouldn't write."""
-        self._in_force.on_limit(key, value)
-        if key == ELASTIC_KEY:
-            self._inline.give_way(self._in_force.factor(self.instance))
-        if key == STORAGE_KEY and (storage := self._in_force.storage) is not None:
-            self._inline.on_storage(storage)
-
     def _on_heartbeat(self, decided: DecidedHeartbeat, now_ms: int) -> None:
         sender = self._heartbeats.sender_of(decided)
         self._inline.on_heartbeat(sender, decided, now_ms)
@@ -328,6 +319,4 @@ class Gateway:
         """Housekeeping. The reader of sums calls it several times a second."""
         self._in_force.expire()
         self._awaited.expire()
-        if self._in_force.factor(self.instance) is None:
-            self._inline.give_way(None)
         self._heartbeats.beat()

@@ -10,7 +10,7 @@ import msgspec
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
 from sluice.state.contract.decision_id import MAX_OFFSET
-from sluice.state.contract.records import CounterSum, ElasticState, Request, StorageState
+from sluice.state.contract.records import CounterSum, Request
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
@@ -19,9 +19,9 @@ from sluice.state.decisions.waits import (
     read_wait,
     wait_under_limit_ms,
 )
-from sluice.state.quotas.elastic import factor_of, holds_until_ms
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 from sluice.state.quotas.limits import LimitsInForce, LimitsView
+from sluice.state.quotas.overrides import OverridesInForce
 from sluice.state.shares.read_sums import ReadEntity, ReadSums
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,13 @@ class InForce:
 
     `decided_waits` are those of decisions on events that no gateway had charged inline: nobody has applied them yet.
     `inline_waits` are those that this gateway asked for inline. `limits` is None before the first complete version;
-    what is lent is in them. `clock_ms` is the time in epoch milliseconds.
+    what is lent is in them. `overrides` are those that gateway `instance` has heard of. `clock_ms` is the time in epoch
+    milliseconds.
     """
 
-    def __init__(self, options: GatewayOptions, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, instance: str, options: GatewayOptions, clock_ms: Callable[[], int]) -> None:
         self.limits: LimitsInForce | None = None
+        self.overrides = OverridesInForce(instance)
         self.decided_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
         self.inline_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
         self._tables = (self.decided_waits, self.inline_waits)
@@ -46,8 +48,6 @@ class InForce:
         self._lock = Lock()  # guards what is in force: the readers of limits and of sums change it
         self._quotas: LimitsInForce | None = None
         self._lend = 1.0
-        self._elastic: ElasticState | None = None
-        self._elastic_until_ms = 0
         self._max_wait_ms = options.max_wait_ms
         self._max_kept = options.max_waits
         self._kept_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
@@ -118,39 +118,19 @@ class InForce:
     def on_limit(self, key: bytes | None, value: bytes | None) -> None:
         """Apply a record of the limits topic. Raises InvalidQuotaError for a record that holds no limit."""
         view = self._limits_view
-        known, elastic = view.in_force, view.elastic
+        known = view.in_force
         view.take(key, value)
         with self._lock:
-            if view.elastic is not elastic and view.elastic is not None:
-                self._elastic_until_ms = holds_until_ms(view.elastic.at_ms, self._clock_ms())
-            self._elastic = view.elastic
+            self.overrides.hear(view.overrides, self._clock_ms())
             if view.in_force is not known:
                 self._quotas = self.limits = view.in_force
                 self._lend = 1.0
                 self.relax()
             self._lend_limits()
 
-    @property
-    def storage(self) -> StorageState | None:
-        """The state of the storage budgets that was heard last."""
-        return self._limits_view.storage
-
-    def factor(self, instance: str) -> float | None:
-        """The factor of this gateway's shares; None while no limit gives way."""
-        state = self._elastic_now()
-        return None if state is None else factor_of(state, instance)
-
-    def _elastic_now(self) -> ElasticState | None:
-        """The state that was heard last, as long as it holds; None while no limit gives way."""
-        state = self._elastic
-        if state is None or state.is_neutral or self._clock_ms() >= self._elastic_until_ms:
-            return None
-        return state
-
     def _lend_limits(self) -> None:
         """Lend what is lent now on top of the quotas."""
-        state = self._elastic_now()
-        lend = 1.0 if state is None else state.lend
+        lend = self.overrides.lend(self._clock_ms())
         if self._quotas is not None and lend != self._lend:
             self._lend = lend
             self.limits = self._quotas.lent(lend)

@@ -10,25 +10,21 @@ from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait
 from sluice.state.contract.records import (
-    AppliedWait,
     CountedEntity,
     DecidedHeartbeat,
     Decision,
     Load,
     Request,
     Share,
-    StorageState,
 )
 from sluice.state.decisions.charge_plan import charged_bytes
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import QuotaKind, StorageKey
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import CounterShare
-from sluice.state.shares.disk_guard import DISK_GUARD, HELD_MS, DiskGuard
 from sluice.state.shares.gateway_shares import Admission, GatewayShares, held
 from sluice.state.shares.read_sums import ReadSums
-from sluice.state.shares.storage_budget import StorageGuard
 
 
 class InlineCharges:
@@ -51,8 +47,6 @@ class InlineCharges:
         self._numbers = count()  # orders the waits of one millisecond
         self._bytes = {"Produce": 0.0, "Fetch": 0.0}
         self._bytes_since_ms = clock_ms()
-        self._disk_guard = DiskGuard()
-        self._storage_guard = StorageGuard()
         self._lock = Lock()  # guards the shares and the counts
         self._shares = GatewayShares(
             instance, options.quota, options.max_counters, options.max_wait_ms, options.expected_gateways
@@ -61,10 +55,12 @@ class InlineCharges:
     def admit(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
         """Charge the request now, under these quotas."""
         now_ms = self._clock_ms()
+        overrides, user, client_id = self._in_force.overrides, event.user or "", event.client_id or ""
         with self._lock:
+            self._shares.tighten(overrides.factor(now_ms))
             admission = self._shares.admit(event, quotas, now_ms, delivered)
-            if event.api == "Produce" and (by := self._held_by(event, quotas, now_ms)) is not None:
-                admission = held(admission, by)
+            if event.api == "Produce" and (hold := overrides.hold(user, client_id, quotas.tenants, now_ms)) is not None:
+                admission = held(admission, hold, CountedEntity(user, client_id))
             if event.api in self._bytes and not admission.withhold:
                 self._bytes[event.api] += charged_bytes(event)[0]
             self.requests += 1
@@ -76,26 +72,6 @@ class InlineCharges:
                 wait = Wait(waiting.until_ms, self._order(now_ms), wait_ms, waiting.counter[0], waiting.limit)
                 self._waits.apply(waiting.counter, wait)
         return admission
-
-    def _held_by(self, event: Request, quotas: Quotas, now_ms: int) -> AppliedWait | None:
-        """The wait of a producer that is throttled whatever its quotas are; None if it isn't."""
-        user, client_id = event.user or "", event.client_id or ""
-        if (self._disk_guard.low(now_ms) or self._storage_guard.low_disk(now_ms)) is not None:
-            return AppliedWait(DISK_GUARD, CountedEntity(user, client_id), HELD_MS)
-        tenants = self._storage_guard.held(now_ms)
-        if tenants and (tenant := quotas.tenants.of(user, client_id)) in tenants:
-            return AppliedWait(StorageKey.STORED_BYTES.value, CountedEntity(tenant=tenant), HELD_MS)
-        return None
-
-    def on_storage(self, state: StorageState) -> None:
-        """Apply a state of the storage budgets that arrived now."""
-        with self._lock:
-            self._storage_guard.on_state(state, self._clock_ms())
-
-    def give_way(self, factor: float | None) -> None:
-        """Let this part of the shares through from now on; None while no limit gives way."""
-        with self._lock:
-            self._shares.give_way(factor)
 
     def refund(self, decision: Decision, partitions: int) -> None:
         """Refund mutations that were charged inline and that this decision has charged once more."""
@@ -110,7 +86,6 @@ class InlineCharges:
         """Apply a decided heartbeat of a gateway that arrived now."""
         with self._lock:
             self._shares.gateways.on_heartbeat(instance, decided.timestamp_ms, now_ms)
-            self._disk_guard.on_heartbeat(instance, decided.low_disk, now_ms)
 
     def on_sums(self, read: ReadSums, now_ms: int) -> None:
         """Apply the sums of a record that arrived now, and end the waits of counters that were reset.

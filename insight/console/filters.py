@@ -14,7 +14,7 @@ from msgspec import UNSET
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
-from sluice.insight.texts import counter_name, entity_text
+from sluice.insight.texts import counter_name, entity_text, override_text
 from sluice.process.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership, StorageKey
@@ -222,6 +222,6 @@ def _seconds_text(seconds: Sequence[Second]) -> str:
 _FUNCTIONS: tuple[Callable[..., str], ...] = (
     *(address, element_id, quota_amount, age, throttle_time, remaining, used, would_wait, sentence),
     *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart, band_of, tenant_of),
-    *(counter_name, entity_text, member_text, duration, moment, percent, printable, short),
+    *(counter_name, entity_text, member_text, override_text, duration, moment, percent, printable, short),
 )
 FILTERS = {function.__name__: function for function in _FUNCTIONS}

@@ -21,15 +21,22 @@ from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.format import NOTHING, short
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
-from sluice.state.contract.records import DeadLetter, Decision, ElasticState, FieldError, StorageState
-from sluice.state.quotas.elastic import FRESH_MS
+from sluice.state.contract.records import DeadLetter, Decision, FieldError, Measured, Override
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, EntryKind, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import (
+    CLIENT_KINDS,
+    TOPIC_KINDS,
+    ElasticKey,
+    EntryKind,
+    QuotaKind,
+    QuotaSettings,
+    StorageKey,
+)
 from sluice.state.quotas.limits import LimitsView
+from sluice.state.quotas.overrides import overrides_now
 from sluice.state.quotas.resolution import Resolution, entity_at
 from sluice.state.quotas.tenants import Tenants
-from sluice.state.shares.storage_budget import in_force as storage_in_force
 
 MOST_WAITS = 50
 MOST_COUNTERS = 20
@@ -98,9 +105,14 @@ class Facts:
         in_force = self.limits.in_force
         return Tenants() if in_force is None else in_force.enforced.tenants
 
-    def storage(self, now_ms: int) -> StorageState:
-        """The tenants nearest to their storage budgets, and a disk that is low, if the job has said so lately."""
-        return storage_in_force(self.limits.storage, now_ms)
+    def overrides(self, now_ms: int) -> list[Override]:
+        """The overrides that hold, as far as the job has said so lately."""
+        return [each for _, each in overrides_now(self.limits.overrides, now_ms)]
+
+    def stored(self, now_ms: int) -> list[Measured]:
+        """Bytes stored by the tenants nearest to their storage budgets, if the job has said so lately."""
+        said = self.limits.overrides.get(StorageKey.STORED_BYTES)
+        return said.measured if said is not None and abs(now_ms - said.at_ms) <= said.fresh_ms else []
 
 
 def clients(facts: Facts, given: Given, now_ms: int) -> Context:
@@ -120,7 +132,8 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
     return {
         "tags": named,
         "members": list(islice(facts.tenants.of_tenant(named.tenant), MOST_MEMBERS)) if named.tenant else [],
-        "storage": [each for each in facts.storage(now_ms).tenants if each.tenant == named.tenant],
+        "storage": [each for each in facts.stored(now_ms) if each.name == named.tenant],
+        "holds": list(_holds_of(facts, named, now_ms)),
         "rows": rows,
         "waits": list(islice(model.waits(keys), MOST_WAITS)),
         "quotas": list(_quotas_of(facts, named)),
@@ -181,19 +194,10 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "lag_ms": max(second.lag_ms for second in last),
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
-        "elastic": _giving_way(facts, now_ms),
-        "storage": facts.storage(now_ms).tenants[:MOST_LOADS],
-        "low_disk": facts.storage(now_ms).low_disk,
+        "overrides": facts.overrides(now_ms)[:MOST_LOADS],
+        "storage": facts.stored(now_ms)[:MOST_LOADS],
         "job": _flat(facts.health.answer or {}),
     }
-
-
-def _giving_way(facts: Facts, now_ms: int) -> ElasticState | None:
-    """The state by which limits give way now; None if they don't, or the job hasn't said so lately."""
-    state = facts.limits.elastic
-    if state is None or state.is_neutral or abs(now_ms - state.at_ms) > FRESH_MS:
-        return None
-    return state
 
 
 def check(facts: Facts, given: Given, now_ms: int) -> Context:
@@ -262,6 +266,16 @@ def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind
     for quotas in (in_force.enforced, in_force.shadow):
         of_tenant = ((kind, quotas.resolve_tenant(kind, tags.tenant)) for kind in CLIENT_KINDS)
         yield from ((kind, found) for kind, found in of_tenant if found is not None)
+
+
+def _holds_of(facts: Facts, tags: CounterId | Tags, now_ms: int) -> Iterator[Override]:
+    """The holds that stop this client, or tenant."""
+    tenant = tags.tenant or (facts.tenants.of(tags.user, tags.client_id) if tags.topic is None else "")
+    for override in facts.overrides(now_ms):
+        if (entity := override.entity) is not None:
+            named = (entity.user, tags.user), (entity.client_id, tags.client_id), (entity.tenant, tenant)
+            if all(part is None or part == own for part, own in named):
+                yield override
 
 
 def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:

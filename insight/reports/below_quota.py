@@ -24,12 +24,9 @@ from sluice.insight.reports.recorded_waits import (
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 from sluice.insight.waits import COUNTER, CounterNames, WaitEnds
-from sluice.state.quotas.kinds import QuotaKind, StorageKey
-from sluice.state.shares.disk_guard import DISK_GUARD
+from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 
 _CONSUMER = {kind.value for kind in QuotaKind if kind.consumer}
-
-_GUARDS = (DISK_GUARD, StorageKey.STORED_BYTES.value)
 
 _USED_FIELDS = (*CHARGED_FIELDS, "charges.value", "charges.limit", "amounts.withheld")
 
@@ -44,7 +41,8 @@ def below_quota(tables: Tables, span: Span, ends: WaitEnds) -> dict[Names, set[i
     waits = RecordedWaits(ends)
     for events in Events(tables.decisions, tables.storage_options, span, COUNTER_FIELDS).batches(EVENTS_AT_ONCE):
         waits.take_of_counters(events, of_clients=True)
-    waited = {name: minutes for name, minutes in waits.minutes(span).items() if len(minutes) and name[2] not in _GUARDS}
+    of_all = waits.minutes(span)  # also of clients that are held, whatever their quotas are
+    waited = {name: minutes for name, minutes in of_all.items() if len(minutes) and name[2] in KINDS_BY_NAME}
     waiting = {name[2:] for name in waited}
     end = -(-span.end_ms // 60_000)
     full = {counter: full_minutes(used, end) for counter, used in _used(tables, span, waiting).items()}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sluice.insight.reports.recorded_waits import WaitEvents
-from sluice.insight.whatif.elastic import STRICT, RecordedElastic
+from sluice.insight.whatif.overrides import STRICT, RecordedOverrides
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, columns_of, concatenate
 from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.arithmetic.counter_arrays import Charges, CounterArrays
@@ -67,9 +67,9 @@ class Metered(NamedTuple):
 class Meters:
     """The counters with a limit of all requests so far."""
 
-    def __init__(self, quotas: Quotas, settings: QuotaSettings, elastic: RecordedElastic = STRICT) -> None:
+    def __init__(self, quotas: Quotas, settings: QuotaSettings, overrides: RecordedOverrides = STRICT) -> None:
         self._quotas = quotas
-        self._elastic = elastic
+        self._overrides = overrides
         self._settings = settings
         self._plans: dict[Traits, dict[QuotaKind, tuple[int, Charge]]] = {}
         self._numbers: dict[QuotaKind, dict[Tags, int]] = {kind: {} for kind in CLIENT_KINDS}
@@ -87,9 +87,9 @@ class Meters:
             rows = rows[np.argsort(numbers[rows], kind="stable")]
             limits = np.array([np.nan if one is None else one[1].limit for one in planned])
             of_rows = limits[batch.traits_of[rows]]
-            if self._elastic and kind.family.gives_way:
+            if self._overrides and kind.family.gives_way:
                 tags = list(self._numbers[kind])
-                of_rows = self._elastic.limits(
+                of_rows = self._overrides.limits(
                     [None if one is None else self._quotas.resolve_counter(kind, tags[one[0]]) for one in planned],
                     batch.traits_of[rows],
                     of_rows,

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from sluice.insight.waits import Waited
-from sluice.insight.whatif.elastic import STRICT, RecordedElastic
+from sluice.insight.whatif.overrides import STRICT, RecordedOverrides
 from sluice.state.arithmetic.columns import columns_of
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, charge_mutations
 from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
@@ -41,10 +41,10 @@ class Decider:
     """The counters of all requests decided so far, under `quotas`, which may be replaced."""
 
     def __init__(
-        self, quotas: Quotas, settings: QuotaSettings, idle_expiry_ms: int, elastic: RecordedElastic = STRICT
+        self, quotas: Quotas, settings: QuotaSettings, idle_expiry_ms: int, overrides: RecordedOverrides = STRICT
     ) -> None:
         self.quotas = quotas
-        self._elastic = elastic
+        self._overrides = overrides
         self._settings = settings
         self._idle_expiry_ms = idle_expiry_ms
         self._counters: dict[Tags, EntityCounters] = {}
@@ -64,7 +64,7 @@ class Decider:
         if now_ms >= self._forget_at_ms:
             self._forget(now_ms)
         charges = plan_limited(request, self.quotas, self._settings)
-        if self._elastic:
+        if self._overrides:
             self._give_way(charges, request.instance or "", now_ms)
         if request.mutations:
             return self._charge_mutations(charges, now_ms)
@@ -92,7 +92,7 @@ class Decider:
         for tags, charge in charges:
             found = self.quotas.resolve_counter(charge.kind, tags)
             if found is not None and charge.limit is not None and charge.kind.family.gives_way:
-                charge.limit = self._elastic.limit(found, charge.limit, instance, now_ms)
+                charge.limit = self._overrides.limit(found, charge.limit, instance, now_ms)
 
     def answer(self, request: Request, now_ms: int, outcomes: Outcomes) -> Answer:
         """The answer to these outcomes."""

@@ -16,13 +16,13 @@ import numpy as np
 from sluice.insight.reports.span import Span
 from sluice.insight.waits import Waited, WaitEnds
 from sluice.insight.whatif.advice import Advisor, Seen
-from sluice.insight.whatif.elastic import RecordedElastic
 from sluice.insight.whatif.metering import Batch, Meters, WaitSums
+from sluice.insight.whatif.overrides import RecordedOverrides
 from sluice.insight.whatif.recording import Recording, independent_by, rows_of
 from sluice.insight.whatif.replay import ClientName, ClientReplay, Decider, Replay, Side
 from sluice.insight.whatif.whose import Part, Whose
 from sluice.state.arithmetic.columns import Integers
-from sluice.state.contract.records import ElasticState
+from sluice.state.contract.records import Overrides
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind, Family, Membership, QuotaKind, QuotaSettings
@@ -52,12 +52,12 @@ class Task:
     share: int = 0
     shares: int = 1
     ends: WaitEnds = field(default_factory=WaitEnds)
-    states: Sequence[ElasticState] = ()
+    recorded: Sequence[Overrides] = ()
 
     @property
-    def elastic(self) -> RecordedElastic:
-        """The elastic states of the span."""
-        return RecordedElastic(self.states)
+    def overrides(self) -> RecordedOverrides:
+        """The overrides of the span."""
+        return RecordedOverrides(self.recorded)
 
 
 @dataclass
@@ -101,7 +101,7 @@ def replay_share(task: Task, part: Part | None) -> Replayed:
     if part is None:
         return _replayed(task, recording_of(task, part))
     recording = recording_of(task, part)
-    meters = [Meters(Quotas(entries), task.quota, task.elastic) for entries in task.scenarios]
+    meters = [Meters(Quotas(entries), task.quota, task.overrides) for entries in task.scenarios]
     counts, late = Counts(task.span.end_ms), set[str]()
     for batch in recording.batches():
         counts.add(batch)
@@ -129,7 +129,7 @@ def late_names(meters: Meters, batch: Batch, part: Part) -> set[str]:
 
 def _replayed(task: Task, recording: Recording) -> Replayed:
     replays = [
-        Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms, task.elastic).decide, task.span.end_ms)
+        Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms, task.overrides).decide, task.span.end_ms)
         for entries in task.scenarios
     ]
     for recorded in recording:

@@ -26,16 +26,18 @@ from sluice.sinks.tables.delta import AuditTable, Commit, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
 from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
 from sluice.sinks.waits import ENDED_MS, remove_ended_waits
-from sluice.state.contract.records import StorageState, TenantStorage, WaitRecord
+from sluice.state.contract.records import Measured, Overrides, WaitRecord
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.limits import STORAGE_KEY, VERSION_KEY, state_value, version_end
+from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
 from sluice.streaming.runtime.maintenance import maintain
 
 _DAYS_A_MONTH = 30
 _DAY_S = 86_400
 _DAY_COMMITS = 8_640
 """Commits of a table in a day: one every `audit.trigger_s`, 10 s."""
+
+_STORED = overrides_key("stored_bytes")
 
 _STANDS_FOR = 1_440
 """Commits of a day for which one stands here."""
@@ -188,14 +190,14 @@ def backlog(old: AuditTable) -> Iterator[tuple[str, str, str]]:
 
 
 def _fill_topics(rig: Rig, days: int) -> None:
-    """States of a day into the limits topic, and ended waits of all days into the waits topic."""
+    """Overrides of a day into the limits topic, and ended waits of all days into the waits topic."""
     topics, begun_ms = rig.settings.topics, now_ms() - days * _DAY_S * 1000
     with closing(connect(KafkaProducer, rig.settings.kafka, linger_ms=50)) as producer:
         for number in range(_STATES):
             at_ms = begun_ms + number * 20_000
-            tenants = [TenantStorage(f"team-{each:04d}", number, 2e11) for each in range(_TENANTS)]
-            state = state_value(StorageState(at_ms, tenants))
-            producer.send(topics.limits, state, STORAGE_KEY, partition=0, timestamp_ms=at_ms)
+            stored = [Measured(f"team-{each:04d}", number, 2e11) for each in range(_TENANTS)]
+            said = overrides_value(Overrides(number, at_ms, 60_000, measured=stored))
+            producer.send(topics.limits, said, _STORED, partition=0, timestamp_ms=at_ms)
         producer.send(topics.limits, version_end(0, 0), VERSION_KEY, partition=0)  # a gateway is ready with a version
         for number in range(days * _NEW_CLIENTS):
             producer.send(topics.waits, *_wait(number, begun_ms + number * _DAY_S * 1000 // _NEW_CLIENTS))
@@ -232,7 +234,7 @@ def _wait_for_compaction(rig: Rig) -> None:
 
     def is_compacted() -> bool:
         with closing(connect(KafkaProducer, rig.settings.kafka)) as producer:
-            producer.send(topics.limits, state_value(StorageState(now_ms())), STORAGE_KEY, partition=0)
+            producer.send(topics.limits, overrides_value(Overrides(0, now_ms(), 60_000)), _STORED, partition=0)
             for number in range(200):
                 producer.send(topics.waits, *_wait(number % 20, now_ms()))
         time.sleep(5)

@@ -391,7 +391,7 @@ class ChargeResult(msgspec.Struct, gc=False):
 
 
 class ElasticNote(msgspec.Struct, gc=False):
-    """Elastic state under which a decision was made, as the record of the limits topic of this number says it.
+    """Overrides under which a decision was made, as the record of the limits topic of this number says them.
 
     `factor` is that of the event's gateway, 1 if it wasn't tightened.
     """
@@ -636,67 +636,64 @@ class VersionEnd(msgspec.Struct, frozen=True):
     count: Version
 
 
-class BrokerFactor(msgspec.Struct, frozen=True):
-    """A gateway that is tightened: it lets `factor` of its shares through, but of each at least the reservation's part.
+class Override(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A limit that is overridden, or clients that are stopped, whatever the quotas say.
 
-    `reason` is its name and the signal: `broker-2: queue 34 ms`.
+    * `tighten`: gateway `gateway` lets `factor` of its shares through, but of each at least the reservation's part.
+    * `lend`: limits with a ceiling are `factor` times the quota, at most the ceiling, on all gateways.
+    * `hold`: the producers of `entity`, without one all, get a trickle; on `gateway`, without one on all. An entity is
+      a tenant, or the user and client-id that an event names, each as far as it is given.
+
+    It ends at `until_ms`, without one when its decider doesn't say it any more. `reason` is for people.
     """
 
-    instance: RequiredName
-    factor: Annotated[float, Meta(gt=0, le=1)]
-    reason: str
+    kind: Literal["tighten", "lend", "hold"]
+    factor: Annotated[float, Meta(gt=0, le=MAX_VALUE)] = 1.0
+    entity: CountedEntity | None = None
+    gateway: RequiredName | None = None
+    reason: str = ""
+    until_ms: EventMs | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a factor or scope that its kind can't have; a decoder says it of the record."""
+        names = {} if self.entity is None else msgspec.to_builtins(self.entity)
+        if self.kind == "hold":
+            is_client = names.keys() <= {"user", "client_id"} or names.keys() == {"tenant"}
+            is_possible = self.factor == 1.0 and is_client and "" not in names.values() and (names or not self.entity)
+        elif self.kind == "lend":
+            is_possible = self.factor >= 1.0 and not names and self.gateway is None
+        else:
+            is_possible = self.factor <= 1.0 and not names and bool(self.gateway)
+        if not is_possible:
+            raise ValueError(f"{self.kind} can't have this factor or scope")
 
 
-class ElasticState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of the record of the limits topic that says how far limits give way now.
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A figure that a decider decides by: from `bound` on it overrides. `name` is a gateway's instance, or a tenant."""
 
-    Limits with a ceiling are `lend` times the quota, at most the ceiling. Gateways that aren't among `brokers` are not
-    tightened. `number` counts the changes; the record is repeated each second while limits give way at all, and counts
-    no more when it hasn't been for `FRESH_MS` of sluice.state.quotas.elastic.
+    name: RequiredName
+    value: Value
+    bound: Limit
+    reason: str = ""
+
+
+class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of a decider's record of the limits topic: all that it overrides now.
+
+    `number` grows with each change. The record is said again before `fresh_ms` have passed since `at_ms`, after which
+    gateways believe it no more. `measured` are the figures behind it, for people: those nearest to their bounds.
     """
 
     number: Version
     at_ms: EventMs
-    lend: Annotated[float, Meta(ge=1)] = 1.0
-    brokers: list[BrokerFactor] = []
-    reason: str = ""
+    fresh_ms: Annotated[int, Meta(gt=0, le=MAX_INT32)]
+    overrides: list[Override] = []
+    measured: list[Measured] = []
 
     @property
     def is_neutral(self) -> bool:
-        """True if all limits are the quotas."""
-        return self.lend == 1.0 and not self.brokers
-
-
-class TenantStorage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bytes that a tenant's topics take, of those that they may. While it `is_held`, so are its producers."""
-
-    tenant: Annotated[str, Meta(min_length=1)]  # an empty one would be the clients in no tenant
-    stored_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    budget_bytes: Limit
-    is_held: bool = False
-
-    @property
-    def part(self) -> float:
-        """The part of the budget that is taken."""
-        return self.stored_bytes / self.budget_bytes
-
-
-class StorageState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value of the record of the limits topic that says which tenants have used up their budgets of stored bytes.
-
-    Tenants without a budget aren't named. `low_disk` is the log directory of a broker that is low, by what brokers say
-    of their volumes: until it isn't, all producers are throttled. The record is repeated with each poll of the disks of
-    the brokers, and doesn't count when it hasn't been for `FRESH_MS` of sluice.state.shares.storage_budget.
-    """
-
-    at_ms: EventMs
-    tenants: list[TenantStorage] = []
-    low_disk: str | None = None
-
-    @property
-    def is_neutral(self) -> bool:
-        """True if no tenant has a budget and no disk is low."""
-        return not self.tenants and self.low_disk is None
+        """True if there is nothing to say."""
+        return not self.overrides and not self.measured
 
 
 class WaitKey(msgspec.Struct, frozen=True):

@@ -2,15 +2,14 @@
 
 Each quota has one record. Its key is the entity, the quota and the mode as canonical JSON; its value adds the limit.
 A null value removes the quota. A record under `VERSION_KEY` ends each version and says how many quotas it has, so that
-a reader knows when it has them all. One under `ELASTIC_KEY` says how far limits give way now, one under `STORAGE_KEY`
-which tenants have used up their storage budgets.
+a reader knows when it has them all. One under the key of each decider says what of the limits it overrides now.
 """
 
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
-from sluice.state.contract.records import ElasticState, LimitKey, LimitRecord, StorageState, VersionEnd
+from sluice.state.contract.records import LimitKey, LimitRecord, Overrides, VersionEnd
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
@@ -20,17 +19,8 @@ from sluice.state.quotas.resolution import ModeQuotas, Quotas
 VERSION_KEY = b'"version"'
 """Key of the record that ends a version. No quota has it: their keys are JSON objects."""
 
-ELASTIC_KEY = b'"elastic"'
-"""Key of the record that says how far limits give way."""
-
-STORAGE_KEY = b'"storage"'
-"""Key of the record that says which tenants have used up their storage budgets."""
-
-State = ElasticState | StorageState
-"""Decision of the job beside the quotas, which it publishes again before it lapses."""
-
-
-_StateT = TypeVar("_StateT", ElasticState, StorageState)
+_OVERRIDES = b'"overrides:'
+"""Beginning of the key of a decider's record."""
 
 
 class LimitsInForce(msgspec.Struct, frozen=True):
@@ -48,8 +38,8 @@ class LimitsInForce(msgspec.Struct, frozen=True):
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _LIMIT = msgspec.json.Decoder(LimitRecord)
 _VERSION_END = msgspec.json.Decoder(VersionEnd)
-_ELASTIC = msgspec.json.Decoder(ElasticState)
-_STORAGE = msgspec.json.Decoder(StorageState)
+_DECIDER = msgspec.json.Decoder(str)
+_SAID = msgspec.json.Decoder(Overrides)
 
 
 def limit_key(entry: QuotaEntry) -> bytes:
@@ -72,13 +62,23 @@ def version_end(version: int, count: int) -> bytes:
     return _ENCODER.encode(VersionEnd(version, count))
 
 
-def state_value(state: State) -> bytes:
-    """Value of the record of a state.
+def overrides_key(decider: str) -> bytes:
+    """Key of a decider's record.
 
-    >>> state_value(ElasticState(7, at_ms=9_000, lend=1.5))
-    b'{"at_ms":9000,"lend":1.5,"number":7}'
+    >>> overrides_key("disk_guard")
+    b'"overrides:disk_guard"'
     """
-    return _ENCODER.encode(state)
+    return _ENCODER.encode(f"overrides:{decider}")
+
+
+def overrides_value(said: Overrides) -> bytes:
+    """Value of a decider's record.
+
+    >>> from sluice.state.contract.records import Override
+    >>> overrides_value(Overrides(7, at_ms=9_000, fresh_ms=5_000, overrides=[Override("lend", 1.5)]))
+    b'{"at_ms":9000,"fresh_ms":5000,"number":7,"overrides":[{"factor":1.5,"kind":"lend"}]}'
+    """
+    return _ENCODER.encode(said)
 
 
 def read_limit(key: bytes, value: bytes) -> QuotaEntry | None:
@@ -113,8 +113,8 @@ def changed_limits(
 class LimitsView:
     """The limits that a reader of the limits topic knows: feed it every record in order.
 
-    `in_force` is None until a version is complete, and then stays at the last complete version. `elastic` and `storage`
-    are the last states, None if nobody has said one. `garbage` counts records that Sluice would not have written; they
+    `in_force` is None until a version is complete, and then stays at the last complete version. `overrides` are
+    the last records of all deciders by their names. `garbage` counts records that Sluice would not have written; they
     are ignored. `missed_removals` is True while the last version to end had fewer quotas than are known: this reader
     was away for longer than the topic keeps removals (`delete.retention.ms`), so no version will be complete until it
     reads the topic from its beginning.
@@ -122,8 +122,7 @@ class LimitsView:
 
     def __init__(self) -> None:
         self.in_force: LimitsInForce | None = None
-        self.elastic: ElasticState | None = None
-        self.storage: StorageState | None = None
+        self.overrides: dict[str, Overrides] = {}
         self.garbage = 0
         self.missed_removals = False
         self._entries: dict[bytes, QuotaEntry] = {}
@@ -133,6 +132,11 @@ class LimitsView:
     def entries(self) -> dict[bytes, QuotaEntry]:
         """The quotas that the records so far leave, by key; those of an incomplete version included."""
         return self._entries
+
+    @staticmethod
+    def is_override(key: bytes | None) -> bool:
+        """True for the key of a record that overrides limits, and is none of a version's."""
+        return key is not None and key.startswith(_OVERRIDES)
 
     @property
     def ignored(self) -> set[bytes]:
@@ -156,10 +160,8 @@ class LimitsView:
             raise InvalidQuotaError("bad_limit", "the record has no key; expected entity, quota and mode as JSON")
         if key == VERSION_KEY:
             self._end_version(value)
-        elif key == ELASTIC_KEY:
-            self.elastic = None if value is None else _read_state(value, _ELASTIC)
-        elif key == STORAGE_KEY:
-            self.storage = None if value is None else _read_state(value, _STORAGE)
+        elif self.is_override(key):
+            self._override(key, value)
         elif value is None:
             self._entries.pop(key, None)
             self._ignored.discard(key)
@@ -167,6 +169,16 @@ class LimitsView:
             self._ignored.add(key)
         else:
             self._entries[key] = entry
+
+    def _override(self, key: bytes, value: bytes | None) -> None:
+        try:
+            decider = _DECIDER.decode(key).removeprefix("overrides:")
+            if value is None:
+                self.overrides.pop(decider, None)
+            else:
+                self.overrides[decider] = _SAID.decode(value)
+        except (ValueError, RecursionError) as error:
+            raise InvalidQuotaError("bad_limit", f"the record overrides nothing ({error}); expected JSON") from None
 
     def _end_version(self, value: bytes | None) -> None:
         try:
@@ -180,13 +192,6 @@ class LimitsView:
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow
         self.in_force = LimitsInForce(end.version, quotas, shadow)
-
-
-def _read_state(value: bytes, decoder: msgspec.json.Decoder[_StateT]) -> _StateT:
-    try:
-        return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidQuotaError("bad_limit", f"the record is no state ({error}); expected one as JSON") from None
 
 
 def _mode(entry: QuotaEntry) -> Literal["enforce", "shadow"]:

@@ -12,11 +12,11 @@ from typing import Self
 
 import msgspec
 
-from sluice.state.quotas.elastic import lent_limit
 from sluice.state.quotas.entity import DEFAULT, Default, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
+from sluice.state.quotas.overrides import lent_limit
 from sluice.state.quotas.tenants import Tenants
 
 

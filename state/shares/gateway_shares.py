@@ -15,15 +15,16 @@ from sluice.state.contract.records import (
     MAX_APPLIED_WAITS,
     MAX_SHARES,
     AppliedWait,
+    CountedEntity,
     CounterSum,
     Request,
     Share,
 )
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.waits import CounterKey
-from sluice.state.quotas.elastic import TIGHT_BURST_S, bound_of_share
 from sluice.state.quotas.entity import Tags, entity_text
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaSettings
+from sluice.state.quotas.overrides import HELD_MS, TIGHT_BURST_S, Hold, bound_of_share
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, InlineCharge, Metering
@@ -75,14 +76,16 @@ _NO_WAIT = Admission(0)
 _NO_OUTCOMES: Mapping[CounterKey, Outcome] = {}
 
 
-def held(admission: Admission, by: AppliedWait) -> Admission:
-    """The same for a producer that is throttled: by a low disk, or its tenant's budget. A longer wait of a quota stays.
+def held(admission: Admission, hold: Hold, client: CountedEntity) -> Admission:
+    """The same for a producer that is held. A longer wait of a quota stays. A hold of all is told of the client.
 
-    >>> from sluice.state.contract.records import CountedEntity
-    >>> admission = held(_NO_WAIT, AppliedWait("stored_bytes", CountedEntity(tenant="shop"), 10_000))
+    >>> from sluice.state.contract.records import Override
+    >>> hold = Hold("stored_bytes", Override("hold", entity=CountedEntity(tenant="shop")), until_ms=60_000)
+    >>> admission = held(_NO_WAIT, hold, CountedEntity("etl", "app"))
     >>> admission.throttle_ms, admission.quota, admission.throttled_by[0].entity.tenant
     (10000, 'stored_bytes', 'shop')
     """
+    by = AppliedWait(hold.decider, hold.override.entity or client, HELD_MS)
     throttled_by = (*admission.throttled_by[: MAX_APPLIED_WAITS - 1], by)
     if admission.throttle_ms >= by.ms:
         return msgspec.structs.replace(admission, throttled_by=throttled_by)
@@ -112,7 +115,7 @@ class GatewayShares:
         self.forgotten = 0
         self._settings = settings
         self._metering = self._strict = Metering.of(settings)
-        self._factor: float | None = None  # None while no limit gives way
+        self._factor = 1.0
         self._parts: dict[CounterKey, float | None] = {}
         self._parts_of: Quotas | None = None
         self._max_counters = max_counters
@@ -170,13 +173,13 @@ class GatewayShares:
         quota = deciding.kind.value
         return Admission(wait_ms, refused, withhold, quota, longest.limit, longest.share, throttled_by, throttled)
 
-    def give_way(self, factor: float | None) -> None:
-        """Let this part of the shares through from now on, as `bound_of_share` has it; None: no limit gives way."""
+    def tighten(self, factor: float) -> None:
+        """Let this part of the shares through from now on, as `bound_of_share` has it; 1 is all."""
         if factor == self._factor:
-            return  # it is said each second, and the parts are kept
+            return  # it is asked several times a second, and the parts are kept
         self._factor, self._parts = factor, {}
         self._metering = self._strict
-        if factor is not None and factor < 1.0:
+        if factor < 1.0:
             self._metering = msgspec.structs.replace(self._strict, burst_s=TIGHT_BURST_S)
 
     def _part(self, counter: CounterKey, quotas: Quotas) -> float | None:
@@ -187,7 +190,7 @@ class GatewayShares:
         if quotas is not self._parts_of or len(self._parts) >= self._max_counters:
             self._parts, self._parts_of = {}, quotas
         if counter not in self._parts:
-            kind, factor, part = KINDS_BY_NAME[counter[0]], self._factor or 1.0, None
+            kind, factor, part = KINDS_BY_NAME[counter[0]], self._factor, None
             found = quotas.resolve_counter(kind, counter[1]) if kind.family.gives_way else None
             if found is not None and found.limit is not None and (factor < 1.0 or found.ceiling is not None):
                 part = bound_of_share(factor, found.limit, found.reservation)
@@ -290,7 +293,7 @@ class GatewayShares:
         else:
             self._touched.move_to_end(counter)  # used most recently from now on
         part = None
-        if quotas is not None and (self._factor is not None or quotas.is_elastic):
+        if quotas is not None and (self._factor < 1.0 or quotas.is_elastic):
             part = self._part(counter, quotas)
         inline = share.charge(charge, self.gateways, self._metering, now_ms, part, charged)
         if share.throttled_until_ms > now_ms:

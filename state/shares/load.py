@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sluice.state.contract.records import Load
-from sluice.state.quotas.elastic import FULL_LOAD
-from sluice.state.shares.disk_guard import DiskFloor
+
+FULL_LOAD = 0.9
+"""Load of a broker that is at its capacity: above it the broker tightens, and nothing is lent."""
 
 WAIT_AT_CAPACITY_MS = 20.0
 """Mean wait of requests and responses in the broker's queues at its capacity."""
@@ -46,6 +47,30 @@ class Capacities(NamedTuple):
         if measured.broker_id is None:
             return Capacity()
         return next((capacity for broker, capacity in self.by_broker if broker == measured.broker_id), self.default)
+
+
+class DiskFloor(NamedTuple):
+    """Free bytes, and percent of all bytes, below which a log directory is low; 0 is no floor."""
+
+    free_bytes: int = 0
+    free_percent: int = 0
+
+    def low(self, measured: Load | None) -> str | None:
+        """The first log directory that is low, in words; None if none is.
+
+        >>> from sluice.state.contract.records import LogDirectory
+        >>> low = Load(broker_id=2, log_dirs=[LogDirectory("/data", 9_000_000_000, 100_000_000_000)])
+        >>> DiskFloor(free_bytes=10_000_000_000).low(low)
+        'broker 2: /data has 9000000000 of 100000000000 bytes free'
+        >>> DiskFloor(free_percent=9).low(low) is None
+        True
+        """
+        for log_dir in measured.log_dirs if measured is not None else ():
+            least = max(self.free_bytes, self.free_percent / 100.0 * log_dir.total_bytes)
+            if log_dir.free_bytes < least:
+                whose = "" if measured is None or measured.broker_id is None else f"broker {measured.broker_id}: "
+                return f"{whose}{log_dir.path} has {log_dir.free_bytes} of {log_dir.total_bytes} bytes free"
+        return None
 
 
 class BrokerLimits(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sluice.state.contract.records import ElasticState
+from sluice.state.contract.records import Overrides
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 
@@ -27,7 +27,7 @@ class Batch:
     pages: int = 0
     """The number of pages that it leaves; 0 if an earlier release began it: those that the checkpoint began with."""
     pages_before: int = 0
-    elastic: ElasticState | None = None
+    overrides: Overrides | None = None
     quota_digest: str = ""
     """The digest of its snapshot of the quotas; empty if an earlier release began it."""
 
@@ -73,7 +73,7 @@ class BatchLog:
         quota_version: int,
         now_ms: int,
         pages: int = 0,
-        elastic: ElasticState | None = None,
+        overrides: Overrides | None = None,
         quota_digest: str = "",
     ) -> tuple[Batch, bool]:
         """The batch as it was started the first time, and whether that was before, so that records may be written.
@@ -83,7 +83,7 @@ class BatchLog:
         if self._last.batch_id == batch_id:
             return self._last, True
         before, repeated = self._last.pages, False
-        self._last = Batch(batch_id, quota_version, now_ms, pages, before, elastic, quota_digest)
+        self._last = Batch(batch_id, quota_version, now_ms, pages, before, overrides, quota_digest)
         content = msgspec.json.encode(self._last)
         if self._create is None:
             self._files.write(_LAST, content)

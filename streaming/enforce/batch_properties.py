@@ -10,7 +10,8 @@ from functools import lru_cache
 import msgspec
 from pyspark import SparkContext, TaskContext
 
-from sluice.state.contract.records import ElasticState
+from sluice.state.contract.records import Overrides
+from sluice.state.quotas.overrides import lend_of
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -23,7 +24,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined; its number.
 
     It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them. `task` is the number of the task that
-    reads this, among those of its stage. `elastic` says how far limits give way, None if all are the quotas.
+    reads this, among those of its stage. `overrides` say how far limits give way, None if all are the quotas.
     `quota_digest` is that of the snapshot, None for the newest of the version.
     """
 
@@ -34,7 +35,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     stored_pages: int
     batch_id: int
     task: int = 0
-    elastic: ElasticState | None = None
+    overrides: Overrides | None = None
     quota_digest: str | None = None
 
     @property
@@ -58,7 +59,8 @@ class BatchProperties(msgspec.Struct, frozen=True):
     def quotas(self, checkpoint: str) -> Quotas:
         """The quotas of the micro-batch, read once per worker process, as they are lent. Raises CheckpointError."""
         quotas = _quotas(checkpoint, self.quota_version, self.quota_digest)
-        return quotas if self.elastic is None or self.elastic.lend == 1.0 else _lent(quotas, self.elastic.lend)
+        lend = 1.0 if self.overrides is None else lend_of(self.overrides.overrides)
+        return quotas if lend == 1.0 else _lent(quotas, lend)
 
 
 @lru_cache(maxsize=2)

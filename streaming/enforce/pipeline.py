@@ -18,7 +18,7 @@ import numpy as np
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.columns import integers
 from sluice.state.arithmetic.shapes import Shapes
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, ElasticState, Request, WaitRecord
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, Overrides, Request, WaitRecord
 from sluice.state.decisions.charge_texts import charge_of, charge_texts, number_texts, waits_of
 from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer, with_charges
 from sluice.state.decisions.waits import LONG_WAIT_MS
@@ -67,17 +67,17 @@ def plan(
     settings: PipelineSettings,
     decided_at_ms: int,
     max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES,
-    elastic: ElasticState | None = None,
+    overrides: Overrides | None = None,
 ) -> Iterator[dict[int, bytes]]:
     """One encoded page batch for each page; new page batches after `max_page_batch_bytes` of events for each page.
 
     A record that needs no counter goes with the page batch of page `offset % pages`, so that all pages get some.
-    `elastic` says how far limits give way; the limits that are lent are among `quotas`.
+    `overrides` say how far limits give way; the limits that are lent are among `quotas`.
     """
     max_bytes = min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
     page_batches: defaultdict[int, GrowingPageBatch] = defaultdict(GrowingPageBatch)
     planned_bytes, plans = 0, planner(quotas, settings)
-    batch = plans.batch(decided_at_ms, elastic)
+    batch = plans.batch(decided_at_ms, overrides)
     for value, source in events:
         event = read_event(value, source, settings)
         planned = [event] if isinstance(event, OutputRecord) else plans.plan(event, source, decided_at_ms, batch)

@@ -10,7 +10,7 @@ from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import encode_shape
 from sluice.state.contract.decision_id import decision_id
-from sluice.state.contract.records import CountedEntity, ElasticState, Request, Unmute
+from sluice.state.contract.records import CountedEntity, Overrides, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     EXEMPT_REQUEST_TIME,
     ChargePlan,
@@ -28,7 +28,7 @@ from sluice.state.decisions.charge_plan import (
 )
 from sluice.state.decisions.decision import (
     batch_text,
-    elastic_texts,
+    overridden_texts,
     said,
     said_of_unmute,
     unmetered_text,
@@ -188,10 +188,10 @@ class Planner:
         if quotas is not self.quotas:
             self.quotas, self._lent = quotas, NameCache(_MAX_PLAN_BYTES)
 
-    def batch(self, decided_at_ms: int, elastic: ElasticState | None = None) -> BatchText:
+    def batch(self, decided_at_ms: int, overrides: Overrides | None = None) -> BatchText:
         """The text that decisions of a micro-batch share, which begins at `decided_at_ms`."""
         text = batch_text(self.quotas.version, decided_at_ms, self._settings.job_id, self._settings.topic_id)
-        return BatchText(text, {}) if elastic is None else BatchText(*elastic_texts(text, elastic))
+        return BatchText(text, {}) if overrides is None else BatchText(*overridden_texts(text, overrides))
 
     def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: BatchText) -> Planned:
         """One charge row per counter that the event charges, with its page; its records if there is none.

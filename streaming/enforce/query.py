@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import ElasticState
+from sluice.state.contract.records import Overrides
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
@@ -58,7 +58,7 @@ _MAX_CLOCK_DIFFERENCE_MS = 60_000
 """Largest lag of the broker's clock behind the job's. A larger value makes a repeated micro-batch read more records."""
 
 
-Elastic = Callable[[], ElasticState | None]
+LimitsNow = Callable[[], Overrides | None]
 """Says how far limits give way now; None if all are the quotas."""
 
 
@@ -73,7 +73,7 @@ class EnforceQuery(GatedQuery):
         tracked: "Accumulator[Tracked] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
         epoch: LeaderEpoch | None = None,
-        elastic: Elastic = lambda: None,
+        limits_now: LimitsNow = lambda: None,
         topic: RequestsTopicWatch | None = None,
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted.
@@ -85,7 +85,7 @@ class EnforceQuery(GatedQuery):
         self._spark = spark
         self._settings = settings
         self._watch = watch
-        self._elastic = elastic
+        self._limits_now = limits_now
         self._tracked = tracked
         self._told_of_pages = False
         checkpoint = Checkpoint(settings.enforce.checkpoint)
@@ -115,7 +115,7 @@ class EnforceQuery(GatedQuery):
     def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Decide and write one micro-batch, in one action: a second action would run the stateful operator again.
 
-        1. Record quotas, elastic state and time of the batch; a repeated batch uses the recorded ones.
+        1. Record quotas, overrides and time of the batch; a repeated batch uses the recorded ones.
         2. Tell the tasks, before anything runs.
         3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
            quotas may be older than those in force now.
@@ -126,7 +126,9 @@ class EnforceQuery(GatedQuery):
             raise JobError(f"topic {self._settings.topics.requests} has another id than before; the query starts anew")
         in_force, first_pages = self._watch.now, self._pipeline.pages
         pages = self._grown(self._log.pages or first_pages, rows)
-        batch, repeated = self._log.begin(batch_id, in_force.version, now_ms(), pages, self._elastic(), in_force.digest)
+        batch, repeated = self._log.begin(
+            batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest
+        )
         combined = repeated or not in_force.quotas.charges_one_counter()
         pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
         properties = BatchProperties(
@@ -136,7 +138,7 @@ class EnforceQuery(GatedQuery):
             pages,
             before,
             batch_id,
-            elastic=batch.elastic,
+            overrides=batch.overrides,
             quota_digest=batch.quota_digest,
         )
         properties.announce(self._spark.sparkContext)

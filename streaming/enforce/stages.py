@@ -59,7 +59,7 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
         settings = pipeline_settings._replace(pages=properties.pages)
         events = chain.from_iterable(_events(batch, settings.requests_topic) for batch in batches)
         with collection_paused():
-            planned = pipeline.plan(events, quotas, settings, properties.decided_at_ms, elastic=properties.elastic)
+            planned = pipeline.plan(events, quotas, settings, properties.decided_at_ms, overrides=properties.overrides)
             for page_batches in planned:
                 yield _planned(page_batches, pipeline_settings.pages)
             if properties.splits:

@@ -122,7 +122,7 @@ class MaintenanceSchedule:
 
 
 def _tables(delta: DeltaSettings) -> tuple[str, ...]:
-    return (delta.decisions, delta.quota_metrics, delta.dead_letters, delta.unreadable, delta.elastic)
+    return (delta.decisions, delta.quota_metrics, delta.dead_letters, delta.unreadable, delta.overrides)
 
 
 def _counted(files: int) -> str:

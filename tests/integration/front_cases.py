@@ -9,7 +9,7 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from tests.builders import member, quota
 from tests.integration.plugin_broker import consume, produce
@@ -39,8 +39,8 @@ class Front(Protocol):
     def servers(self) -> str:
         """Where clients connect."""
 
-    def tell(self, state: StorageState) -> None:
-        """Publish what the job would say of the brokers' disks."""
+    def override(self, decider: str, *overrides: Override) -> None:
+        """Publish what a decider of the job would say."""
 
     def events(self) -> list[dict[str, Any]]:
         """All events that were published."""
@@ -92,24 +92,21 @@ class FrontCases:
     def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_and_nobody_else(
         self, front: Front
     ) -> None:
-        def tell(is_held: bool) -> None:
-            front.tell(StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)]))
-
-        tell(is_held=True)
+        front.override("stored_bytes", Override("hold", entity=CountedEntity(tenant="hoarders"), reason="all is taken"))
         eventually(lambda: is_producer_held(front, "hoarder-1"))
         assert produce(front.servers, "unlimited", 60, most=1_000_000) == 1_000_000
         assert consume(front.servers, "hoarder-2", 60, most=1_000_000) >= 1_000_000
-        tell(is_held=False)
+        front.override("stored_bytes")
         eventually(lambda: produce(front.servers, "hoarder-3", 3, most=1_000_000) == 1_000_000)
 
         held = [wait for wait in waits(front) if wait["quota"] == "stored_bytes"]
         assert {wait["entity"]["tenant"] for wait in held} == {"hoarders"}
 
     def test_all_producers_are_held_while_a_disk_of_any_broker_is_low_and_no_consumer(self, front: Front) -> None:
-        front.tell(StorageState(now_ms(), low_disk="broker 9: /data has 5 of 100 bytes free"))
+        front.override("disk_guard", Override("hold", reason="broker 9: /data has 5 of 100 bytes free"))
         eventually(lambda: is_producer_held(front, "unlimited"))
         assert consume(front.servers, "unlimited", 60, most=1_000_000) >= 1_000_000
-        front.tell(StorageState(now_ms()))
+        front.override("disk_guard")
         eventually(lambda: produce(front.servers, "unlimited", 3, most=1_000_000) == 1_000_000)
 
 

@@ -20,9 +20,9 @@ from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import StorageState
+from sluice.state.contract.records import Override, Overrides
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.limits import STORAGE_KEY, state_value
+from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
@@ -78,9 +78,9 @@ class PluginBroker:
     def publish_limits(self, entries: Sequence[QuotaEntry], version: int = 1) -> None:
         publish_limits(self.servers, entries, version, self._login)
 
-    def tell(self, state: StorageState) -> None:
-        """Publish what the job would say of the brokers' disks."""
-        tell_storage(self.servers, state, **self._login)
+    def override(self, decider: str, *overrides: Override) -> None:
+        """Publish what a decider of the job would say."""
+        publish_overrides(self.servers, decider, overrides, **self._login)
 
     def events(self) -> list[dict[str, Any]]:
         """All events that were published."""
@@ -106,10 +106,11 @@ class PluginBroker:
             return value
 
 
-def tell_storage(servers: str, state: StorageState, **login: Any) -> None:
-    """Publish to the limits topic what the job would say of the brokers' disks."""
+def publish_overrides(servers: str, decider: str, overrides: Sequence[Override], **login: Any) -> None:
+    """Publish to the limits topic what a decider of the job would say."""
+    said = overrides_value(Overrides(now_ms(), now_ms(), 60_000, [*overrides]))
     with closing(KafkaProducer(bootstrap_servers=servers, **login)) as producer:
-        producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(60)
+        producer.send("quota-limits", said, overrides_key(decider), partition=0).get(60)
 
 
 def produce(servers: str, client_id: str, seconds: float, most: int = 10**9, **login: Any) -> int:

@@ -23,7 +23,7 @@ from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import StorageState
+from sluice.state.contract.records import Override
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -107,17 +107,16 @@ class TestBroker(FrontCases):
 
     def test_the_log_and_events_say_why_producers_were_held(self, plugin: PluginBroker) -> None:
         log = plugin.log.read_text()
-        assert "budgets are used up: [hoarders]" in log
-        assert "budgets are used up: []" in log
-        assert "so producers are held: broker 9: /data" in log
-        assert "producers are held no more" in log
+        assert "throttled by the job: tenant hoarders (stored_bytes: all is taken)" in log
+        assert "throttled by the job: all (disk_guard: broker 9: /data" in log
+        assert "throttled by the job: none" in log
         assert any(wait["quota"] == "disk_guard" and wait["ms"] > 5_000 for wait in waits(plugin))
 
     def test_a_disk_that_is_low_holds_no_client_of_sluice(self, plugin: PluginBroker) -> None:
-        plugin.tell(StorageState(now_ms(), low_disk="broker 8: /data has 5 of 100 bytes free"))
-        eventually(lambda: "so producers are held: broker 8" in plugin.log.read_text())
+        plugin.override("disk_guard", Override("hold", reason="broker 8: /data has 5 of 100 bytes free"))
+        eventually(lambda: "all (disk_guard: broker 8" in plugin.log.read_text())
         produced = produce(plugin.servers, f"{SECRET}-job", 60, most=1_000_000)
-        plugin.tell(StorageState(now_ms()))
+        plugin.override("disk_guard")
 
         assert produced == 1_000_000
 

@@ -25,11 +25,10 @@ from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
 from sluice.jvm.plugin import JAR_NAME
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage
+from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.decisions.charge_plan import plan_charges
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
-from sluice.state.quotas.elastic import bound_of_share, factor_of
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -45,17 +44,18 @@ from sluice.state.quotas.kinds import (
     Window,
 )
 from sluice.state.quotas.limits import (
-    ELASTIC_KEY,
-    STORAGE_KEY,
     VERSION_KEY,
     LimitsInForce,
     LimitsView,
     limit_key,
     limit_value,
-    state_value,
+    overrides_key,
+    overrides_value,
     version_end,
 )
+from sluice.state.quotas.overrides import OverridesInForce, bound_of_share
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, PrecedenceLevel, Quotas
+from sluice.state.quotas.tenants import Tenants
 from sluice.state.shares.alive import MAX_GATEWAYS
 from sluice.state.shares.counter_share import CounterShare
 from sluice.state.shares.read_sums import read_sums
@@ -159,6 +159,35 @@ OF_AN_EARLIER_RELEASE: Records = [record('{"user":"a"}', "topic_count")]
 """Counts among the records of its version, and limits nothing."""
 
 
+HELD_TENANTS = ["shop", "bank", ""]
+
+HELD = [
+    None,
+    *(CountedEntity(tenant=name) for name in HELD_TENANTS[:2]),
+    *(CountedEntity(user, client_id) for user in ("u", None) for client_id in ("c", None) if user or client_id),
+    CountedEntity("other"),
+]
+"""Entities that a hold may be for; clients are user u with client-id c, in each of these tenants."""
+
+IMPOSSIBLE = (
+    b'{"kind":"lend","factor":0.5}',
+    b'{"kind":"lend","factor":2,"gateway":"b"}',
+    b'{"kind":"tighten","factor":0.5}',
+    b'{"kind":"tighten","factor":1.5,"gateway":"b"}',
+    b'{"kind":"tighten","factor":0,"gateway":"b"}',
+    b'{"kind":"tighten","factor":0.5,"gateway":""}',
+    b'{"kind":"hold","factor":0.5}',
+    b'{"kind":"hold","entity":{}}',
+    b'{"kind":"hold","entity":{"tenant":""}}',
+    b'{"kind":"hold","entity":{"tenant":"shop","user":"u"}}',
+    b'{"kind":"hold","entity":{"topic":"t"}}',
+    b'{"kind":"hold","until_ms":"7"}',
+    b'{"kind":"close"}',
+    b"{}",
+)
+"""Overrides that no reader takes."""
+
+
 def limit_records(entries: Sequence[QuotaEntry], version: int = 1, others: Records | None = None) -> Records:
     by_key = {limit_key(entry): limit_value(entry, version) for entry in entries}
     others = others or []
@@ -177,15 +206,12 @@ GARBAGE: Records = [
     record(OF_A, value="0"),
     record('{"user":"b"}', key=OF_A),
     (b"x", b"\xff"),
-    (b'"elastic"', b'{"number":1,"at_ms":1,"lend":0.5}'),
-    (b'"storage"', b'{"tenants":[{"tenant":"shop","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
-    (b'"storage"', b'{"at_ms":1,"tenants":[{"stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
-    (b'"storage"', b'{"at_ms":1,"tenants":[{"tenant":"","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
-    (b'"storage"', b'{"at_ms":1,"tenants":[],"low_disk":7}'),
+    (b'"overrides:x"', b'{"number":1,"at_ms":1,"overrides":[{"kind":"hold"}]}'),
+    (b'"overrides:', b'{"number":1,"at_ms":1,"fresh_ms":1}'),
+    *((b'"overrides:x"', b'{"number":1,"at_ms":1,"fresh_ms":1,"overrides":[%b]}' % each) for each in IMPOSSIBLE),
     record('{"tenant":"shop","topic":null}', "member"),
     record('{"tenant":"shop","topic":"o"}', "stored_bytes"),
     record('{"tenant":"shop"}', "stored_bytes", "1.5"),
-    (b'"elastic"', b'{"number":1,"at_ms":1,"brokers":[{"instance":"b","factor":0,"reason":""}]}'),
     record(OF_A, more=',"version":1}{}'),
     (f'{SPACED}, "quota": "producer_byte_rate"}}'.encode(), record(OF_A)[1]),
     (f'{REORDERED},"entity":{OF_A}}}'.encode(), record(OF_A)[1]),
@@ -235,40 +261,46 @@ def random_limits(draw: random.Random) -> Records:
     others = OF_AN_EARLIER_RELEASE if draw.random() < 0.1 else None
     records = limit_records([*random_entries(draw), *random_tenants(draw)], others=others)
     if draw.random() < 0.5:
-        brokers = [BrokerFactor(name, draw.choice([0.2, 0.75]), "queue wait 34 ms") for name in draw.sample("abc", 2)]
-        state = ElasticState(7, 9_000, draw.choice([1.0, 1.5, 4.0]), brokers)
-        records.insert(draw.randint(0, len(records)), (ELASTIC_KEY, state_value(state)))
-        tenants = [TenantStorage(str(draw.choice(TENANTS)), 7, 5.0, draw.random() < 0.5)]
-        storage = StorageState(9_000, tenants, draw.choice([None, "broker 2: /data is low"]))
-        records.insert(draw.randint(0, len(records)), (STORAGE_KEY, state_value(storage)))
+        brokers = [Override("tighten", draw.choice([0.2, 0.75]), gateway=name) for name in draw.sample("abc", 2)]
+        lent = [Override("lend", draw.choice([1.5, 4.0]))] if draw.random() < 0.7 else []
+        held = [
+            Override("hold", entity=entity, gateway=draw.choice([None, "a", "b"])) for entity in draw.sample(HELD, 2)
+        ]
+        said = {"elastic": [*lent, *brokers], "stored_bytes": held[:1], "another": held[1:]}
+        for decider, overrides in said.items():
+            record = overrides_key(decider), overrides_value(Overrides(7, 9_000, 60_000, overrides))
+            records.insert(draw.randint(0, len(records)), record)
     if draw.random() < 0.3:
         return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
     return records
 
 
 def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bool]]) -> dict[str, Any]:
-    storage = view.storage or StorageState(0)
-    held = [each.tenant for each in storage.tenants if each.is_held]
-    answer: dict[str, Any] = {"garbage": view.garbage, "held": held, "low_disk": storage.low_disk, "version": None}
-    answer["missed"] = view.missed_removals
+    overrides = OverridesInForce("b")
+    overrides.hear(view.overrides, 0)
+    held = [
+        overrides.hold("u", "c", Tenants([QuotaEntity(tenant=name, user="u")] if name else []), 0)
+        for name in HELD_TENANTS
+    ]
+    by = [None if hold is None else hold.decider for hold in held]
+    answer: dict[str, Any] = {"garbage": view.garbage, "held": by, "version": None, "missed": view.missed_removals}
     if view.in_force is not None:
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
             tenant = view.in_force.enforced.tenants.of(user, client_id)
-            state = view.elastic or ElasticState(0, 0)
             if quota in OF_TOPICS:
                 found = lent = quotas.resolve_topic(OF_TOPICS[quota], user, 0)
                 tags, of_tenant = [user if quotas.enabled(OF_TOPICS[quota]) else "", ""], None
             else:
                 kind = KINDS[quota]
                 found = quotas.resolve_client(kind, user, client_id)
-                lent = quotas.lent(state.lend).resolve_client(kind, user, client_id)
+                lent = quotas.lent(overrides.lend(0)).resolve_client(kind, user, client_id)
                 tags = [found.tags.user, found.tags.client_id]
                 of_tenant = view.in_force.enforced.limit_of(kind, Tags(tenant=tenant)) if tenant else None
             eased = []
             if found.limit is not None:
-                eased = [lent.limit, bound_of_share(factor_of(state, "b"), found.limit, found.reservation)]
+                eased = [lent.limit, bound_of_share(overrides.factor(0), found.limit, found.reservation)]
             answer["found"].append([*tags, LEVELS.get(found.level, 0), found.limit, tenant, of_tenant, *eased])
     return answer
 
@@ -276,7 +308,7 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
 def test_a_client_finds_the_limit_the_counter_and_the_tenant_that_the_job_finds(java: JavaCases) -> None:
     draw = random.Random(1)
     cases = [(random_limits(draw), random_clients(draw)) for _ in range(1_500)]  # 12 000 clients
-    asked = [{"records": as_json(records), "clients": clients} for records, clients in cases]
+    asked = [{"records": as_json(records), "clients": clients, "tenants": HELD_TENANTS} for records, clients in cases]
     for (records, clients), answer in zip(cases, java.answers("resolution", asked), strict=True):
         assert answer == found_by_the_job(view_of(records), clients), (records, clients)
 
@@ -398,7 +430,7 @@ class PythonShares:
         self.now_ms = START_MS
         self.kind, settings = KINDS[quota], QuotaSettings(client_window=window)
         options = GatewayOptions(instance="me", expected_gateways=expected, quota=settings)
-        self.inline = InlineCharges("me", options, InForce(options, self._clock_ms), self._clock_ms)
+        self.inline = InlineCharges("me", options, InForce("me", options, self._clock_ms), self._clock_ms)
         self.counter = (self.kind, Tags("alice", "app"))
         self._share()  # at once: of a counter that its clients don't use, it keeps ten seconds, and applies them later
 

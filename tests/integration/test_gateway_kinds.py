@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import CountedEntity, Override
+from sluice.state.overrides.log_dirs import FRESH_MS
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
-from sluice.state.shares.storage_budget import FRESH_MS
 from tests.builders import T0, member, quota
 from tests.decided_sums import sums_of
 from tests.gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway
@@ -199,19 +199,13 @@ def is_held(gateway: AnyGateway, ms: int) -> bool:
     return ms == 10_000 if isinstance(gateway, PythonGateway) else 5_000 < ms <= 10_000
 
 
-@pytest.mark.parametrize("sayer", ["broker", "job"])
-def test_producers_wait_while_a_disk_is_low_and_nobody_else(one: Gateways, sayer: str) -> None:
-    """The job says it of brokers that send no heartbeats, which are behind proxies."""
+def test_producers_wait_while_a_disk_is_low_and_nobody_else(one: Gateways) -> None:
     (gateway,) = one.all
-    heartbeat = {"instance": "broker-9", "request_id": "r", "timestamp_ms": T0}
     clients = [(PRODUCE, "app"), (PRODUCE, "other"), (FETCH, "app")]
     held = []
 
-    for low_disk in (LOW, None):
-        if sayer == "broker":
-            one.tell([json.dumps({"heartbeat": heartbeat | {"low_disk": low_disk}}).encode()])
-        else:
-            one.hold_storage(StorageState(T0, low_disk=low_disk))
+    for overrides in ([Override("hold", reason=LOW)], []):
+        one.override("disk_guard", *overrides)
         one.step()
         waits_ms = [gateway.charge(kind, client_id, 1_000) for kind, client_id in clients]
         held.append([is_held(gateway, ms) if ms else None for ms in waits_ms])
@@ -232,8 +226,9 @@ def test_producers_of_a_tenant_wait_while_its_storage_budget_is_used_up_and_nobo
     clients = [(PRODUCE, "shop-1"), (PRODUCE, "app"), (FETCH, "shop-1")]
     held = []
 
-    for is_used_up, seconds in ((True, 0.1), (True, FRESH_MS / 1000), (True, 0.1), (False, 0.1)):
-        one.hold_storage(StorageState(T0, [TenantStorage("shop", 120, 100.0, is_used_up)]))
+    shop = Override("hold", entity=CountedEntity(tenant="shop"), reason="all is taken")
+    for overrides, seconds in (([shop], 0.1), ([shop], FRESH_MS / 1000), ([shop], 0.1), ([], 0.1)):
+        one.override("stored_bytes", *overrides)
         one.run(seconds)
         waits_ms = [gateway.charge(kind, client_id, 1_000) for kind, client_id in clients]
         held.append([is_held(gateway, ms) if ms else None for ms in waits_ms])
@@ -243,6 +238,23 @@ def test_producers_of_a_tenant_wait_while_its_storage_budget_is_used_up_and_nobo
     assert {(wait["quota"], wait["entity"].get("tenant")) for wait in one.waits()} == {("stored_bytes", "shop")}
     if isinstance(gateway, PythonGateway):
         assert [(wait["entity"], wait["ms"]) for wait in one.waits()] == [({"tenant": "shop"}, 10_000)] * 2
+
+
+def test_producers_of_a_client_that_is_held_wait_until_the_end_of_the_hold_and_nobody_else(one: Gateways) -> None:
+    (gateway,) = one.all
+    one.limit(*(quota(PRODUCE, 1e9, client_id=name) for name in ("app", "other")))
+    one.step()
+    held = Override("hold", entity=CountedEntity(client_id="app"), until_ms=T0 + 20_000)
+    elsewhere = Override("hold", gateway="another")
+    one.override("curfew", held, elsewhere)
+    one.step()
+
+    found = []
+    for _ in range(2):
+        found.append([is_held(gateway, gateway.charge(PRODUCE, name, 1_000)) for name in ("app", "other")])
+        one.run(25)
+    assert found == [[True, False], [False, False]]
+    assert {(wait["quota"], wait["entity"].get("client_id")) for wait in one.waits()} == {("curfew", "app")}
 
 
 @pytest.mark.parametrize(

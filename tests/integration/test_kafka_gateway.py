@@ -41,17 +41,17 @@ from sluice.jvm.machine import Jvm
 from sluice.jvm.proxy import proxy_class_path
 from sluice.process.clock import now_ms
 from sluice.process.processes import Child
-from sluice.state.contract.records import StorageState
+from sluice.state.contract.records import Override
+from sluice.state.overrides.log_dirs import LogDirs
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.shares.disk_guard import DiskFloor
-from sluice.state.shares.storage_budget import LogDirs
-from sluice.streaming.enforce.storage import read_log_dirs
+from sluice.state.shares.load import DiskFloor
+from sluice.streaming.overrides.disks import read_log_dirs
 from tests.builders import member
 from tests.commands import SLUICE
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases
-from tests.integration.plugin_broker import produce, proxy_settings, published, tell_storage
+from tests.integration.plugin_broker import produce, proxy_settings, publish_overrides, published
 from tests.kafka_bound import BURST_S, LARGEST_REQUEST, came, check_bound, check_held
 from tests.waiting import eventually
 
@@ -108,9 +108,9 @@ class Proxied:
     def servers(self) -> str:
         return self.gateway.bootstrap_servers
 
-    def tell(self, state: StorageState) -> None:
-        """Publish what the job would say of the brokers' disks."""
-        tell_storage(self.broker.bootstrap_servers, state)
+    def override(self, decider: str, *overrides: Override) -> None:
+        """Publish what a decider of the job would say."""
+        publish_overrides(self.broker.bootstrap_servers, decider, overrides)
 
     def events(self) -> list[dict[str, Any]]:
         """All events that were published."""

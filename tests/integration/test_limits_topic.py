@@ -20,10 +20,10 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import CountedEntity, Measured, Override, Overrides
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import STORAGE_KEY, VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, overrides_key, version_end
 from tests.builders import quota
 from tests.deciding_side import own_topics, read_limits
 from tests.integration.job_process import JobProcess
@@ -122,36 +122,39 @@ def test_a_topic_that_was_deleted_is_whole_again(topics: TopicSettings, kafka_br
         wait_for(topics, kafka_broker, has(0, ALICE, BOB))
 
 
-def test_a_state_is_said_when_gateways_would_act_by_it_or_forget_it_soon(
+def test_a_decider_is_heard_when_gateways_would_act_by_it_or_forget_it_soon(
     topics: TopicSettings, kafka_broker: str
 ) -> None:
-    """Not with each poll, which finds another number of bytes."""
-    low, last = "broker 1: /data has 5 of 100 bytes free", StorageState(999_000)
-    full = [StorageState(at_ms, [TenantStorage("shop", at_ms // 1000, 100.0, is_held=True)]) for at_ms in (41_000,)]
-    looks = [
-        StorageState(0),
-        *(StorageState(at_ms, [TenantStorage("shop", at_ms // 1000, 100.0)]) for at_ms in range(1_000, 41_000, 5_000)),
-        *full,
-        StorageState(42_000, full[0].tenants, low),
-        StorageState(43_000, full[0].tenants, low.replace("5", "4")),
-        last,
-    ]
-    states = iter([dict.fromkeys([STORAGE_KEY], look) for look in looks])
-    with limits_publisher(
-        topics, {"bootstrap.servers": kafka_broker}, lambda: (0, ()), lambda: next(states, {STORAGE_KEY: last})
-    ):
-        wait_for(topics, kafka_broker, lambda view: view.storage == last)
+    """Not with each look, which finds another number of bytes."""
 
-    said = [
-        msgspec.json.decode(record.value or b"", type=StorageState) for record in records(topics.limits, kafka_broker)
+    def said(at_ms: int, *overrides: Override, bound: float = 100.0) -> Overrides:
+        return Overrides(1, at_ms, 60_000, [*overrides], [Measured("shop", at_ms / 1000, bound)])
+
+    held = Override("hold", entity=CountedEntity(tenant="shop"), reason="120 of 100 B")
+    looks = [
+        Overrides(0, 0, 60_000),
+        *(said(at_ms) for at_ms in range(1_000, 41_000, 5_000)),
+        said(41_000, held),
+        said(42_000, Override("hold", reason="5 bytes free"), held),
+        said(43_000, Override("hold", reason="4 bytes free"), held),
+        said(44_000, Override("hold", reason="4 bytes free"), held, bound=200.0),
+        (last := Overrides(2, 999_000, 60_000)),
     ]
-    assert [state.at_ms for state in said] == [1_000, 21_000, 41_000, 42_000, 999_000]
+    says = iter([{"stored_bytes": look} for look in looks])
+    servers = {"bootstrap.servers": kafka_broker}
+    with limits_publisher(topics, servers, lambda: (0, ()), lambda: next(says, {"stored_bytes": last})):
+        wait_for(topics, kafka_broker, lambda view: view.overrides.get("stored_bytes") == last)
+
+    found = [
+        msgspec.json.decode(record.value or b"", type=Overrides) for record in records(topics.limits, kafka_broker)
+    ]
+    assert [each.at_ms for each in found] == [1_000, 21_000, 41_000, 42_000, 44_000, 999_000]
 
 
 def records(topic: str, servers: str) -> list[FetchedRecord]:
-    """Those of storage states that the topic has."""
+    """Those of a decider that the topic has."""
     with TopicReader({"bootstrap.servers": servers}, topic) as reader:
-        return [record for _, record in reader.read_to_end() if record.key == STORAGE_KEY]
+        return [record for _, record in reader.read_to_end() if record.key == overrides_key("stored_bytes")]
 
 
 def test_a_topic_of_an_earlier_release_is_kept_short_from_now_on(topics: TopicSettings, kafka_broker: str) -> None:

@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.state.quotas.kinds import QuotaSettings
-from sluice.state.shares.disk_guard import DiskFloor
-from sluice.state.shares.load import BrokerLimits, Capacities, Capacity
+from sluice.state.shares.load import BrokerLimits, Capacities, Capacity, DiskFloor
 from sluice.streaming.runtime.answers_watch import TopicGrowth
 from sluice.streaming.runtime.client_metrics import LABELS, MAX_LABEL_LENGTH, ClientMetrics, label_of
 from tests.builders import AT_MS, decision, heartbeat_of

@@ -6,7 +6,7 @@ import json
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from html import unescape
@@ -34,17 +34,15 @@ from sluice.process.format import printable
 from sluice.process.http_server import HttpServer
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
-from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage
+from sluice.state.contract.records import CountedEntity, Measured, Override, Overrides
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind, Window
 from sluice.state.quotas.limits import (
-    ELASTIC_KEY,
-    STORAGE_KEY,
-    state_value,
+    overrides_key,
+    overrides_value,
 )
-from sluice.state.shares.disk_guard import DiskFloor
-from sluice.state.shares.load import BrokerLimits
+from sluice.state.shares.load import BrokerLimits, DiskFloor
 from tests.builders import decision, member, quota
 from tests.console_facts import HOSTILE, facts_of
 
@@ -224,19 +222,29 @@ def test_a_tenant_has_a_page_with_its_members_limit_and_usage() -> None:
     assert "default tenant" in quotas
 
 
+HELD_TENANT = Override("hold", entity=CountedEntity(tenant=STRANGE), reason="all is taken")
+STORED = (Measured(STRANGE, 3_000_000, 2e6), Measured("bank", 500, 1000.0))
+
+
+def say(facts: Facts, decider: str, *overrides: Override, measured: Sequence[Measured] = (), age_ms: int = 0) -> None:
+    """Say what a decider of the job says."""
+    said = Overrides(7, now_ms() - age_ms, 60_000, [*overrides], [*measured])
+    facts.limits.take(overrides_key(decider), overrides_value(said))
+
+
 def test_a_tenant_without_a_limit_has_a_page_with_its_budget_that_its_clients_lead_to() -> None:
     own = quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="etl")
     charge = {"entity": {"user": "etl", "client_id": "report-1"}}
     facts = facts_of(decision(now_ms(), charge=charge), entries=(TENANTS[1], own))
-    over = TenantStorage(STRANGE, 3_000_000, 2e6, is_held=True)
-    facts.limits.take(STORAGE_KEY, state_value(StorageState(now_ms(), [over, TenantStorage("bank", 500, 1000.0)])))
+    say(facts, "stored_bytes", HELD_TENANT, measured=STORED)
     with serving(facts) as get:
         (link,) = re.findall(r'href="(client\?tenant=[^"]*)"', get("/").text)
         page = unescape(get(f"/{unescape(link)}").text)
         storage = re.findall(r'href="(client\?tenant=[^"]*)"', get("/overview").text)
 
     assert f"Tenant <bdi>{STRANGE}</bdi>" in page
-    assert "Its topics take 3 MB of 2 MB: its producers are held." in page
+    assert "Its topics take 3 MB of 2 MB." in page
+    assert f"Producers of tenant '{STRANGE}' are throttled: all is taken" in page
     assert storage == [link, "client?tenant=bank"]
 
 
@@ -350,37 +358,35 @@ def test_the_overview_has_the_load_of_brokers_and_says_which_disk_holds_producer
         page = unescape(get("/overview").text)
     for shown in ("broker 2", "handlers 75 %", "1.5 MB/s", "5 MB of 100 MB free", "that of the busiest, 75 %"):
         assert shown in page
-    assert "Producers are held: broker 2: /data<b>&'{{ 7 * 7 }} has 5000000 of 100000000 bytes free." in page
+    assert "A disk is low: broker 2: /data<b>&'{{ 7 * 7 }} has 5000000 of 100000000 bytes free." in page
 
 
 def test_the_overview_says_how_far_limits_give_way_as_long_as_the_job_says_so() -> None:
-    brokers = [BrokerFactor("b-2-1f", 0.75, f"b-2{STRANGE}: queue wait 34 ms")]
+    tight = Override("tighten", 0.75, gateway="b-2-1f", reason=f"b-2{STRANGE}: queue wait 34 ms")
     facts, pages = facts_of(), []
     with serving(facts) as get:
-        for age_ms in (0, 60_000):
-            state = ElasticState(7, now_ms() - age_ms, 1.5, brokers, "load 0.20: lent")
-            facts.limits.take(ELASTIC_KEY, state_value(state))
+        for age_ms in (0, 120_000):
+            say(facts, "elastic", Override("lend", 1.5, reason="load 0.20: lent"), tight, age_ms=age_ms)
             pages.append(unescape(get("/overview").text))
 
-    assert "1.50 times the quotas are lent, up to ceilings (load 0.20: lent)." in pages[0]
-    assert f"75 % of the shares are let through at <bdi>b-2{STRANGE}: queue wait 34 ms</bdi>." in pages[0]
-    assert "give way" not in pages[1]
+    assert "1.50 times the quotas are lent, up to ceilings (load 0.20: lent)" in pages[0]
+    assert f"75 % of the shares are let through at b-2{STRANGE}: queue wait 34 ms" in pages[0]
+    assert "let through" not in pages[1]
 
 
 def test_the_overview_has_storage_budgets_and_says_whose_producers_are_held() -> None:
     facts = facts_of()
-    over = TenantStorage(STRANGE, 3_000_000, 2e6, is_held=True)
     low_disk = f"broker 2: /data{STRANGE} has 5 bytes free"
     pages = []
     with serving(facts) as get:
-        for at_ms in (now_ms(), now_ms() - 61_000):  # gateways hold nobody by what the job said a minute ago
-            state = StorageState(at_ms, [over, TenantStorage("bank", 500, 1000.0)], low_disk)
-            facts.limits.take(STORAGE_KEY, state_value(state))
+        for age_ms in (0, 61_000):  # gateways hold nobody by what the job said a minute ago
+            say(facts, "stored_bytes", HELD_TENANT, measured=STORED, age_ms=age_ms)
+            say(facts, "disk_guard", Override("hold", reason=low_disk), age_ms=age_ms)
             pages.append(unescape(get("/overview").text))
-    assert f"Producers are held: {low_disk}." in pages[0]
-    for shown in (f"tenant <bdi>{STRANGE}</bdi> are held", "3 MB", "150 %", "bank", "50 %"):
+    assert f"All producers are throttled: {low_disk}" in pages[0]
+    for shown in (f"Producers of tenant '{STRANGE}' are throttled", "3 MB", "150 %", "bank", "50 %"):
         assert shown in pages[0]
-    assert "are held" not in pages[1]
+    assert "are throttled" not in pages[1]
 
 
 @pytest.mark.parametrize("kind", [QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE])

@@ -323,9 +323,9 @@ def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
     assert found.startswith("decisions has 3 rows in 2 files, 0.0 MiB; quota_metrics isn't there yet; ")
 
 
-def test_the_table_of_elastic_limits_is_told_of_where_they_give_way(settings: Settings) -> None:
-    assert "elastic" not in doctor.check_tables(settings)
-    assert doctor.check_tables(changed(settings, "elastic", limits="elastic")).endswith("; elastic isn't there yet")
+def test_the_table_of_overrides_is_told_of_where_limits_give_way(settings: Settings) -> None:
+    assert "overrides" not in doctor.check_tables(settings)
+    assert doctor.check_tables(changed(settings, "elastic", limits="elastic")).endswith("; overrides isn't there yet")
 
 
 def test_a_health_address_of_another_machine_fails(settings: Settings) -> None:

@@ -1,7 +1,6 @@
 """Elastic quotas: the rule, what it does to simulated clusters, and gateways and decisions under it."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from threading import Thread
@@ -27,25 +26,22 @@ from scripts.scenarios.closed_loop.situation import Situation, Spread
 from sluice import Gateway, Request, TopicPartition
 from sluice.configs.settings import load_settings
 from sluice.insight.reports.span import Span
-from sluice.insight.whatif.elastic import RecordedElastic, recorded_elastic
+from sluice.insight.whatif.overrides import RecordedOverrides, recorded_overrides
 from sluice.insight.whatif.replay import Decider
-from sluice.sinks.tables.elastic import ElasticTable
-from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import BrokerFactor, DecidedHeartbeat, ElasticState, Sums
-from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
+from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.records import DecidedHeartbeat, Override, Overrides, Sums
+from sluice.state.overrides.elastic import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, Membership, QuotaKind, QuotaSettings
-from sluice.state.quotas.limits import ELASTIC_KEY, LimitsInForce, state_value
+from sluice.state.quotas.limits import LimitsInForce, overrides_key, overrides_value
+from sluice.state.quotas.overrides import factor_of, lend_of
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import _equal_part
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings, planner
-from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.wire import Source, decode_page_batch
+from sluice.streaming.overrides.watch import OverridesWatch
 from tests.builders import quota
 from tests.gateway_loop import Clock, GatewayLoop, gateway_loop, set_limits
 
@@ -60,66 +56,68 @@ ELASTIC = [
 ]
 
 
-def decide(rule: ElasticRule, at_ms: int, most_lend: float = 3.0, **loads: float) -> ElasticState:
-    """The state that the rule decides from loads that were measured half a second ago."""
+NO_FACTORS: Mapping[str, float] = {}
+
+
+def said(at_ms: int, lend: float = 1.0, number: int = 1, factors: Mapping[str, float] = NO_FACTORS) -> Overrides:
+    """The record of elastic quotas of a time."""
+    lent = [Override("lend", lend, reason=f"load 0.20: {lend:.2f} times the quotas lent")] if lend > 1.0 else []
+    tight = [Override("tighten", each, gateway=name, reason=f"{name}: wait 34 ms") for name, each in factors.items()]
+    return Overrides(number, at_ms, FRESH_MS, [*lent, *tight])
+
+
+def decide(rule: ElasticRule, at_ms: int, most_lend: float = 3.0, **loads: float) -> list[Override]:
+    """The overrides that the rule decides from loads that were measured half a second ago."""
     measured = {name: MeasuredLoad(load, f"{name}: load {load}", at_ms - 500) for name, load in loads.items()}
     return rule.decide(measured, most_lend, at_ms)
 
 
 def test_an_overloaded_broker_tightens_alone_and_recovers_by_a_twentieth_a_second() -> None:
     rule = ElasticRule()
-    [tight] = decide(rule, 10_000, one=1.8, two=0.4).brokers
-    assert (tight.instance, tight.factor, tight.reason) == ("one", 0.5, "one: load 1.8")
+    [tight] = decide(rule, 10_000, one=1.8, two=0.4)
+    assert (tight.kind, tight.gateway, tight.factor, tight.reason) == ("tighten", "one", 0.5, "one: load 1.8")
 
     later = [decide(rule, at_ms, one=0.5, two=0.4) for at_ms in range(11_000, 24_000, 1_000)]
-    factors = [state.brokers[0].factor if state.brokers else 1.0 for state in later]
+    factors = [factor_of(overrides, "one") for overrides in later]
     assert factors[:3] == pytest.approx([0.55, 0.6, 0.65])
     assert factors[-1] == 1.0
 
 
 def test_one_overload_is_answered_once_until_its_answer_shows() -> None:
     rule = ElasticRule()
-    found = [decide(rule, at_ms, one=1.1).brokers[0].factor for at_ms in (10_000, 11_000, 12_000)]
+    found = [factor_of(decide(rule, at_ms, one=1.1), "one") for at_ms in (10_000, 11_000, 12_000)]
     assert found == pytest.approx([0.8, 0.8, 0.8])
 
 
 def test_what_was_lent_goes_before_any_of_the_quota_does() -> None:
     rule = ElasticRule()
-    states = [decide(rule, at_ms, one=0.1) for at_ms in range(10_000, 31_000, 1_000)]
-    assert states[-1].lend == 3.0
+    lent = [decide(rule, at_ms, one=0.1) for at_ms in range(10_000, 31_000, 1_000)]
+    assert lend_of(lent[-1]) == 3.0
 
-    state = decide(rule, 31_000, one=1.3)
-    assert (state.lend, state.brokers) == (1.0, [])
+    assert decide(rule, 31_000, one=1.3) == []
 
 
 def test_limits_hold_between_the_two_thresholds_and_nothing_is_lent_while_a_broker_is_tight() -> None:
     rule = ElasticRule()
-    grown = [decide(rule, at_ms, one=0.5).lend for at_ms in (10_000, 11_000, 12_000, 13_000)]
+    grown = [lend_of(decide(rule, at_ms, one=0.5)) for at_ms in (10_000, 11_000, 12_000, 13_000)]
     assert grown == pytest.approx([1.0, 1.1, 1.2, 1.3])
-    assert decide(rule, 14_000, one=0.8).lend == pytest.approx(1.3)
+    assert lend_of(decide(rule, 14_000, one=0.8)) == pytest.approx(1.3)
 
     tight = ElasticRule()
     decide(tight, 10_000, one=1.2)
-    assert decide(tight, 14_000, one=0.1).lend == 1.0
+    assert lend_of(decide(tight, 14_000, one=0.1)) == 1.0
 
 
 def test_growing_stops_where_the_load_is_expected_to_reach_four_fifths() -> None:
     rule = ElasticRule()
-    lent = [decide(rule, at_ms, one=0.69).lend for at_ms in range(10_000, 20_000, 1_000)]
+    lent = [lend_of(decide(rule, at_ms, one=0.69)) for at_ms in range(10_000, 20_000, 1_000)]
     assert max(lent[:4]) == pytest.approx(0.8 / 0.69, abs=0.001)
 
 
 def test_a_broker_that_is_heard_no_more_is_not_tightened_and_nothing_is_lent_without_loads() -> None:
     rule = ElasticRule()
     decide(rule, 10_000, one=1.2)
-    stale = rule.decide({"one": MeasuredLoad(1.2, "", 9_500)}, 3.0, 9_501 + FRESH_MS)
-    assert stale.is_neutral
-
-
-def test_numbers_count_the_changes() -> None:
-    rule = ElasticRule(number=40)
-    numbers = [decide(rule, at_ms, one=0.8).number for at_ms in (10_000, 11_000)]
-    assert [*numbers, decide(rule, 12_000, one=1.2).number] == [40, 40, 41]
+    assert rule.decide({"one": MeasuredLoad(1.2, "", 9_500)}, 3.0, 9_501 + FRESH_MS) == []
 
 
 def test_the_same_loads_decide_the_same() -> None:
@@ -178,8 +176,8 @@ def loop() -> Iterator[GatewayLoop]:
         yield loop
 
 
-def tell(gateway: Gateway, state: ElasticState) -> None:
-    gateway._on_limit(ELASTIC_KEY, state_value(state))
+def tell(gateway: Gateway, record: Overrides) -> None:
+    gateway._in_force.on_limit(overrides_key("elastic"), overrides_value(record))
 
 
 def served(loop: GatewayLoop, user: str, seconds: int) -> float:
@@ -198,7 +196,7 @@ def served(loop: GatewayLoop, user: str, seconds: int) -> float:
 
 def test_a_gateway_lends_what_the_job_says_and_goes_back_to_the_quota_when_it_hears_nothing(loop: GatewayLoop) -> None:
     gateway = loop.gateways[0]
-    tell(gateway, ElasticState(1, loop.clock.ms, lend=2.0))
+    tell(gateway, said(loop.clock.ms, lend=2.0))
     limits = gateway._in_force.limits
     assert limits is not None
     assert limits.enforced.resolve_client(PRODUCE, "alice", "").limit == 2 * LIMIT
@@ -217,9 +215,9 @@ def test_a_tightened_gateway_lets_its_part_through_but_not_less_than_the_reserva
     for user in ("bob", "carol"):
         served(loop, user, 10)  # uses the burst up
         for _ in range(3):
-            tell(gateway, ElasticState(2, loop.clock.ms, brokers=[BrokerFactor("i-0", 0.3, "b-0: queue wait 34 ms")]))
+            tell(gateway, said(loop.clock.ms, factors={"i-0": 0.3}))
             served(loop, user, 4)
-        tell(gateway, ElasticState(2, loop.clock.ms, brokers=[BrokerFactor("i-0", 0.3, "b-0: queue wait 34 ms")]))
+        tell(gateway, said(loop.clock.ms, factors={"i-0": 0.3}))
         rates[user] = served(loop, user, 4)
     assert rates["bob"] == pytest.approx(0.3 * LIMIT, rel=0.15)
     assert rates["carol"] == pytest.approx(0.5 * LIMIT, rel=0.15)
@@ -227,14 +225,14 @@ def test_a_tightened_gateway_lets_its_part_through_but_not_less_than_the_reserva
 
 def test_a_state_that_was_in_the_topic_before_the_gateway_holds_no_more(loop: GatewayLoop) -> None:
     gateway = loop.gateways[0]
-    tell(gateway, ElasticState(1, loop.clock.ms - 60_000, lend=2.0))
-    assert gateway._in_force.factor("i-0") is None
+    tell(gateway, said(loop.clock.ms - 60_000, lend=2.0))
+    assert gateway._in_force.overrides.lend(loop.clock.ms) == 1.0
 
 
 def test_a_version_that_comes_while_a_loan_ends_is_in_force(loop: GatewayLoop) -> None:
     """The reader of sums ends the loan, and the reader of limits has the new version."""
     gateway, lent = loop.gateways[0], LimitsInForce.lent
-    tell(gateway, ElasticState(1, loop.clock.ms, lend=2.0))
+    tell(gateway, said(loop.clock.ms, lend=2.0))
     loop.clock.ms += FRESH_MS
     newer = Thread(target=set_limits, args=(gateway, 2, [quota(PRODUCE, LIMIT, user="carol")]))
 
@@ -256,69 +254,95 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def watch(tmp_path: Path, clock: Clock) -> ElasticWatch:
+def watch(tmp_path: Path, clock: Clock) -> OverridesWatch:
     """A watch that lends a tenth of the quotas: an idle broker was heard of for a second."""
-    table = QuotasTable(str(tmp_path / "quotas"))
-    table.create(ELASTIC, "test", datetime(2026, 1, 1, tzinfo=UTC))
-    quotas = QuotaWatch(table, QuotaSnapshots(Checkpoint(str(tmp_path / "checkpoint"))))
-    watch = ElasticWatch(quotas, ElasticTable(str(tmp_path / "elastic"), {}), clock)
+    table = OverridesTable(str(tmp_path / "overrides"), {})
+    watch = OverridesWatch([ElasticLimits(lambda: Quotas(ELASTIC))], table, 20, clock)
     for _ in range(2):
         clock.ms += 1_000
-        heartbeat = DecidedHeartbeat("b-1-1f", "b-1-0", clock.ms, load=(0.1, "bytes in 10 % of capacity"))
-        watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+        hear(watch, clock, "b-1-1f", 0.1)
         watch.decide(clock.ms)
     return watch
 
 
+def hear(watch: OverridesWatch, clock: Clock, instance: str, load: float) -> None:
+    """Let the watch read a heartbeat."""
+    heartbeat = DecidedHeartbeat(instance, "x", clock.ms, load=(load, f"bytes in {load * 100:.0f} % of capacity"))
+    watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+
+
+def lent(watch: OverridesWatch) -> float:
+    """The multiple that the job charges by."""
+    present = watch.limits_now()
+    return 1.0 if present is None else lend_of(present.overrides)
+
+
 def test_the_job_goes_back_to_the_quotas_as_gateways_do_when_it_cannot_read_loads(
-    watch: ElasticWatch, clock: Clock
+    watch: OverridesWatch, clock: Clock
 ) -> None:
-    assert watch.state is not None
-    assert watch.state.lend == 1.1
+    assert lent(watch) == 1.1
     clock.ms += FRESH_MS + 1
-    assert watch.state is None
+    assert lent(watch) == 1.0, "nor when it can't decide"
+    watch.decide(clock.ms)
+    assert watch.said["elastic"].overrides == []
 
 
-def test_metrics_say_how_far_limits_give_way(watch: ElasticWatch, clock: Clock) -> None:
+def test_numbers_count_the_changes_and_a_reason_is_none(watch: OverridesWatch, clock: Clock) -> None:
+    numbers = []
+    for load in (0.75, 0.8, 1.2):
+        clock.ms += 1_000
+        hear(watch, clock, "b-1-1f", load)
+        watch.decide(clock.ms)
+        numbers.append(watch.said["elastic"].number)
+    assert numbers == [numbers[0], numbers[0], numbers[0] + 1]
+
+
+def test_metrics_say_how_far_limits_give_way(watch: OverridesWatch, clock: Clock) -> None:
     """Two processes of one broker, of which one has just ended, are one series."""
     registry = CollectorRegistry()
     registry.register(watch)
-    lent = registry.get_sample_value("sluice_cluster_lend")
+
+    def factor(kind: str, gateway: str = "") -> float | None:
+        names = dict.fromkeys(("tenant", "user", "client_id"), "")
+        return registry.get_sample_value(
+            "sluice_override", {"decider": "elastic", "kind": kind, "gateway": gateway} | names
+        )
+
+    assert factor("lend") == 1.1
     for instance, load in (("b-2-1a", 1.8), ("b-2-1f", 1.2)):
-        heartbeat = DecidedHeartbeat(instance, "x", clock.ms, load=(load, "bytes in 120 % of capacity"))
-        watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+        hear(watch, clock, instance, load)
     watch.decide(clock.ms)
 
-    assert lent == 1.1
-    assert registry.get_sample_value("sluice_cluster_lend") == 1.0
-    factor = registry.get_sample_value("sluice_broker_factor", {"gateway": "b-2"})
-    assert factor is not None
-    assert 0.7 < factor < 0.85
+    assert factor("lend") is None
+    found = factor("tighten", "b-2")
+    assert found is not None
+    assert 0.7 < found < 0.85
     clock.ms += FRESH_MS + 1
-    assert registry.get_sample_value("sluice_broker_factor", {"gateway": "b-2"}) is None
+    assert factor("tighten", "b-2") is None
 
 
-def test_a_state_is_said_again_after_the_clock_was_set_back(watch: ElasticWatch, clock: Clock) -> None:
-    """Gateways hold it no longer than FRESH_MS."""
+def test_a_record_is_said_again_after_the_clock_was_set_back(watch: OverridesWatch, clock: Clock) -> None:
+    """Gateways believe it no longer than FRESH_MS."""
     clock.ms -= 3_600_000
     watch.decide(clock.ms)
-    assert watch.state is not None
-    assert watch.state.at_ms == clock.ms
+    assert watch.said["elastic"].at_ms == clock.ms
+
+
+def recorded(tmp_path: Path, span: Span) -> list[Overrides]:
+    return recorded_overrides(str(tmp_path / "overrides"), {}, span)
 
 
 def test_the_table_says_that_limits_give_way_no_more_once_the_job_has_ended(
-    watch: ElasticWatch, clock: Clock, tmp_path: Path
+    watch: OverridesWatch, clock: Clock, tmp_path: Path
 ) -> None:
     """A job that starts with strict limits writes nothing there."""
     watch.end(clock.ms + 500)
-    _, lent, ended = recorded_elastic(str(tmp_path / "elastic"), {}, Span(clock.ms, clock.ms + 1_000))
-    assert (lent.lend, ended.at_ms, ended.is_neutral) == (1.1, clock.ms + 500, True)
+    *_, while_it_ran, ended = recorded(tmp_path, Span(clock.ms, clock.ms + 1_000))
+    assert (lend_of(while_it_ran.overrides), ended.at_ms, ended.overrides) == (1.1, clock.ms + 500, [])
 
 
 def test_the_limits_of_many_requests_are_those_of_each() -> None:
-    recorded = RecordedElastic(
-        [ElasticState(1, 10_000, 1.5), ElasticState(2, 20_000, brokers=[BrokerFactor("b-1", 0.7, "queue")])]
-    )
+    recorded = RecordedOverrides([said(10_000, 1.5), said(20_000, factors={"b-1": 0.7})])
     found = [Quotas(ELASTIC).resolve_client(PRODUCE, user, "") for user in ("alice", "bob")]
     instances = ["b-0", "b-1"]
     cases = list(product(range(2), range(2), (5_000, 10_000, 19_999, 25_000)))
@@ -330,30 +354,34 @@ def test_the_limits_of_many_requests_are_those_of_each() -> None:
 def test_a_decision_says_how_far_limits_gave_way_and_why() -> None:
     settings = PipelineSettings.of(load_settings())
     quotas = Quotas(ELASTIC, version=3)
-    state = ElasticState(7, 9, 1.5, [BrokerFactor("b-2-1f", 0.75, "b-2: queue wait 34 ms")], "load 0.40: lent")
+    present = said(9, 1.5, 7, factors={"b-2-1f": 0.75})
     events = [b'{"api":"Produce","user":"alice","bytes":10%b}' % more for more in (b"", b',"instance":"b-2-1f"')]
     sources = [Source("requests", 0, offset, 1_000) for offset in range(2)]
-    [page_batches] = plan(zip(events, sources, strict=True), quotas.lent(1.5), settings, 1_000, elastic=state)
+    [page_batches] = plan(zip(events, sources, strict=True), quotas.lent(1.5), settings, 1_000, overrides=present)
     rows = [row for page_batch in page_batches.values() for row in decode_page_batch(page_batch).charge_rows]
     rows.sort(key=lambda row: row.offset)
 
-    assert b'"elastic":{"number":7,"lend":1.5,"factor":1.0,"reason":"load 0.40: lent"}' in rows[0].said
-    assert b'"elastic":{"number":7,"lend":1.5,"factor":0.75,"reason":"b-2: queue wait 34 ms"}' in rows[1].said
+    assert (
+        b'"elastic":{"number":7,"lend":1.5,"factor":1.0,"reason":"load 0.20: 1.50 times the quotas lent"}'
+        in rows[0].said
+    )
+    assert b'"elastic":{"number":7,"lend":1.5,"factor":0.75,"reason":"b-2-1f: wait 34 ms"}' in rows[1].said
 
 
 def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:
-    table, path = ElasticTable(str(tmp_path / "elastic"), {}), str(tmp_path / "elastic")
-    loads = {"b-2-1f": MeasuredLoad(1.2, "b-2: queue wait 34 ms", 9_000)}
-    states = [
-        ElasticState(number, 10_000 * number, lend, brokers)
-        for number, (lend, brokers) in enumerate([(1.0, []), (1.5, []), (1.0, [BrokerFactor("b-2-1f", 0.75, "wait")])])
-    ]
-    table.append((state, loads) for state in states[:2])
-    table.append([(states[2], loads)])
+    table = OverridesTable(str(tmp_path / "overrides"), {})
+    records = [said(0), said(10_000, 1.5, 2), said(20_000, 1.0, 3, factors={"b-2-1f": 0.75})]
+    held = Overrides(4, 12_000, 60_000, [Override("hold", reason="a disk is low")])
+    table.append(("elastic", record) for record in records[:2])
+    table.append([("disk_guard", held), ("elastic", records[2])])
 
-    assert recorded_elastic(path, {}, Span(15_000, 30_000)) == states[1:]
-    assert recorded_elastic(str(tmp_path / "none"), {}, Span(0, 1)) == []
-    decider = Decider(Quotas(ELASTIC), QuotaSettings(), 3_600_000, RecordedElastic(states))
+    found = recorded(tmp_path, Span(15_000, 30_000))
+    assert [(each.at_ms, {override.kind for override in each.overrides}) for each in found] == [
+        (12_000, {"lend"}),
+        (20_000, {"tighten"}),
+    ]
+    assert recorded(tmp_path / "none", Span(0, 1)) == []
+    decider = Decider(Quotas(ELASTIC), QuotaSettings(), 3_600_000, RecordedOverrides([*records, *found]))
     request = Request("Produce", user="alice", bytes=100, instance="b-2-1f")
     limits = [
         outcome.charge.limit
@@ -368,7 +396,7 @@ def test_requests_of_an_overloaded_broker_are_limited_as_ever_in_a_replay() -> N
     """Bytes and request time give way: fewer group joins relieve no broker of the load that was measured."""
     assert {key.quota for key in ElasticKey} == {kind for kind in CLIENT_KINDS if kind.family.gives_way}
     quotas = Quotas([quota(QuotaKind.JOIN_GROUP_RATE, 100.0, user="alice")])
-    tight = RecordedElastic([ElasticState(1, 0, brokers=[BrokerFactor("b-2-1f", 0.75, "wait")])])
+    tight = RecordedOverrides([said(0, factors={"b-2-1f": 0.75})])
     decider = Decider(quotas, QuotaSettings(), 3_600_000, tight)
 
     [[outcome]] = decider.charge(Request("JoinGroup", user="alice", instance="b-2-1f"), 5_000).values()
@@ -406,21 +434,20 @@ def test_strict_quotas_are_planned_as_ever_while_limits_give_way() -> None:
     quotas = Quotas([quota(PRODUCE, LIMIT, user="carol")], version=3)
     event = b'{"api":"Produce","user":"carol","bytes":10}'
     [before] = plan([(event, source)], quotas, settings, 1_000)
-    [during] = plan([(event, source)], quotas.lent(2.0), settings, 1_000, elastic=ElasticState(1, 1))
+    [during] = plan([(event, source)], quotas.lent(2.0), settings, 1_000, overrides=said(1))
     assert before == during
 
 
 @pytest.mark.parametrize("name", ["b" * 200, "\0" * 200, "🦊" * 200], ids=["long", "escaped", "wide"])
 def test_forged_heartbeats_make_no_state_that_a_record_cannot_hold_and_drive_no_known_broker_out(
-    watch: ElasticWatch, clock: Clock, name: str
+    watch: OverridesWatch, clock: Clock, name: str
 ) -> None:
     for number in range(3_000):
         heartbeat = DecidedHeartbeat(f"{name}{number}-1f", "x", clock.ms, load=(1e30, "queue wait 1e+30 ms"))
         watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
-    heartbeat = DecidedHeartbeat("b-1-1f", "b-1-1", clock.ms, load=(1.8, "bytes in 180 % of capacity"))
-    watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+    hear(watch, clock, "b-1-1f", 1.8)
     watch.decide(clock.ms)
 
-    assert watch.state is not None
-    assert len(state_value(watch.state)) < 1024 * 1024
-    assert "b-1-1f" in [each.instance for each in watch.state.brokers]
+    record = watch.said["elastic"]
+    assert len(overrides_value(record)) < 1024 * 1024
+    assert "b-1-1f" in [each.gateway for each in record.overrides]

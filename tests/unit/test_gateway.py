@@ -30,13 +30,20 @@ from sluice import (
 )
 from sluice.gateways.client.events import checked_parts
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.state.contract.records import ElasticState, WaitRecord
+from sluice.state.contract.records import Override, Overrides, WaitRecord
 from sluice.state.decisions.leader_epochs import MARKER_KEY
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind
-from sluice.state.quotas.limits import ELASTIC_KEY, VERSION_KEY, limit_key, limit_value, state_value, version_end
+from sluice.state.quotas.limits import (
+    VERSION_KEY,
+    limit_key,
+    limit_value,
+    overrides_key,
+    overrides_value,
+    version_end,
+)
 from sluice.state.quotas.resolution import Quotas
 from tests.decided_sums import sums_of
 from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, tell, wait_ms
@@ -260,7 +267,8 @@ def test_a_loan_shortens_waits_and_finds_the_limits_of_those_alone_that_it_may_c
         return limit_of(quotas, kind, tags)
 
     monkeypatch.setattr(Quotas, "limit_of", note)
-    gateway._on_limit(ELASTIC_KEY, state_value(ElasticState(1, clock.ms, lend=2.0)))
+    said = Overrides(1, clock.ms, 5_000, [Override("lend", 2.0)])
+    gateway._in_force.on_limit(overrides_key("elastic"), overrides_value(said))
 
     assert {tags.user for tags in asked} == ({"alice"} if lent == {"user": "alice"} else set(users))
     assert [wait_ms(gateway, user, "app") for user in ("alice", "bob")] == [5_000, 10_000]

@@ -12,11 +12,11 @@ from sluice.configs.capacity import broker_limits, load_capacities
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
-from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, Load, LogDirectory
-from sluice.state.quotas.elastic import FULL_LOAD
+from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, DecidedHeartbeat, Load, LogDirectory
+from sluice.state.overrides.disk_guard import HEARTBEAT_FRESH_MS, DiskGuard
+from sluice.state.overrides.log_dirs import Disks
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.disk_guard import FRESH_MS, DiskFloor, DiskGuard
-from sluice.state.shares.load import BrokerLimits, Capacities, Capacity, broker_load
+from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.builders import AT_MS, decision
 
@@ -169,17 +169,23 @@ def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path)
 
 
 def test_the_guard_holds_until_the_disk_has_room_or_its_broker_falls_silent() -> None:
-    guard = DiskGuard()
-    guard.on_heartbeat("b-1", "disk 1", now_ms=0)
-    guard.on_heartbeat("b-2", "disk 2", now_ms=5_000)
-    guard.on_heartbeat("b-1", None, now_ms=6_000)
-    assert guard.low(6_000) == "disk 2"
-    assert guard.low(5_000 + FRESH_MS) == "disk 2"
-    assert guard.low(5_001 + FRESH_MS) is None
+    guard = DiskGuard(Disks)
 
-    guard.on_heartbeat("b-2", "disk 2", now_ms=40_000)
-    guard.on_heartbeat("b-2", None, now_ms=41_000)
-    assert guard.low(41_000) is None
+    def hear(instance: str, low_disk: str | None, now_ms: int) -> None:
+        guard.on_heartbeat(DecidedHeartbeat(instance, "", 0, low_disk=low_disk), now_ms)
+
+    def low(now_ms: int) -> list[str]:
+        return [each.reason for each in guard.decide(now_ms).overrides]
+
+    hear("b-1", "disk 1", 0)
+    hear("b-2", "disk 2", 5_000)
+    hear("b-1", None, 6_000)
+    assert low(6_000) == low(5_000 + HEARTBEAT_FRESH_MS) == ["disk 2"]
+    assert low(5_001 + HEARTBEAT_FRESH_MS) == []
+
+    hear("b-2", "disk 2", 100_000)
+    hear("b-2", None, 101_000)
+    assert low(101_000) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sluice.streaming.runtime.maintenance import MaintenanceSchedule, maintain
 def delta(tmp_path: Path) -> DeltaSettings:
     """Decisions of five commits, quotas, and tables that don't exist yet."""
     audited = ("decisions", "quota_metrics", "dead_letters", "unreadable")
-    paths = {name: str(tmp_path / name) for name in ("quotas", *audited, "elastic")}
+    paths = {name: str(tmp_path / name) for name in ("quotas", *audited, "overrides")}
     for number in range(5):
         write_deltalake(paths["decisions"], pa.table({"source_offset": [number]}), mode="append")
     QuotasTable(paths["quotas"]).create([], changed_by="test", at=datetime.now(UTC))
@@ -57,7 +57,7 @@ def test_maintenance_says_what_it_did_to_each_table(delta: DeltaSettings) -> Non
         f"{delta.quota_metrics}: nothing to do, there is no table yet",
         f"{delta.dead_letters}: nothing to do, 1 file in use",
         f"{delta.unreadable}: nothing to do, there is no table yet",
-        f"{delta.elastic}: nothing to do, there is no table yet",
+        f"{delta.overrides}: nothing to do, there is no table yet",
     ]
     assert again[0] == f"{delta.decisions}: nothing to do, 1 file in use"
 
@@ -76,7 +76,7 @@ def test_rows_of_old_days_are_deleted_if_that_is_asked_for(delta: DeltaSettings)
         f"{delta.dead_letters}: 1 rows of old days deleted, 3 files became 2, 1 file of older versions removed"
     )
     assert not done[delta.quota_metrics].exists
-    assert [each.rows_deleted for each in maintain(delta, retention_hours=0)] == [0, 0, 0, 0, 0]
+    assert [each.rows_deleted for each in maintain(delta, retention_hours=0)] == [0] * 5
 
 
 def test_a_broken_table_is_one_line(delta: DeltaSettings) -> None:

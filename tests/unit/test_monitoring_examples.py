@@ -16,19 +16,15 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from sluice import Gateway, GatewayCollector, GatewayOptions
-from sluice.state.contract.records import (
-    BrokerFactor,
-    CountedEntity,
-    ElasticState,
-    Share,
-    StorageState,
-    TenantStorage,
-)
+from sluice.process.clock import now_ms
+from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.records import CountedEntity, Measured, Override, Share
+from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.disk_guard import DiskFloor
-from sluice.streaming.enforce.elastic import elastic_metrics
-from sluice.streaming.enforce.storage import StorageWatch
+from sluice.state.shares.load import DiskFloor
+from sluice.streaming.overrides.disks import DisksWatch
+from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
 from sluice.streaming.runtime.health import JobHealth
@@ -78,8 +74,18 @@ class BusyGateway(Gateway):
         return [Share(QuotaKind.PRODUCER_BYTE_RATE, CountedEntity(user="alice"), limit=10.0, share=5.0, charged=1.0)]
 
 
+class HoldsOne(Decider):
+    """Holds a tenant."""
+
+    name = "stored_bytes"
+    tells_measured = True
+
+    def decide(self, _: int) -> Decided:
+        return Decided([Override("hold", entity=CountedEntity(tenant="shop"))], [Measured("shop", 7, 5.0)])
+
+
 @pytest.fixture(scope="module")
-def published() -> dict[str, set[str]]:
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The labels of each metric of a job that has run a while, and of a gateway."""
     health = JobHealth("enforce", stalled_after_s=600)
     health.count_batch({"query": "enforce", "batch_ms": 240, "events": 7, "lag": 5})
@@ -90,15 +96,15 @@ def published() -> dict[str, set[str]]:
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
     clients.on_record(json.dumps(heartbeat_of(load={"handler_idle": 0.5, "log_dirs": log_dirs})).encode())
     health.registry.register(clients)
-    storage = StorageWatch(Quotas, 20, DiskFloor(), 60_000, lambda: AT_MS)
-    storage.take(StorageState(AT_MS, [TenantStorage("shop", 7, 5.0, is_held=True)]))
-    health.registry.register(storage)
+    health.registry.register(DisksWatch(Quotas, DiskFloor(), 60_000))
+    overrides = OverridesWatch([HoldsOne()], OverridesTable(str(tmp_path_factory.mktemp("overrides")), {}), 20)
+    overrides.decide(now_ms())
+    health.registry.register(overrides)
     of_gateway = CollectorRegistry()
     with BusyGateway({"bootstrap.servers": "127.0.0.1:1"}, GatewayOptions(name="g", close_timeout_s=0)) as gateway:
         of_gateway.register(GatewayCollector(gateway))
         labels = defaultdict[str, set[str]](set)
-        elastic = elastic_metrics(ElasticState(7, AT_MS, 1.5, [BrokerFactor("b-2-1f", 0.75, "b-2: wait 34 ms")]))
-        for family in itertools.chain(health.registry.collect(), elastic, of_gateway.collect()):
+        for family in itertools.chain(health.registry.collect(), of_gateway.collect()):
             for sample in family.samples:
                 labels[sample.name] |= set(sample.labels)
     return dict(labels) | {name: {"gateway"} for name in OF_PROXIES}

@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from kafka import KafkaProducer
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,17 +11,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, StorageState, TenantStorage
+from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, Measured, Override, Overrides
 from sluice.state.errors import InvalidQuotaError
+from sluice.state.overrides.disk_guard import DiskGuard
+from sluice.state.overrides.log_dirs import FRESH_MS, Disks, LogDirs
+from sluice.state.overrides.storage_budget import MAX_TENANTS, StorageBudgets
 from sluice.state.quotas.entity import DEFAULT, MAX_TAG_LENGTH, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_entries, check_value, quota_kind
 from sluice.state.quotas.kinds import Membership, StorageKey
-from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
+from sluice.state.quotas.limits import LimitsView, overrides_key, overrides_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members
-from sluice.state.shares.disk_guard import DiskFloor
-from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, LogDirs, StorageRule
-from sluice.streaming.enforce.storage import StorageWatch
+from sluice.state.shares.load import DiskFloor
+from sluice.streaming.overrides.disks import DisksWatch
+from sluice.streaming.overrides.watch import OverridesWatch
 
 HOUR_MS = 3_600_000
 SHOP, BANK = QuotaEntity(tenant="shop"), QuotaEntity(tenant="bank")
@@ -94,21 +97,43 @@ def test_a_log_directory_that_its_broker_names_no_more_counts_no_more() -> None:
 class Looks:
     """A job that guards disks and budgets, and brokers that answer it, or don't."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, top: int = 1) -> None:
         self.now_ms = 1_000
-        self.watch = StorageWatch(lambda: Quotas(ENTRIES), 1, DiskFloor(free_percent=10), HOUR_MS, lambda: self.now_ms)
+        self.disks = DisksWatch(lambda: Quotas(ENTRIES), DiskFloor(free_percent=10), HOUR_MS, lambda: self.now_ms)
+        deciders = [DiskGuard(self.known), StorageBudgets(lambda: Quotas(ENTRIES), self.known)]
+        table = OverridesTable(str(folder / "overrides"), {})
+        self.watch = OverridesWatch(deciders, table, top, lambda: self.now_ms)
         self.registry = CollectorRegistry()
+        self.registry.register(self.disks)
         self.registry.register(self.watch)
 
-    def look(self, *answers: dict[str, Any]) -> StorageState:
-        """The state after a poll in which these brokers answer."""
-        self.now_ms += 10_000
-        self.watch.look(lambda _: list(answers))
-        assert self.watch.state is not None
-        return self.watch.state
+    def known(self) -> Disks:
+        return self.disks.disks
 
-    def unknown(self) -> float | None:
-        return self.registry.get_sample_value("sluice_brokers_disks_unknown")
+    def look(self, *answers: dict[str, Any]) -> tuple[str | None, str | None]:
+        """Look at these brokers; who is held then."""
+        self.now_ms += 10_000
+        self.disks.look(lambda _: list(answers))
+        return self.held()
+
+    def held(self) -> tuple[str | None, str | None]:
+        """Ask the deciders: the disk that is low, and the tenant that is held."""
+        self.watch.decide(self.now_ms)
+        disks, tenants = (self.watch.said[name].overrides for name in ("disk_guard", "stored_bytes"))
+        tenant = next((each.entity.tenant for each in tenants if each.entity is not None), None)
+        return next((each.reason for each in disks), None), tenant
+
+    def metric(self, metric: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(metric, labels)
+
+    def hold_metric(self, decider: str, tenant: str = "") -> float | None:
+        names = {"gateway": "", "tenant": tenant, "user": "", "client_id": ""}
+        return self.metric("sluice_override", decider=decider, kind="hold", **names)
+
+
+@pytest.fixture
+def looks(tmp_path: Path) -> Looks:
+    return Looks(tmp_path)
 
 
 def full_disk(stored: int = 120) -> dict[str, Any]:
@@ -118,66 +143,65 @@ def full_disk(stored: int = 120) -> dict[str, Any]:
 
 @pytest.mark.parametrize("away", [[], [broker(2)], [broker(2, {**full_disk(), "error_code": 56, "topics": []})]])
 def test_a_broker_that_is_away_with_a_full_disk_releases_nobody_while_it_is_remembered(
-    away: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+    looks: Looks, away: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It isn't in the cluster any more, doesn't answer, or its log directory has failed, as a full one does."""
-    looks, others = Looks(), broker(1, log_dir(10))
-    low = "broker 2: /data has 5 of 100 bytes free"
-    first = looks.look(others, broker(2, full_disk()))
-    assert (first.low_disk, first.tenants[0].is_held, looks.unknown()) == (low, True, 0.0)
+    others, low = broker(1, log_dir(10)), "broker 2: /data has 5 of 100 bytes free"
+    assert looks.look(others, broker(2, full_disk())) == (low, "shop")
+    assert looks.metric("sluice_brokers_disks_unknown") == 0.0
 
     for _ in range(300):
-        state = looks.look(others, *away)
-        assert (state.low_disk, state.tenants[0].is_held, state.at_ms) == (low, True, looks.now_ms)
+        assert looks.look(others, *away) == (low, "shop")
     has_answered = bool(away and away[0]["log_dirs"])
-    assert looks.unknown() == float(not has_answered)
+    assert looks.metric("sluice_brokers_disks_unknown") == float(not has_answered)
     assert sum("doesn't say what is on its disks" in message for message in caplog.messages) == (not has_answered)
 
     looks.now_ms += HOUR_MS
-    state = looks.look(others, *away)
-    assert (state.low_disk, state.tenants[0].is_held) == (None, False)
+    assert looks.look(others, *away) == (None, None)
 
 
-def test_nobody_is_released_while_no_broker_can_be_asked() -> None:
-    """The state is renewed from what is known; a job that knows nothing yet says nothing."""
-    looks = Looks()
+def test_nobody_is_released_while_no_broker_can_be_asked_and_what_they_said_counts(looks: Looks) -> None:
+    """A job that knows nothing yet holds nobody."""
 
     def no_answer(_: object) -> list[dict[str, Any]]:
         raise KafkaUnavailableError("no broker answers")
 
     with pytest.raises(KafkaUnavailableError):
-        looks.watch.look(no_answer)
-    assert looks.watch.state is None
+        looks.disks.look(no_answer)
+    assert looks.held() == (None, None)
 
     looks.look(broker(2, full_disk()))
     looks.now_ms += 90_000
     with pytest.raises(KafkaUnavailableError):
-        looks.watch.look(no_answer)
-    assert looks.watch.state is not None
-    assert (looks.watch.state.at_ms, looks.watch.state.tenants[0].is_held) == (looks.now_ms, True)
-    assert looks.registry.get_sample_value("sluice_cluster_disk_low") == 1.0
-    assert looks.unknown() == 1.0
+        looks.disks.look(no_answer)
+    assert looks.held() == ("broker 2: /data has 5 of 100 bytes free", "shop")
+    assert looks.hold_metric("disk_guard") == 0.0
+    assert looks.metric("sluice_brokers_disks_unknown") == 1.0
 
 
-def test_a_broker_that_didnt_answer_is_asked_last() -> None:
-    looks, asked = Looks(), []
+def test_a_broker_that_didnt_answer_is_asked_last(looks: Looks) -> None:
+    asked = []
     looks.look(broker(1, log_dir(10)), broker(2))
 
     def read(late: frozenset[int]) -> list[dict[str, Any]]:
         asked.append(late)
         return [broker(1, log_dir(10)), broker(2, log_dir(10))]
 
-    looks.watch.look(read)
-    looks.watch.look(read)
+    looks.disks.look(read)
+    looks.disks.look(read)
     assert asked == [{2}, set()]
 
 
+def budgets() -> StorageBudgets:
+    return StorageBudgets(Quotas, Disks)
+
+
 def test_a_tenant_is_held_at_its_whole_budget_and_released_at_nine_tenths() -> None:
-    rule, tenants = StorageRule(), Tenants([QuotaEntity(tenant="shop", topic="shop.*")])
+    rule, tenants = budgets(), Tenants([QuotaEntity(tenant="shop", topic="shop.*")])
 
     def is_held(stored: int) -> bool:
         by_topic = {"shop.a": stored // 2, "shop.b": stored - stored // 2, "other": 900}
-        return rule.decide(by_topic, tenants, {"shop": 100.0}, 0).tenants[0].is_held
+        return bool(rule.of_sizes(by_topic, tenants, {"shop": 100.0}).overrides)
 
     assert [is_held(stored) for stored in (99, 100, 150, 91, 90, 99)] == [False, True, True, True, False, False]
 
@@ -187,19 +211,23 @@ def test_those_nearest_to_their_budgets_come_first_and_a_state_has_a_bound() -> 
     tenants = Tenants([QuotaEntity(tenant=name, topic=name) for name in names])
     stored = {name: number for number, name in enumerate(names)}
 
-    state = StorageRule().decide(stored, tenants, dict.fromkeys(names, 1001.0), 0)
+    decided = budgets().of_sizes(stored, tenants, dict.fromkeys(names, 1001.0))
 
-    assert len(state.tenants) == MAX_TENANTS
-    assert [(each.tenant, each.is_held) for each in state.tenants[:2]] == [("t-1001", True), ("t-1000", False)]
+    assert len(decided.measured) == MAX_TENANTS
+    assert [each.name for each in decided.measured[:2]] == ["t-1001", "t-1000"]
+    assert [each.entity for each in decided.overrides] == [CountedEntity(tenant="t-1001")]
 
 
-def test_the_largest_state_fits_into_a_record() -> None:
+@pytest.mark.parametrize("budget", [1.234567e18, 0.5], ids=["none held", "all held"])
+def test_the_largest_record_fits_into_kafkas(budget: float) -> None:
     names = [f"{number:0>4}".ljust(MAX_TAG_LENGTH, "\x01") for number in range(MAX_TENANTS)]
+    tenants = Tenants([QuotaEntity(tenant=name, topic=name[:4]) for name in names])
 
-    state = StorageRule().decide({}, Tenants(), dict.fromkeys(names, 1.234567e18), MAX_TIMESTAMP_MS)
+    decided = budgets().of_sizes({name[:4]: 1 for name in names}, tenants, dict.fromkeys(names, budget))
 
-    assert 600 < len(state.tenants) < MAX_TENANTS
-    assert len(state_value(state)) < KafkaProducer.DEFAULT_CONFIG["max_request_size"] - 1_000
+    assert 250 < len(decided.measured) < MAX_TENANTS
+    record = Overrides(2**63 - 1, MAX_TIMESTAMP_MS, FRESH_MS, [*decided.overrides], [*decided.measured])
+    assert len(overrides_value(record)) < KafkaProducer.DEFAULT_CONFIG["max_request_size"] - 1_000
 
 
 def test_a_topic_is_in_one_tenant_by_its_narrowest_glob_and_clients_dont_match_globs_of_topics() -> None:
@@ -235,66 +263,47 @@ def test_a_quota_file_has_topics_and_budgets_of_tenants(tmp_path: Path) -> None:
     assert {*load_quotas_file(tmp_path / "quotas.yaml")} == {*ENTRIES}
 
 
-def test_readers_of_the_limits_topic_know_the_last_state() -> None:
-    view, state = LimitsView(), StorageState(5_000, [TenantStorage("shop", 120, 100.0, is_held=True)])
-    view.take(STORAGE_KEY, state_value(state))
-    assert view.storage == state
-    too_large = b'{"tenant": "shop", "stored_bytes": 1%s, "budget_bytes": 1}' % (b"0" * 400)
-    everybody = b'{"tenant": "", "stored_bytes": 1, "budget_bytes": 1, "is_held": true}'  # who is in no tenant
-    for tenant in (b'{"tenant": "shop"}', too_large, everybody):  # the console couldn't show so many bytes
-        with pytest.raises(InvalidQuotaError, match="the record is no state"):
-            view.take(STORAGE_KEY, b'{"at_ms": 1, "tenants": [%s]}' % tenant)
-    view.take(STORAGE_KEY, None)
-    assert view.storage is None
+def test_readers_of_the_limits_topic_know_what_a_decider_said_last() -> None:
+    held = Override("hold", entity=CountedEntity(tenant="shop"), reason="all is taken")
+    view, said = LimitsView(), Overrides(7, 5_000, FRESH_MS, [held], [Measured("shop", 120, 100.0)])
+    view.take(overrides_key("stored_bytes"), overrides_value(said))
+    assert view.overrides == {"stored_bytes": said}
+    too_large = b'{"name": "shop", "value": 1%s, "bound": 1}' % (b"0" * 400)
+    for measured in (b'{"name": "shop"}', too_large):  # the console couldn't show so many bytes
+        record = b'{"number": 1, "at_ms": 1, "fresh_ms": 1, "measured": [%s]}' % measured
+        with pytest.raises(InvalidQuotaError, match="the record overrides nothing"):
+            view.take(overrides_key("stored_bytes"), record)
+    view.take(overrides_key("stored_bytes"), None)
+    assert view.overrides == {}
 
 
-def test_the_job_says_once_that_a_disk_is_low_and_has_a_metric(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "sluice.storage")
-    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10), HOUR_MS, lambda: 2), CollectorRegistry()
-    registry.register(watch)
-    shown = []
-    for at_ms, low_disk in enumerate(["broker 2: /data has 5 of 100 bytes free"] * 2 + [None]):
-        watch.take(StorageState(at_ms, low_disk=low_disk))
-        shown.append(registry.get_sample_value("sluice_cluster_disk_low"))
+def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(
+    looks: Looks, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sluice.overrides")
+    for stored in (1_000, 1_200, 50):
+        looks.look(broker(2, full_disk(stored) | {"usable_bytes": 5 if stored > 50 else 50}))
+        shown = generate_latest(looks.registry).decode()
+        is_held = stored > 50
+        assert looks.hold_metric("stored_bytes", "shop") == (0.0 if is_held else None)
+        assert looks.hold_metric("disk_guard") == (0.0 if is_held else None)
+        assert looks.metric("sluice_override_measured", decider="stored_bytes", name="shop") == stored
+        assert looks.metric("sluice_override_bound", decider="stored_bytes", name="shop") == 100.0
+        assert "bank" not in shown
 
-    assert shown == [1.0, 1.0, 0.0]
-    assert caplog.messages == [
-        "a disk is low, so all producers are held: broker 2: /data has 5 of 100 bytes free",
-        "no disk is low any more, as far as brokers say; producers are held no more",
+    said = [message.partition("): ")[2] for message in caplog.messages]
+    assert said == [
+        "All producers are throttled: broker 2: /data has 5 of 100 bytes free",
+        "Producers of tenant 'shop' are throttled: its topics take all of its stored_bytes",
+        "nothing is overridden",
+        "nothing is overridden",
     ]
 
 
-def test_metrics_say_of_no_disk_that_it_is_low_when_gateways_hold_nobody_any_more() -> None:
-    """They forget after a minute in which no broker could be asked."""
-    now_ms = [1_000]
-    watch, registry = (
-        StorageWatch(Quotas, 1, DiskFloor(free_percent=10), HOUR_MS, lambda: now_ms[0]),
-        CollectorRegistry(),
-    )
-    registry.register(watch)
-    over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
-    watch.take(StorageState(1_000, [over], "broker 2: /data has 5 of 100 bytes free"))
-    before = registry.get_sample_value("sluice_cluster_disk_low")
-    now_ms[0] += FRESH_MS + 1
+def test_nobody_is_held_when_no_broker_could_be_asked_for_a_minute(looks: Looks) -> None:
+    looks.look(broker(2, full_disk()))
+    looks.now_ms += FRESH_MS + 1
 
-    assert [before, registry.get_sample_value("sluice_cluster_disk_low")] == [1.0, 0.0]
-    assert "shop" not in generate_latest(registry).decode()
-
-
-def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "sluice.storage")
-    watch, registry = StorageWatch(Quotas, 1, DiskFloor(), HOUR_MS, lambda: 2), CollectorRegistry()
-    registry.register(watch)
-    over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
-    watch.take(StorageState(0, [over, TenantStorage("bank", 1, 1e6)]))
-    watch.take(StorageState(1, [over]))
-    shown = generate_latest(registry).decode()
-    watch.take(StorageState(2, [msgspec.structs.replace(over, is_held=False, stored_bytes=900_000)]))
-
-    assert caplog.messages == [
-        "tenant shop has used up its budget, so its producers are held: 1.5 MB of 1 MB",
-        "the producers of tenant shop are held no more: 900 kB of 1 MB",
-    ]
-    assert 'sluice_tenant_stored_bytes{tenant="shop"} 1.5e+06' in shown
-    assert 'sluice_tenant_stored_bytes_held{tenant="shop"} 1.0' in shown
-    assert "bank" not in shown
+    assert looks.held() == (None, None)
+    assert looks.hold_metric("disk_guard") is None
+    assert "shop" not in generate_latest(looks.registry).decode()

@@ -22,7 +22,7 @@ COLUMNS = columns("source_offset BIGINT, date DATE")
 
 @pytest.fixture
 def delta(tmp_path: Path) -> DeltaSettings:
-    names = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "elastic")
+    names = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "overrides")
     paths = {name: str(tmp_path / name) for name in names}
     return DeltaSettings(**paths, storage_options=Properties(), maintain_every_hours=24, retention_hours=168)
 

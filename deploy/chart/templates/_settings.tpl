@@ -45,7 +45,7 @@ delta:
   quota_metrics: {{ $location }}/delta/quota_metrics
   dead_letters: {{ $location }}/delta/dead_letters
   unreadable: {{ $location }}/delta/unreadable
-  elastic: {{ trimPrefix "file://" $location }}/delta/elastic
+  overrides: {{ trimPrefix "file://" $location }}/delta/overrides
 {{- if .Values.storage.s3.secret }}
 s3:
   credentials_file: /etc/sluice/s3/credentials

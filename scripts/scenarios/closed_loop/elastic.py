@@ -16,9 +16,10 @@ import numpy as np
 from scripts.scenarios.closed_loop.situation import SKEW, STAY_S, Spread
 from sluice.insight.reports.below_quota import full_minutes
 from sluice.state.arithmetic.columns import Flags, Floats
-from sluice.state.contract.records import ElasticState
-from sluice.state.quotas.elastic import DEFAULT_RESERVATION, TIGHT_BURST_S, ElasticRule, MeasuredLoad
+from sluice.state.contract.records import Override
+from sluice.state.overrides.elastic import ElasticRule, MeasuredLoad
 from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.quotas.overrides import DEFAULT_RESERVATION, TIGHT_BURST_S, are_alike, factor_of, lend_of
 from sluice.state.shares.counter_share import (
     CORRECTION_S,
     GROWTH,
@@ -164,7 +165,7 @@ class Flow:
     """Traffic of a simulation: of each step that was run, by broker, and by tenant since `begin`."""
 
     by_broker: list[Floats] = field(default_factory=list)
-    states: list[ElasticState] = field(default_factory=list)
+    overrides: list[list[Override]] = field(default_factory=list)
     served: Floats = field(default_factory=lambda: np.zeros(0))
     waited: Flags = field(default_factory=lambda: np.zeros(0, bool))
 
@@ -192,9 +193,9 @@ class ElasticCluster:
         self._tokens = np.full((len(tenants.quotas), len(capacities)), np.inf)
         self._last_second: deque[Floats] = deque(maxlen=max(1, round(1 / step_s)))
         self._measured: deque[tuple[int, dict[str, MeasuredLoad]]] = deque()
-        self._decided: deque[tuple[int, ElasticState]] = deque()
-        self._state = ElasticState(0, 0)
-        self._limits, self._parts, self._bursts = self._applied(self._state)
+        self._decided: deque[tuple[int, list[Override]]] = deque()
+        self._overrides: list[Override] = []
+        self._limits, self._parts, self._bursts = self._applied(self._overrides)
 
     def run(self, seconds: float, demand: Demand) -> Flow:
         """The traffic of some seconds. `served` and `waited` are sums over them."""
@@ -206,7 +207,7 @@ class ElasticCluster:
             flow.waited |= waited
             self._control()
             self._steps += 1
-            flow.states.append(self._state)
+            flow.overrides.append(self._overrides)
         return flow
 
     def _step(self, wanted: Floats) -> tuple[Floats, Flags]:
@@ -234,20 +235,19 @@ class ElasticCluster:
             self._measured.append((self._steps + self._delay, measured))
         while self._measured and self._measured[0][0] <= self._steps:
             _, measured = self._measured.popleft()
-            state = self._rule.decide(measured, self._most_lend, self._now_ms())
-            self._decided.append((self._steps + self._delay, state))
+            overrides = self._rule.decide(measured, self._most_lend, self._now_ms())
+            self._decided.append((self._steps + self._delay, overrides))
         while self._decided and self._decided[0][0] <= self._steps:
-            _, state = self._decided.popleft()
-            if state.number != self._state.number:
-                self._limits, self._parts, self._bursts = self._applied(state)
-            self._state = state
+            _, overrides = self._decided.popleft()
+            if not are_alike(overrides, self._overrides):
+                self._limits, self._parts, self._bursts = self._applied(overrides)
+            self._overrides = overrides
 
-    def _applied(self, state: ElasticState) -> tuple[Floats, Floats, Floats]:
+    def _applied(self, overrides: list[Override]) -> tuple[Floats, Floats, Floats]:
         """Limits by tenant, parts of the shares by tenant and broker, and bursts by broker in seconds."""
-        factors = {each.instance: each.factor for each in state.brokers}
-        of_brokers = [factors.get(f"b-{number}", 1.0) for number in range(len(self._capacities))]
+        of_brokers = [factor_of(overrides, f"b-{number}") for number in range(len(self._capacities))]
         bursts = np.array([self._burst_s if factor == 1.0 else TIGHT_BURST_S for factor in of_brokers])
-        return self._tenants.limits(state.lend), self._tenants.parts(of_brokers), bursts
+        return self._tenants.limits(lend_of(overrides)), self._tenants.parts(of_brokers), bursts
 
     def _now_ms(self) -> int:
         return 1_000 + round(self._steps * self._step_s * 1_000)
@@ -392,7 +392,7 @@ def week(tenants: int, minutes: int, mean_demand: float, seed: int = 1) -> Week:
         flow = cluster.run(60, partial(_hopping, (quotas * level * rhythm)[:, None] * spreads))
         used[minute], waits[minute] = flow.served, flow.waited
         loads[minute] = np.mean(flow.by_broker) / 100e6
-        tight[minute] = any(state.brokers for state in flow.states)
+        tight[minute] = any(each.kind == "tighten" for overrides in flow.overrides for each in overrides)
     below = _minutes_below(used, waits, quotas)
     groups = {"all": numbers >= 0, "strict": ~is_elastic, "elastic": is_elastic} | is_of
     return Week(

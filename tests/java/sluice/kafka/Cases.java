@@ -132,8 +132,12 @@ public final class Cases {
         LimitsView view = view(asked);
         ObjectNode answer = JSON.createObjectNode().put("garbage", view.garbage());
         ArrayNode held = answer.putArray("held");
-        view.storage().held.forEach(held::add);
-        answer.put("low_disk", view.storage().lowDisk).put("missed", view.missedRemovals());
+        Overrides overrides = new Overrides(view.overrides(), "b", 0);
+        for (JsonNode tenant : asked.get("tenants")) {
+            Overrides.Hold hold = overrides.hold(new Tags("u", "c", tenant.textValue()));
+            held.add(hold == null ? null : hold.decider);
+        }
+        answer.put("missed", view.missedRemovals());
         Quotas quotas = view.inForce();
         if (quotas == null) {
             return answer.putNull("version");
@@ -154,9 +158,8 @@ public final class Cases {
                     .add(tenant)
                     .add(tenant.isEmpty() ? null : quotas.limitOf(new CounterKey(kind, new Tags("", "", tenant))));
             if (resolution.limit != null) {
-                ElasticState.Beside beside = levels.besideOf(user, clientId);
-                one.add(view.elastic().limit(resolution.limit, beside))
-                        .add(ElasticState.part(view.elastic().factorOf("b"), resolution.limit, beside));
+                Beside beside = levels.besideOf(user, clientId);
+                one.add(beside.limit(resolution.limit, overrides.lend)).add(beside.part(resolution.limit, overrides.factor));
             }
         }
         return answer;
@@ -575,7 +578,7 @@ public final class Cases {
     private static LimitsView view(JsonNode asked) throws IOException {
         LimitsView view = new LimitsView();
         for (JsonNode record : asked.get("records")) {
-            view.take(record.get(0).binaryValue(), record.get(1).isNull() ? null : record.get(1).binaryValue());
+            view.take(record.get(0).binaryValue(), record.get(1).isNull() ? null : record.get(1).binaryValue(), 0);
         }
         return view;
     }

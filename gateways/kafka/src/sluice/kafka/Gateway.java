@@ -6,7 +6,6 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -49,7 +48,6 @@ public abstract class Gateway implements AutoCloseable {
     private final Shares shares;
     private final EventSender sender;
     private final Staleness staleness = new Staleness();
-    private final DiskGuard diskGuard;
     final TopicReader.ClusterHandler limitsHandler = new LimitsHandler();
     final TopicReader.Handler sumsHandler = new SumsHandler();
     private final TopicReader limitsReader;
@@ -58,16 +56,11 @@ public abstract class Gateway implements AutoCloseable {
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
     private volatile LimitsView limitsView = new LimitsView();
-    private volatile ElasticState heard = ElasticState.NEUTRAL;
-    private volatile long heardUntilMs;
-    private volatile ElasticState elastic = ElasticState.NEUTRAL; // what holds
-    private volatile StorageState storage = StorageState.NONE;
-    private volatile long storageUntilMs;
-    private volatile Set<String> heldTenants = Set.of();
+    private volatile Overrides overrides = Overrides.NONE; // what holds
     private volatile Quotas inForce;
     private volatile int gateways = 1;
     private volatile long sums;
-    private volatile String lowDisk;
+    private volatile String ownLowDisk;
     private Quotas applied;
     private long heartbeatMs;
     private long othersMs;
@@ -85,7 +78,6 @@ public abstract class Gateway implements AutoCloseable {
         this.events = new Events(settings.gatewayName, instance);
         this.meters = meters;
         this.shares = new Shares(instance, events.idStem(), settings.window);
-        this.diskGuard = new DiskGuard(settings);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client(settings, "limits"), limitsHandler);
         this.sumsReader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client(settings, "sums"), sumsHandler);
         // A sample of a meter with one short window would be started anew between two looks.
@@ -202,7 +194,7 @@ public abstract class Gateway implements AutoCloseable {
     }
 
     private double shareOf(double limit, double share) {
-        return Math.min(limit * elastic.lend, Double.isNaN(share) ? limit / gateways : share);
+        return Math.min(limit * overrides.lend, Double.isNaN(share) ? limit / gateways : share);
     }
 
     /** The limit by which Kafka bounds what the next fetch on a meter may hold; null is unlimited. Never waits. */
@@ -234,7 +226,7 @@ public abstract class Gateway implements AutoCloseable {
                 bucket.begin(isShared(bucket.counter.kind) ? shareOf(limit, Double.NaN) : limit, limit, nowMs);
             }
         }
-        if (isHeld(meter)) {
+        if (holdOf(meter) != null) {
             meter.hold(Meter.UNLIMITED);
         }
     }
@@ -288,11 +280,8 @@ public abstract class Gateway implements AutoCloseable {
             stepBack(nowMs);
         }
         Quotas quotas = quotas();
-        ElasticState present = nowMs < heardUntilMs ? heard : ElasticState.NEUTRAL;
-        boolean isNew = quotas != applied || present.number != elastic.number;
-        isNew |= noteLowDisk(nowMs) | noteHeldTenants(nowMs);
+        boolean isNew = quotas != applied | noteOverrides(nowMs);
         applied = quotas;
-        elastic = present;
         gateways = shares.gateways(nowMs);
         meters.common().forEach(bucket -> lookAt(bucket, quotas, nowMs));
         boolean isReady = sender.isReady();
@@ -319,35 +308,30 @@ public abstract class Gateway implements AutoCloseable {
                 staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), settings.brokerId, load, nowMs);
     }
 
-    private boolean isHeld(Meter meter) {
-        return meter.counter.kind == Kind.PRODUCE && (lowDisk != null || heldTenants.contains(meter.key.tags.tenant));
+    /** Why a meter's clients are held, whatever their quotas are; null if they aren't. */
+    private Overrides.Hold holdOf(Meter meter) {
+        if (meter.counter.kind != Kind.PRODUCE) {
+            return null;
+        }
+        return ownLowDisk == null
+                ? overrides.hold(meter.key.tags)
+                : new Overrides.Hold(Overrides.DISK_GUARD, false, ownLowDisk);
     }
 
-    /** Looks whose producers have to be held because of a storage budget. Says whether that has changed. */
-    private boolean noteHeldTenants(long nowMs) {
-        Set<String> before = heldTenants;
-        heldTenants = nowMs < storageUntilMs ? storage.held : Set.of();
-        if (before.equals(heldTenants)) {
-            return false;
+    /** Looks which overrides hold now, and whether this broker's own disk is low. Says whether that has changed. */
+    private boolean noteOverrides(long nowMs) {
+        Overrides before = overrides;
+        boolean wasLow = ownLowDisk != null;
+        Load load = load();
+        ownLowDisk = load == null ? null : load.lowDisk(settings);
+        overrides = new Overrides(limitsView.overrides(), instance, nowMs);
+        if (wasLow != (ownLowDisk != null)) {
+            LOG.warn("Producers throttled as a disk of this broker is low: {}", wasLow ? "none" : "all (" + ownLowDisk + ")");
         }
-        LOG.info("Producers of these tenants are held, as their storage budgets are used up: {}", heldTenants);
-        return true;
-    }
-
-    /** Looks whether producers have to be held because of a disk. Says whether that has changed. */
-    private boolean noteLowDisk(long nowMs) {
-        boolean wasLow = lowDisk != null;
-        String heard = diskGuard.low(load(), nowMs);
-        lowDisk = heard == null && nowMs < storageUntilMs ? storage.lowDisk : heard;
-        if (wasLow == (lowDisk != null)) {
-            return false;
+        if (!overrides.holdsAs(before)) {
+            LOG.warn("Producers throttled by the job: {}", overrides.held());
         }
-        if (wasLow) {
-            LOG.info("All disks have room again; producers are held no more");
-        } else {
-            LOG.warn("A disk is low, so producers are held: {}", lowDisk);
-        }
-        return true;
+        return wasLow != (ownLowDisk != null) || !overrides.isLike(before);
     }
 
     private void stepBack(long nowMs) {
@@ -367,7 +351,7 @@ public abstract class Gateway implements AutoCloseable {
             bucket.set(Meter.UNLIMITED, Meter.UNLIMITED, false, nowMs);
         } else if (isShared(bucket.counter.kind)) {
             double part = part(bucket.counter, quotas, limit);
-            double now = elastic.limit(limit, quotas.besideOf(bucket.counter));
+            double now = quotas.besideOf(bucket.counter).limit(limit, overrides.lend);
             double share = shares.share(bucket.counter, now, isCharged, bucket.heldUntilMs(), nowMs);
             bucket.set(Double.isNaN(part) ? share : share * part, now, part < 1, nowMs);
         } else {
@@ -384,13 +368,13 @@ public abstract class Gateway implements AutoCloseable {
         double part = Double.NaN; // of an elastic counter, which is paced on a broker alone too
         if (limit != null && isShared(meter.counter.kind)) {
             part = part(meter.counter, quotas, limit);
-            limit = elastic.limit(limit, quotas.besideOf(meter.counter));
+            limit = quotas.besideOf(meter.counter).limit(limit, overrides.lend);
             share = shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs);
             share = Double.isNaN(part) ? share : share * part;
         } else if (limit != null) {
             share = limit;
         }
-        if (isHeld(meter)) {
+        if (holdOf(meter) != null) {
             meter.hold(share);
         } else if (limit != null && (isPaced(meter.counter.kind) || !Double.isNaN(part))) {
             meter.pace(share, limit, part < 1, settings.window, nowMs);
@@ -410,10 +394,10 @@ public abstract class Gateway implements AutoCloseable {
 
     /** The part of its share that a counter has here; NaN for one that doesn't give way. */
     private double part(CounterKey counter, Quotas quotas, double quota) {
-        double factor = elastic.factorOf(instance);
-        ElasticState.Beside beside = quotas.besideOf(counter);
+        double factor = overrides.factor;
+        Beside beside = quotas.besideOf(counter);
         boolean isElastic = factor < 1 || !Double.isNaN(beside.ceiling);
-        return isElastic && counter.kind.givesWay() ? ElasticState.part(factor, quota, beside) : Double.NaN;
+        return isElastic && counter.kind.givesWay() ? beside.part(quota, factor) : Double.NaN;
     }
 
     private void publish(Meter meter, Double limit, double share, boolean isReady, long nowMs) {
@@ -433,11 +417,10 @@ public abstract class Gateway implements AutoCloseable {
         Map<CounterKey, Long> heldMsOf = new LinkedHashMap<>(4);
         Tags client = meters.clientOf(meter.key);
         String heldBy = null;
-        if (meter.isHeld()) { // the mute is no quota's, though Kafka notes it as one
-            CounterKey tenant = meter.key.ofTenant();
-            boolean isStorage = lowDisk == null && tenant != null;
-            heldBy = isStorage ? StorageState.NAME : DiskGuard.NAME;
-            heldMsOf.put(isStorage ? tenant : new CounterKey(meter.counter.kind, client), heldMs);
+        Overrides.Hold hold = meter.isHeld() ? holdOf(meter) : null;
+        if (hold != null) { // the mute is no quota's, though Kafka notes it as one
+            heldBy = hold.decider;
+            heldMsOf.put(hold.isOfTenant ? meter.key.ofTenant() : new CounterKey(meter.counter.kind, client), heldMs);
         } else {
             heldMsOf.put(meter.counter, heldMs);
             for (CommonBucket bucket : meter.common()) {
@@ -580,7 +563,8 @@ public abstract class Gateway implements AutoCloseable {
     }
 
     public String getLowDisk() {
-        return lowDisk;
+        Overrides.Hold all = overrides.holdOfAll();
+        return ownLowDisk == null && all != null ? all.reason : ownLowDisk;
     }
 
     public long getSums() {
@@ -629,15 +613,7 @@ public abstract class Gateway implements AutoCloseable {
         @Override
         public void take(byte[] key, byte[] value) {
             Quotas known = limitsView.inForce();
-            limitsView.take(key, value);
-            if (limitsView.elastic() != heard) {
-                heard = limitsView.elastic();
-                heardUntilMs = heard.holdsUntilMs(time.milliseconds());
-            }
-            if (limitsView.storage() != storage) {
-                storageUntilMs = limitsView.storage().holdsUntilMs(time.milliseconds());
-                storage = limitsView.storage();
-            }
+            limitsView.take(key, value, time.milliseconds());
             Quotas complete = limitsView.inForce();
             if (complete != known) {
                 takeLimits(complete);
@@ -668,9 +644,6 @@ public abstract class Gateway implements AutoCloseable {
             shares.take(read, nowMs).forEach(counter -> meters.reset(counter, nowMs));
             sums += read.entities;
             takeAnswer(read);
-            if (read.heartbeatOf != null) {
-                diskGuard.take(read.heartbeatOf, read.lowDisk, nowMs);
-            }
             if (read.ownUntilMs >= 0) {
                 staleness.noteDecided(read.ownUntilMs, nowMs);
             }

@@ -10,6 +10,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 
 /**
  * What a reader of the limits topic knows: feed it every record in order. Not for several threads.
@@ -26,15 +27,13 @@ final class LimitsView {
     private static final String MEMBER = "member";
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
-    private static final String ELASTIC_KEY = "\"elastic\"";
-    private static final String STORAGE_KEY = "\"storage\"";
+    private static final String OVERRIDES = "\"overrides:";
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
     private final Map<String, Entry> entries = new HashMap<>();
     private Quotas inForce;
-    private ElasticState elastic = ElasticState.NEUTRAL;
-    private StorageState storage = StorageState.NONE;
+    private volatile Map<String, Overrides.Said> overrides = Map.of(); // by decider; each record makes another one
     private boolean missedRemovals;
     private long garbage;
 
@@ -43,14 +42,9 @@ final class LimitsView {
         return inForce;
     }
 
-    /** How far limits give way, by the last record. */
-    ElasticState elastic() {
-        return elastic;
-    }
-
-    /** Which tenants have used up their storage budgets, by the last record. */
-    StorageState storage() {
-        return storage;
+    /** What all deciders have said last. Safe for any thread. */
+    Map<String, Overrides.Said> overrides() {
+        return overrides;
     }
 
     /**
@@ -66,27 +60,36 @@ final class LimitsView {
         return garbage;
     }
 
-    /** Takes over one record. */
-    void take(byte[] key, byte[] value) {
+    /** Takes over one record that was heard now. */
+    void take(byte[] key, byte[] value, long nowMs) {
         try {
-            take(Json.utf8(key), value);
+            take(Json.utf8(key), value, nowMs);
         } catch (IOException error) {
             garbage++;
         }
     }
 
-    private void take(String key, byte[] value) throws IOException {
+    private void take(String key, byte[] value, long nowMs) throws IOException {
         if (key.equals(VERSION_KEY)) {
             endVersion(value);
-        } else if (key.equals(ELASTIC_KEY)) {
-            elastic = value == null ? ElasticState.NEUTRAL : ElasticState.read(value);
-        } else if (key.equals(STORAGE_KEY)) {
-            storage = value == null ? StorageState.NONE : StorageState.read(value);
+        } else if (key.startsWith(OVERRIDES)) {
+            Json.check(key.length() > OVERRIDES.length() && key.endsWith("\""), "the key is no JSON string");
+            override(key.substring(OVERRIDES.length(), key.length() - 1), value, nowMs);
         } else if (value == null) {
             entries.remove(key);
         } else {
             entries.put(key, read(key, value));
         }
+    }
+
+    private void override(String decider, byte[] value, long nowMs) throws IOException {
+        Map<String, Overrides.Said> said = new TreeMap<>(overrides);
+        if (value == null) {
+            said.remove(decider);
+        } else {
+            said.put(decider, Overrides.Said.read(value, nowMs));
+        }
+        overrides = said;
     }
 
     private void endVersion(byte[] value) throws IOException {
@@ -132,7 +135,7 @@ final class LimitsView {
             Json.check(!isDefault && topic != Entity.DEFAULT, "it is <default>");
             return new Entry(null, tenant, topic == null ? new Entity(user, clientId) : null, 0, mode);
         }
-        if (tenant != null && quota.equals(StorageState.NAME)) {
+        if (tenant != null && quota.equals(Quotas.STORED_BYTES)) {
             checkLimit(limit.doubleValue(), true);
             return new Entry(null, tenant, null, limit.doubleValue(), mode);
         }

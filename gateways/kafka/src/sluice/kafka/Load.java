@@ -34,6 +34,17 @@ final class Load {
         return new Load(inPerS, outPerS, Double.NaN, Double.NaN, Double.NaN, Double.NaN, List.of());
     }
 
+    /** The first log directory that is low, in words; null if none is. The same rule as `state/shares/load.py`. */
+    String lowDisk(Settings settings) {
+        for (LogDir dir : logDirs) {
+            if (dir.freeBytes < Math.max(settings.diskMinFreeBytes, settings.diskMinFreePercent / 100.0 * dir.totalBytes)) {
+                return "broker " + settings.node + ": " + dir.path + " has " + dir.freeBytes + " of " + dir.totalBytes
+                        + " bytes free";
+            }
+        }
+        return null;
+    }
+
     /** A log directory, and the bytes of its volume. */
     static final class LogDir {
         final String path;

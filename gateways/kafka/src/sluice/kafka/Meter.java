@@ -287,13 +287,13 @@ public final class Meter {
     }
 
     /**
-     * Makes Kafka mute each connection after a request, for DiskGuard.HELD_MS. `ofLimit` is the limit that it has besides,
+     * Makes Kafka mute each connection after a request, for Overrides.HELD_MS. `ofLimit` is the limit that it has besides,
      * per second.
      */
     synchronized void hold(double ofLimit) {
         noteUnpaced(ofLimit);
         isHeld = true;
-        bindMetric(TRICKLE, DiskGuard.HELD_MS);
+        bindMetric(TRICKLE, Overrides.HELD_MS);
     }
 
     /** Whether its clients are held. */

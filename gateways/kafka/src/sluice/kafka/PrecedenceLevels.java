@@ -18,7 +18,7 @@ final class PrecedenceLevels {
     private static final int LEVELS = 8;
 
     private final Map<Entity, Double> limits = new ConcurrentHashMap<>();
-    private final Map<Entity, ElasticState.Beside> beside = new ConcurrentHashMap<>();
+    private final Map<Entity, Beside> beside = new ConcurrentHashMap<>();
     private final AtomicIntegerArray limitsAtLevel = new AtomicIntegerArray(LEVELS + 1);
 
     /** Sets a limit, in units of the quota per second. */
@@ -30,15 +30,15 @@ final class PrecedenceLevels {
 
     /** Sets the ceiling or the reservation beside a limit. */
     void putBeside(Entity entity, boolean isCeiling, double value) {
-        beside.merge(bounded(entity), ElasticState.Beside.of(isCeiling, value), ElasticState.Beside::and);
+        beside.merge(bounded(entity), Beside.of(isCeiling, value), Beside::and);
     }
 
     /** The numbers beside the limit of the first configured level; the names are bounded. */
-    ElasticState.Beside besideOf(String user, String clientId) {
+    Beside besideOf(String user, String clientId) {
         int level = beside.isEmpty() ? 0 : resolve(user, clientId).level;
         return level == 0
-                ? ElasticState.Beside.NONE
-                : beside.getOrDefault(entityAt(level, user, clientId), ElasticState.Beside.NONE);
+                ? Beside.NONE
+                : beside.getOrDefault(entityAt(level, user, clientId), Beside.NONE);
     }
 
     /** Removes a limit, if there is one. */

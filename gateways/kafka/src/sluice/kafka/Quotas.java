@@ -8,6 +8,9 @@ import java.util.Set;
 
 /** The limits of all quotas: those in force, and which quotas are on trial as well. */
 final class Quotas {
+    /** The budget of a tenant among the limits, and the decider that holds it. */
+    static final String STORED_BYTES = "stored_bytes";
+
     /** Of the quotas table; -1 for quotas that Kafka itself keeps. */
     final long version;
 
@@ -15,7 +18,7 @@ final class Quotas {
     private final Map<Kind, PrecedenceLevels> shadow = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, Double>> ofTenants = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, Double>> trialsOfTenants = new EnumMap<>(Kind.class);
-    private final Map<Kind, Map<Object, ElasticState.Beside>> besideTenants = new EnumMap<>(Kind.class);
+    private final Map<Kind, Map<Object, Beside>> besideTenants = new EnumMap<>(Kind.class);
     private final Set<Object> storageBudgets = new HashSet<>(); // of tenants that have one
     private final Tenants tenants = new Tenants();
 
@@ -51,8 +54,8 @@ final class Quotas {
             enforced.get(kind).putBeside(entity, isCeiling, value);
             return;
         }
-        Map<Object, ElasticState.Beside> known = besideTenants.computeIfAbsent(kind, key -> new HashMap<>());
-        known.merge(tenant, ElasticState.Beside.of(isCeiling, value), ElasticState.Beside::and);
+        Map<Object, Beside> known = besideTenants.computeIfAbsent(kind, key -> new HashMap<>());
+        known.merge(tenant, Beside.of(isCeiling, value), Beside::and);
     }
 
     /** Notes that a tenant, or the default one, has a storage budget, which holds its producers when it is used up. */
@@ -119,12 +122,12 @@ final class Quotas {
     }
 
     /** The reservation and ceiling beside the limit of a counter, which is no meter's key. */
-    ElasticState.Beside besideOf(CounterKey counter) {
+    Beside besideOf(CounterKey counter) {
         String tenant = counter.tags.tenant;
         if (!tenant.isEmpty()) {
             boolean isOwn = ofTenants.getOrDefault(counter.kind, Map.of()).containsKey(tenant);
             return besideTenants.getOrDefault(counter.kind, Map.of())
-                    .getOrDefault(isOwn ? tenant : Entity.DEFAULT, ElasticState.Beside.NONE);
+                    .getOrDefault(isOwn ? tenant : Entity.DEFAULT, Beside.NONE);
         }
         return enforced.get(counter.kind).besideOf(counter.tags.user, counter.tags.clientId);
     }

@@ -39,9 +39,6 @@ final class Sums {
     final String heartbeatId;
     final long heartbeatMs;
 
-    /** The log directory of its broker that is low; null if none is. */
-    final String lowDisk;
-
     /** The request of this gateway for mutations that was decided; null if the record is of none. */
     final String answerTo;
 
@@ -83,7 +80,6 @@ final class Sums {
         heartbeatOf = isHeartbeat ? Json.text(heartbeat, "instance") : null;
         heartbeatId = isHeartbeat ? Json.text(heartbeat, "request_id") : null;
         heartbeatMs = isHeartbeat ? time(Json.whole(heartbeat, "timestamp_ms")) : 0;
-        lowDisk = isHeartbeat ? Json.textOrNull(heartbeat, "low_disk") : null;
         JsonNode decision = fields.path("answer");
         boolean isOwnAnswer = decision.isObject() && own.equals(Json.textOrNull(decision, "instance"));
         answerTo = isOwnAnswer ? Json.text(decision, "request_id") : null;

@@ -1,7 +1,9 @@
-"""Elastic states of a recorded span, out of the Delta table `elastic`, so that limits of a replay give way alike."""
+"""Overrides of a recorded span, out of the Delta table `overrides`, so that limits of a replay give way alike."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from deltalake import DeltaTable
@@ -11,37 +13,37 @@ from sluice.insight.errors import QueryError
 from sluice.insight.reports.span import Span
 from sluice.sinks.errors import storage_reason
 from sluice.state.arithmetic.columns import Floats, Integers
-from sluice.state.contract.records import BrokerFactor, ElasticState
-from sluice.state.quotas.elastic import bound_of_share, factor_of, lent_limit
+from sluice.state.contract.records import Override, Overrides
+from sluice.state.quotas.overrides import bound_of_share, factor_of, lend_of, lent_limit
 from sluice.state.quotas.resolution import Resolution
 
 
-class RecordedElastic:
-    """The states of a span; each holds until the next one. Without any, all limits are the quotas.
+class RecordedOverrides:
+    """The overrides of a span; each record holds until the next one. Without any, all limits are the quotas.
 
     >>> from sluice.state.quotas.entity import Tags
     >>> from sluice.state.quotas.resolution import PrecedenceLevel
-    >>> states = [ElasticState(1, 10_000, 1.5), ElasticState(2, 20_000, brokers=[BrokerFactor("b-1", 0.7, "queue")])]
+    >>> lent, tight = Override("lend", 1.5), Override("tighten", 0.7, gateway="b-1")
     >>> quota = Resolution(Tags("alice"), "alice|", PrecedenceLevel.USER, 100.0, False, ceiling=300.0)
-    >>> recorded = RecordedElastic(states)
+    >>> recorded = RecordedOverrides([Overrides(1, 10_000, 1, [lent]), Overrides(2, 20_000, 1, [tight])])
     >>> [recorded.limit(quota, 100.0, "b-1", at_ms) for at_ms in (9_000, 12_000, 21_000)]
     [100.0, 150.0, 70.0]
     """
 
-    def __init__(self, states: Iterable[ElasticState] = ()) -> None:
-        self._states = sorted(states, key=lambda state: state.at_ms)
-        self._times_ms = [state.at_ms for state in self._states]
+    def __init__(self, records: Iterable[Overrides] = ()) -> None:
+        self._records = sorted(records, key=lambda record: record.at_ms)
+        self._times_ms = [record.at_ms for record in self._records]
 
     def __bool__(self) -> bool:
-        return bool(self._states)
+        return bool(self._records)
 
     def limit(self, found: Resolution, limit: float, instance: str, at_ms: int) -> float:
         """The limit of a counter for a request through a gateway at a time."""
         place = bisect_right(self._times_ms, at_ms) - 1
         if place < 0:
             return limit
-        state = self._states[place]
-        lent, factor = lent_limit(limit, found.ceiling, state.lend), factor_of(state, instance)
+        overrides = self._records[place].overrides
+        lent, factor = lent_limit(limit, found.ceiling, lend_of(overrides)), factor_of(overrides, instance)
         return lent if factor == 1.0 else lent * bound_of_share(factor, limit, found.reservation)
 
     def limits(
@@ -65,25 +67,31 @@ class RecordedElastic:
         return values[alike]
 
 
-STRICT = RecordedElastic()
-"""No state: all limits are the quotas."""
+STRICT = RecordedOverrides()
+"""Nothing is overridden: all limits are the quotas."""
 
 
-def recorded_elastic(path: str, storage_options: Mapping[str, str], span: Span) -> list[ElasticState]:
-    """The states of a span and the last one before it; none without a table. Raises QueryError."""
+def recorded_overrides(path: str, storage_options: Mapping[str, str], span: Span) -> list[Overrides]:
+    """All by which limits gave way at each change in a span, and at the last one before it; none without a table.
+
+    Raises QueryError.
+    """
     try:
         table = DeltaTable(path, storage_options=dict(storage_options)).to_pyarrow_table(
-            columns=["number", "at_ms", "lend", "brokers", "reason"], filters=[("at_ms", "<", span.end_ms)]
+            columns=["decider", "number", "at_ms", "overrides"], filters=[("at_ms", "<", span.end_ms)]
         )
     except TableNotFoundError:
         return []
     except (DeltaError, OSError, ValueError) as error:
-        raise QueryError(f"table elastic ({path}) can't be read: {storage_reason(error)}") from error
-    states = [
-        ElasticState(
-            row["number"], row["at_ms"], row["lend"], [BrokerFactor(**each) for each in row["brokers"]], row["reason"]
-        )
-        for row in table.sort_by("at_ms").to_pylist()
-    ]
-    before = [state for state in states if state.at_ms < span.start_ms]
-    return [*before[-1:], *states[len(before) :]]
+        raise QueryError(f"table overrides ({path}) can't be read: {storage_reason(error)}") from error
+    present: dict[str, list[Override]] = {}
+    records = []
+    for row in table.sort_by("at_ms").to_pylist():
+        present[row["decider"]] = [_override(each) for each in row["overrides"] if each["kind"] != "hold"]
+        records.append(Overrides(row["number"], row["at_ms"], 1, list(chain.from_iterable(present.values()))))
+    before = [record for record in records if record.at_ms < span.start_ms]
+    return [*before[-1:], *records[len(before) :]]
+
+
+def _override(columns: Mapping[str, Any]) -> Override:
+    return Override(columns["kind"], columns["factor"], gateway=columns["gateway"], reason=columns["reason"])

@@ -1,33 +1,26 @@
-"""Storage budgets: a tenant whose topics take all of its bytes is held until they take nine tenths. Pure.
-
-The bytes are those of all replicas, as Kafka's DescribeLogDirs tells them (KIP-113): what fills the disks. A tenant is
-held as the disk guard holds all: its producers get a trickle, and nobody else waits.
-"""
+"""Log directories of all brokers, as Kafka's DescribeLogDirs tells of them (KIP-113). Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
 from typing import Any, NamedTuple
 
-import msgspec
-
-from sluice.state.contract.records import Load, LogDirectory, StorageState, TenantStorage
-from sluice.state.quotas.elastic import holds_until_ms
-from sluice.state.quotas.tenants import Tenants
-from sluice.state.shares.disk_guard import DiskFloor
-
-RELEASED_AT = 0.9
-"""Part of the budget at which a tenant is held no more: retention deletes whole segments, so one at its budget would
-else be held and released with each of them."""
+from sluice.state.contract.records import Load, LogDirectory
+from sluice.state.shares.load import DiskFloor
 
 FRESH_MS = 60_000
-"""Time for which a gateway believes the last state: some looks may fail, and another driver may take over."""
+"""Time for which what brokers said counts: some looks may fail, and another driver may take over."""
 
-MAX_TENANTS = 1_000
-"""Most tenants in a state, those nearest to their budgets: it has to fit into a Kafka record."""
 
-MAX_BYTES = 1_000_000
-"""Most bytes of these tenants as JSON, below the 1 MiB of a record: a name of 256 characters can take 1.5 kB."""
+class Disks(NamedTuple):
+    """Answers of all brokers about their disks: bytes of each topic, and the first disk that is low, in words."""
+
+    stored: Mapping[str, int] = {}
+    low: str | None = None
+    at_ms: int = 0
+
+    def now(self, now_ms: int) -> "Disks | None":
+        """The same while it counts; None afterwards."""
+        return self if abs(now_ms - self.at_ms) <= FRESH_MS else None
 
 
 class _LogDir(NamedTuple):
@@ -127,77 +120,3 @@ def _sizes(topics: Iterable[Mapping[str, Any]]) -> Counter[str]:
             for topic in topics
         }
     )
-
-
-class StorageRule:
-    """Decides which tenants are held. One that was held before the start is held again at its whole budget alone."""
-
-    def __init__(self) -> None:
-        self._held: frozenset[str] = frozenset()
-
-    def decide(
-        self, by_topic: Mapping[str, int], tenants: Tenants, budgets: Mapping[str, float], now_ms: int
-    ) -> StorageState:
-        """The state from now on: of the tenants with a budget, those nearest to it first.
-
-        >>> from sluice.state.quotas.entity import QuotaEntity
-        >>> rule, shop = StorageRule(), Tenants([QuotaEntity(tenant="shop", topic="shop.*")])
-        >>> states = [rule.decide({"shop.a": stored}, shop, {"shop": 100.0}, 0) for stored in (99, 100, 91, 90)]
-        >>> [state.tenants[0].is_held for state in states]
-        [False, True, True, False]
-        """
-        stored = dict.fromkeys(budgets, 0)
-        for topic, size in by_topic.items():
-            tenant = tenants.of_topic(topic)
-            if tenant in stored:
-                stored[tenant] += size
-        found = []
-        for tenant, budget in budgets.items():
-            is_over = stored[tenant] >= budget or (tenant in self._held and stored[tenant] > RELEASED_AT * budget)
-            found.append(TenantStorage(tenant, stored[tenant], budget, is_over))
-        self._held = frozenset(each.tenant for each in found if each.is_held)
-        nearest = sorted(found, key=lambda each: (not each.is_held, -each.part, each.tenant))
-        sizes = accumulate(len(msgspec.json.encode(each)) + 1 for each in nearest[:MAX_TENANTS])
-        return StorageState(now_ms, [each for each, size in zip(nearest, sizes, strict=False) if size <= MAX_BYTES])
-
-
-def in_force(state: StorageState | None, now_ms: int) -> StorageState:
-    """The last state while it counts; one that says nothing when it is old, as gateways hold nobody by it then.
-
-    >>> state = StorageState(5_000, low_disk="broker 2: /data has 5 of 100 bytes free")
-    >>> in_force(state, 65_000).low_disk, in_force(state, 65_001).low_disk
-    ('broker 2: /data has 5 of 100 bytes free', None)
-    """
-    return state if state is not None and abs(now_ms - state.at_ms) <= FRESH_MS else StorageState(now_ms)
-
-
-class StorageGuard:
-    """The tenants that are held at a gateway, or a disk for which all are, as the limits topic says.
-
-    Times are epoch milliseconds.
-    """
-
-    def __init__(self) -> None:
-        self._held: frozenset[str] = frozenset()
-        self._low_disk: str | None = None
-        self._until_ms = 0
-
-    def on_state(self, state: StorageState, heard_ms: int) -> None:
-        """Apply a state that was heard now."""
-        self._held = frozenset(each.tenant for each in state.tenants if each.is_held)
-        self._low_disk = state.low_disk
-        self._until_ms = holds_until_ms(state.at_ms, heard_ms, FRESH_MS)
-
-    def held(self, now_ms: int) -> frozenset[str]:
-        """The tenants whose producers are held now.
-
-        >>> guard = StorageGuard()
-        >>> guard.on_state(StorageState(1_000, [TenantStorage("shop", 7, 5.0, is_held=True)]), heard_ms=1_100)
-        >>> guard.held(61_099), guard.held(61_100)
-        (frozenset({'shop'}), frozenset())
-        """
-        return self._held if now_ms < self._until_ms else frozenset()
-
-    def low_disk(self, now_ms: int) -> str | None:
-        """The disk for which all producers are held now; None if they aren't."""
-        return self._low_disk if now_ms < self._until_ms else None

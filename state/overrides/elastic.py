@@ -1,24 +1,21 @@
 """Elastic quotas: overloaded brokers tighten, idle ones lend. Pure: loads and times are arguments.
 
-The job decides twice a second (`ElasticRule`) and publishes the `ElasticState`, which gateways apply:
-
-    limit  = min(ceiling, lend * quota)               the same on all gateways
-    bound  = share * max(factor, reservation / quota)  of a gateway that is tightened
-
-`share` is the gateway's part of the limit. What is above the quota goes first, then what is above the reservation; the
-reservation stays. Sources of the numbers: DAGOR's 20 ms of queue wait and 0.9 of capacity are in the load (1 is all of
-the capacity), 5 % a second and a tenth of the quota a second are the project's own.
+What is above the quota goes first, then what is above the reservation; the reservation stays. Sources of the numbers:
+DAGOR's 20 ms of queue wait and 0.9 of capacity are in the load (1 is all of the capacity), 5 % a second and a tenth of
+the quota a second are the project's own.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import NamedTuple
 
-from sluice.state.contract.records import BrokerFactor, ElasticState
+import msgspec
 
-FULL_LOAD = 0.9
-"""Load of a broker that is at its capacity: above it the broker tightens, and nothing is lent."""
+from sluice.state.contract.records import DecidedHeartbeat, Measured, Override
+from sluice.state.overrides.decider import Decided, Decider, gateway_name
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.load import FULL_LOAD
 
 TIGHT_LOAD = 0.88
 """Load that tightening brings a broker to."""
@@ -53,15 +50,13 @@ SOONEST_MS, LATEST_MS = 1_000, 3_500
 itself. The heartbeat and its decision come on top. Which decision of this span it was isn't known."""
 
 FRESH_MS = 5_000
-"""Time for which a load counts, and at a gateway the state that it has heard last. Without a newer one the limits are
-the quotas again."""
+"""Time for which a load counts, and gateways believe what was decided. Without news the limits are the quotas again."""
 
-DEFAULT_RESERVATION = 0.5
-"""Reservation of a quota that has none of its own, as a part of the quota."""
+_MAX_BROKERS_BYTES = 512 * 1024
+"""Most bytes of the brokers in a record, which has to fit into Kafka's whatever heartbeats say."""
 
-TIGHT_BURST_S = 0.5
-"""Burst of a counter on a gateway that is tightened, in seconds of its bound. With the usual one, a client a little
-above its bound would go on for 10 s and more."""
+_MEDIAN_OF = 3
+"""Heartbeats whose median counts, unless the load is one of bytes: a pause of Java in one second is no load."""
 
 
 class MeasuredLoad(NamedTuple):
@@ -70,38 +65,6 @@ class MeasuredLoad(NamedTuple):
     load: float
     reason: str
     at_ms: int
-
-
-def lent_limit(limit: float, ceiling: float | None, lend: float) -> float:
-    """The limit of a quota while `lend` times the quotas are lent. Without a ceiling it stays the quota.
-
-    >>> lent_limit(100.0, 250.0, 1.5), lent_limit(100.0, 250.0, 3.0), lent_limit(100.0, None, 3.0)
-    (150.0, 250.0, 100.0)
-    """
-    return limit if ceiling is None else min(ceiling, lend * limit)
-
-
-def bound_of_share(factor: float, limit: float, reservation: float | None) -> float:
-    """The part of its share that a gateway with this factor lets through.
-
-    >>> bound_of_share(0.7, 100.0, None), bound_of_share(0.3, 100.0, None), bound_of_share(0.3, 100.0, 40.0)
-    (0.7, 0.5, 0.4)
-    """
-    return max(factor, DEFAULT_RESERVATION if reservation is None else reservation / limit)
-
-
-def holds_until_ms(at_ms: int, heard_ms: int, fresh_ms: int = FRESH_MS) -> int:
-    """The time until which a gateway holds a state of `at_ms` that it has heard now. One that was there before is old.
-
-    >>> holds_until_ms(10_000, heard_ms=10_200), holds_until_ms(10_000, heard_ms=900_000)
-    (15200, 20000)
-    """
-    return min(heard_ms, at_ms + fresh_ms) + fresh_ms
-
-
-def factor_of(state: ElasticState, instance: str) -> float:
-    """The factor of a gateway; 1 if it isn't tightened."""
-    return next((each.factor for each in state.brokers if each.instance == instance), 1.0)
 
 
 class _Past(NamedTuple):
@@ -120,23 +83,23 @@ class ElasticRule:
     isn't known: tightening takes the largest factor of those that it may have been, growing the median.
     """
 
-    def __init__(self, number: int = 0) -> None:
-        """`number` is that of the last state that was published before."""
-        self._number = number
+    def __init__(self) -> None:
         self._past: deque[_Past] = deque([_Past(0, 1.0, {})])
 
-    def decide(self, loads: Mapping[str, MeasuredLoad], most_lend: float, now_ms: int) -> ElasticState:
-        """The state from now on. `most_lend` is the largest ceiling over its quota, 1 without any.
+    def decide(self, loads: Mapping[str, MeasuredLoad], most_lend: float, now_ms: int) -> list[Override]:
+        """The overrides from now on. `most_lend` is the largest ceiling over its quota, 1 without any.
 
         A broker at 1.1 of its capacity gets 0.8 of its shares, which is 0.88 of the capacity. An idle cluster lends a
         tenth more each second:
 
+        >>> from sluice.state.quotas.overrides import lend_of
         >>> rule = ElasticRule()
-        >>> rule.decide({"b-1": MeasuredLoad(1.1, "b-1: bytes in 110% of capacity", 9_000)}, 1.0, now_ms=10_000).brokers
-        [BrokerFactor(instance='b-1', factor=0.8, reason='b-1: bytes in 110% of capacity')]
+        >>> [tight] = rule.decide({"b-1": MeasuredLoad(1.1, "b-1: queue wait 24 ms", 9_000)}, 1.0, now_ms=10_000)
+        >>> tight.kind, tight.factor, tight.gateway, tight.reason
+        ('tighten', 0.8, 'b-1', 'b-1: queue wait 24 ms')
         >>> idle = ElasticRule()
         >>> times_ms = (10_000, 11_000, 12_000)
-        >>> [idle.decide({"b-1": MeasuredLoad(0.1, "", at_ms)}, 3.0, at_ms).lend for at_ms in times_ms]
+        >>> [lend_of(idle.decide({"b-1": MeasuredLoad(0.1, "", at_ms)}, 3.0, at_ms)) for at_ms in times_ms]
         [1.0, 1.1, 1.2]
         """
         before = self._past[-1]
@@ -148,14 +111,14 @@ class ElasticRule:
             if factor < 1.0:
                 factors[name] = factor
         lend = self._lend(fresh, bool(factors), most_lend, since_s)
-        self._number += lend != before.lend or factors != before.factors
         self._past.append(_Past(now_ms, lend, factors))
         while len(self._past) > 1 and self._past[1].at_ms <= now_ms - LATEST_MS - FRESH_MS:
             self._past.popleft()
-        brokers = [BrokerFactor(name, factor, fresh[name].reason) for name, factor in factors.items()]
-        busiest = max((each.load for each in fresh.values()), default=0.0)
-        reason = f"load {busiest:.2f}: {lend:.2f} times the quotas lent" if lend > 1.0 else ""
-        return ElasticState(self._number, now_ms, lend, brokers, reason)
+        tight = [Override("tighten", each, gateway=name, reason=fresh[name].reason) for name, each in factors.items()]
+        if lend == 1.0:
+            return tight
+        busiest = max(each.load for each in fresh.values())
+        return [Override("lend", lend, reason=f"load {busiest:.2f}: {lend:.2f} times the quotas lent"), *tight]
 
     def _factor(self, name: str, measured: MeasuredLoad, since_s: float) -> float:
         """The factor that fits the load, as far as it may grow. What was lent goes before any of the quota does."""
@@ -187,3 +150,47 @@ class ElasticRule:
         ended = [past for past in self._past if past.at_ms <= measured_ms - LATEST_MS]
         later = [past for past in self._past if measured_ms - LATEST_MS < past.at_ms <= measured_ms - SOONEST_MS]
         return [*(ended[-1:] or [self._past[0]]), *later]
+
+
+class ElasticLimits(Decider):
+    """Decides from the loads in heartbeats. `quotas` are those in force, whose ceilings say how much may be lent."""
+
+    name = "elastic"
+    fresh_ms = FRESH_MS
+
+    def __init__(self, quotas: Callable[[], Quotas]) -> None:
+        self._quotas = quotas
+        self._rule = ElasticRule()
+        self._heard: dict[str, deque[float]] = {}
+        self._loads: dict[str, MeasuredLoad] = {}
+        self._brokers_bytes = 0  # in a record that names them all
+
+    def on_heartbeat(self, heartbeat: DecidedHeartbeat, arrived_ms: int) -> None:
+        """Note the load of a broker. Clocks may differ by FRESH_MS."""
+        if heartbeat.load is None:
+            return
+        (load, reason), instance = heartbeat.load, heartbeat.instance
+        named = f"{gateway_name(instance)}: {reason}"
+        if instance not in self._loads:
+            named_bytes = _bytes_of(instance, named)
+            if self._brokers_bytes + named_bytes > _MAX_BROKERS_BYTES:
+                return
+            self._brokers_bytes += named_bytes
+        heard = self._heard.setdefault(instance, deque(maxlen=_MEDIAN_OF))
+        heard.append(load)
+        load = load if reason.startswith("bytes") else median(heard)
+        self._loads[instance] = MeasuredLoad(load, named, min(heartbeat.timestamp_ms, arrived_ms))
+
+    def decide(self, now_ms: int) -> Decided:
+        """Decide from the loads so far."""
+        self._loads = {name: each for name, each in self._loads.items() if now_ms - each.at_ms <= FRESH_MS}
+        self._heard = {name: each for name, each in self._heard.items() if name in self._loads}
+        self._brokers_bytes = sum(_bytes_of(name, each.reason) for name, each in self._loads.items())
+        overrides = self._rule.decide(self._loads, self._quotas().most_lend(), now_ms)
+        return Decided(
+            overrides, [Measured(name, each.load, FULL_LOAD, each.reason) for name, each in self._loads.items()]
+        )
+
+
+def _bytes_of(instance: str, reason: str) -> int:
+    return len(msgspec.json.encode(Override("tighten", 0.001, gateway=instance, reason=reason)))

@@ -1,0 +1,48 @@
+"""Base of all deciders of overrides. Pure: times are epoch milliseconds, and arguments."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sluice.state.contract.records import DecidedHeartbeat, Measured, Override
+
+
+class Decided(NamedTuple):
+    """The overrides that hold from now on, and the figures behind them."""
+
+    overrides: Sequence[Override] = ()
+    measured: Sequence[Measured] = ()
+
+
+class Decider(ABC):
+    """One reason to override limits: a subclass has a `name`, and decides.
+
+    The job asks it twice a second, publishes what it says, and keeps each change in the table `overrides`. It is called
+    from one thread at a time. It must not block, and raises nothing: what it needs of brokers or tables a service
+    reads for it.
+    """
+
+    name: str
+    """Name in the record's key, in metrics and the table, and in `throttled_by` of whom it holds, like a quota's."""
+
+    fresh_ms = 60_000
+    """Time for which gateways believe what it has said last."""
+
+    tells_measured = False
+    """True if its record has the figures as well, for the console."""
+
+    def on_heartbeat(self, heartbeat: DecidedHeartbeat, arrived_ms: int) -> None:  # noqa: B027 - most need none
+        """Take over a gateway's heartbeat that the job has decided and that arrived now."""
+
+    @abstractmethod
+    def decide(self, now_ms: int) -> Decided:
+        """All that it overrides from now on. The same inputs in the same order have to decide the same."""
+
+
+def gateway_name(instance: str) -> str:
+    """The name of a gateway, whose instance has a random part after it.
+
+    >>> gateway_name("broker-2-1f"), gateway_name("broker")
+    ('broker-2', 'broker')
+    """
+    return instance.rpartition("-")[0] or instance

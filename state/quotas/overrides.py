@@ -1,0 +1,179 @@
+"""Overrides of limits: what of them holds at a time, and for whom. Pure: times are arguments, in epoch milliseconds.
+
+Deciders in the job publish them, each under a key of its own in the limits topic; gateways apply all alike:
+
+    limit  = min(ceiling, lend * quota)               the same on all gateways
+    bound  = share * max(factor, reservation / quota)  of a gateway that is tightened
+
+`share` is the gateway's part of the limit. A client that is held gets a trickle. Of several loans, and of several
+factors of a gateway, the least counts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.quotas.tenants import Tenants
+
+DEFAULT_RESERVATION = 0.5
+"""Reservation of a quota that has none of its own, as a part of the quota."""
+
+TIGHT_BURST_S = 0.5
+"""Burst of a counter on a gateway that is tightened, in seconds of its bound. With the usual one, a client a little
+above its bound would go on for 10 s and more."""
+
+HELD_MS = 10_000
+"""Wait after each request of a producer that is held: a trickle. It ends no sooner when the hold does."""
+
+
+def lent_limit(limit: float, ceiling: float | None, lend: float) -> float:
+    """The limit of a quota while `lend` times the quotas are lent. Without a ceiling it stays the quota.
+
+    >>> lent_limit(100.0, 250.0, 1.5), lent_limit(100.0, 250.0, 3.0), lent_limit(100.0, None, 3.0)
+    (150.0, 250.0, 100.0)
+    """
+    return limit if ceiling is None else min(ceiling, lend * limit)
+
+
+def bound_of_share(factor: float, limit: float, reservation: float | None) -> float:
+    """The part of its share that a gateway with this factor lets through.
+
+    >>> bound_of_share(0.7, 100.0, None), bound_of_share(0.3, 100.0, None), bound_of_share(0.3, 100.0, 40.0)
+    (0.7, 0.5, 0.4)
+    """
+    return max(factor, DEFAULT_RESERVATION if reservation is None else reservation / limit)
+
+
+def lend_of(overrides: Iterable[Override]) -> float:
+    """The multiple of the quotas that is lent; 1 lends nothing.
+
+    >>> lend_of([Override("lend", 1.5), Override("tighten", 0.7, gateway="b-1")]), lend_of([])
+    (1.5, 1.0)
+    """
+    return min((each.factor for each in overrides if each.kind == "lend"), default=1.0)
+
+
+def factor_of(overrides: Iterable[Override], gateway: str) -> float:
+    """The part of its shares that a gateway lets through; 1 if it isn't tightened.
+
+    >>> tight = [Override("tighten", factor, gateway="b-1") for factor in (0.7, 0.6)]
+    >>> factor_of(tight, "b-1"), factor_of(tight, "b-2")
+    (0.6, 1.0)
+    """
+    return min((each.factor for each in overrides if each.kind == "tighten" and each.gateway == gateway), default=1.0)
+
+
+def are_alike(some: Sequence[Override], others: Sequence[Override]) -> bool:
+    """True if gateways do the same by both. Reasons have figures in them that change all the time.
+
+    >>> are_alike([Override("hold", reason="5 bytes free")], [Override("hold", reason="4 bytes free")])
+    True
+    """
+    plain = ([msgspec.structs.replace(each, reason="") for each in overrides] for overrides in (some, others))
+    return next(plain) == next(plain)
+
+
+def overrides_now(said: Mapping[str, Overrides], now_ms: int) -> Iterator[tuple[str, Override]]:
+    """The overrides that hold now by the deciders' last records, with the decider; for readers that apply none.
+
+    >>> said = {"disk_guard": Overrides(7, 5_000, 60_000, [Override("hold", until_ms=50_000)])}
+    >>> [len(list(overrides_now(said, now_ms))) for now_ms in (49_999, 50_000)]
+    [1, 0]
+    """
+    for decider, record in said.items():
+        if abs(now_ms - record.at_ms) <= record.fresh_ms:
+            yield from ((decider, each) for each in record.overrides if each.until_ms is None or now_ms < each.until_ms)
+
+
+def holds_until_ms(record: Overrides, heard_ms: int) -> int:
+    """The time until which a gateway believes a record that it has heard now. One that was there before is old.
+
+    >>> record = Overrides(7, at_ms=10_000, fresh_ms=5_000)
+    >>> holds_until_ms(record, heard_ms=10_200), holds_until_ms(record, heard_ms=900_000)
+    (15200, 20000)
+    """
+    return min(heard_ms, record.at_ms + record.fresh_ms) + record.fresh_ms
+
+
+class Hold(NamedTuple):
+    """A hold of a client, and the decider, whose name events have as that of a quota."""
+
+    decider: str
+    override: Override
+    until_ms: int
+
+
+_Scope = tuple[str | None, str | None, str | None]
+"""User, client-id and tenant of a hold; all None for everybody."""
+
+_Factors = list[tuple[float, int]]
+"""Factors, and until when they hold."""
+
+
+class OverridesInForce:
+    """The overrides that hold at gateway `instance`, as far as it has heard. One thread writes, others may read."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self._heard: Mapping[str, tuple[Overrides, int]] = {}
+        self._lends: _Factors = []
+        self._factors: _Factors = []
+        self._holds: Mapping[_Scope, list[Hold]] = {}
+
+    def hear(self, said: Mapping[str, Overrides], now_ms: int) -> None:
+        """Take over the last records of all deciders. One that was heard before holds as long as it did."""
+        heard: dict[str, tuple[Overrides, int]] = {}
+        for decider, record in said.items():
+            known = self._heard.get(decider)
+            heard[decider] = known if known and known[0] is record else (record, holds_until_ms(record, now_ms))
+        lends: _Factors = []
+        factors: _Factors = []
+        holds: dict[_Scope, list[Hold]] = {}
+        for decider, (record, believed_until_ms) in heard.items():
+            for each in record.overrides:
+                until_ms = believed_until_ms if each.until_ms is None else min(believed_until_ms, each.until_ms)
+                if each.kind == "lend":
+                    lends.append((each.factor, until_ms))
+                elif each.gateway not in (None, self._instance):
+                    continue
+                elif each.kind == "tighten":
+                    factors.append((each.factor, until_ms))
+                else:
+                    holds.setdefault(_scope(each.entity), []).append(Hold(decider, each, until_ms))
+        self._heard, self._lends, self._factors, self._holds = heard, lends, factors, holds
+
+    def lend(self, now_ms: int) -> float:
+        """The multiple of the quotas that is lent now."""
+        return _least(self._lends, now_ms)
+
+    def factor(self, now_ms: int) -> float:
+        """The part of its shares that this gateway lets through now."""
+        return _least(self._factors, now_ms)
+
+    def hold(self, user: str, client_id: str, tenants: Tenants, now_ms: int) -> Hold | None:
+        """The hold of a producer now; None if it isn't held.
+
+        >>> from sluice.state.quotas.entity import QuotaEntity
+        >>> in_force, tenants = OverridesInForce("b-1"), Tenants([QuotaEntity(tenant="shop", user="etl")])
+        >>> shop = Override("hold", entity=CountedEntity(tenant="shop"), reason="its budget is used up")
+        >>> in_force.hear({"stored_bytes": Overrides(7, 1_000, 60_000, [shop])}, now_ms=1_100)
+        >>> asked = [("etl", 61_099), ("web", 61_099), ("etl", 61_100)]
+        >>> [in_force.hold(user, "", tenants, now_ms) is not None for user, now_ms in asked]
+        [True, False, False]
+        """
+        holds = self._holds
+        if not holds:
+            return None
+        names = (user, client_id, None), (user, None, None), (None, client_id, None)
+        scopes = (None, None, None), (None, None, tenants.of(user, client_id)), *names
+        return next((hold for scope in scopes for hold in holds.get(scope, ()) if now_ms < hold.until_ms), None)
+
+
+def _least(factors: _Factors, now_ms: int) -> float:
+    return min((factor for factor, until_ms in factors if now_ms < until_ms), default=1.0)
+
+
+def _scope(entity: CountedEntity | None) -> _Scope:
+    return (None, None, None) if entity is None else (entity.user, entity.client_id, entity.tenant)

@@ -1,0 +1,197 @@
+"""Overrides of limits in the job: asks all deciders, and makes records, metrics, a log and a table of what they say."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+
+import msgspec
+from deltalake.exceptions import DeltaError
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sluice.insight.texts import override_text
+from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.topic_reader import TopicReader
+from sluice.process.background import BackgroundService, LastError
+from sluice.process.clock import now_ms
+from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Override, Overrides
+from sluice.state.overrides.decider import Decided, Decider, gateway_name
+from sluice.state.quotas.overrides import are_alike, overrides_now
+from sluice.streaming.runtime.client_metrics import label_of
+
+log = logging.getLogger("sluice.overrides")
+
+_LOOK_S = 0.5
+
+_WRITE_MS = 10_000
+"""Interval between two commits to the table."""
+
+_MAX_ROWS = 10_000
+"""Most changes that wait for a table that can't be written."""
+
+_MAX_LOGGED = 20
+"""Most overrides of a change in the log."""
+
+_HEARTBEAT = b'{"heartbeat":'
+"""Beginning of the records of the sums topic that are heartbeats; those with sums are many, and aren't decoded."""
+
+_GAUGES = (
+    (
+        "sluice_override",
+        "Multiple of the quotas that is lent; part of its shares that a gateway lets through; 0 while somebody is held",
+        ("decider", "kind", "gateway", "tenant", "user", "client_id"),
+    ),
+    (
+        "sluice_override_measured",
+        "What a decider has measured, such as bytes that a tenant stores",
+        ("decider", "name"),
+    ),
+    ("sluice_override_bound", "The figure from which on it overrides", ("decider", "name")),
+)
+
+
+class _Heartbeat(msgspec.Struct):
+    """The part of a record of sums that deciders may need."""
+
+    heartbeat: DecidedHeartbeat | None = None
+
+
+_HEARTBEATS = msgspec.json.Decoder(_Heartbeat)
+
+
+class OverridesWatch(Collector):
+    """Asks the deciders twice a second. It is the metrics of at most `top` overrides of each.
+
+    `said` are the last records by decider. `clock_ms` is the time in epoch milliseconds.
+    """
+
+    def __init__(
+        self, deciders: Sequence[Decider], table: OverridesTable, top: int, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
+        self.said: Mapping[str, Overrides] = {}
+        self._deciders = deciders
+        self._table = table
+        self._top = top
+        self._clock_ms = clock_ms
+        self._number = clock_ms() // 100  # grows over restarts, as there are fewer changes than ten a second
+        self._rows: list[tuple[str, Overrides]] = []
+        self._written_ms = 0
+        self._last_error = LastError()
+        self._lock = Lock()  # guards the deciders
+
+    def services(self, topics: TopicSettings, kafka: Mapping[str, str], *, heartbeats: bool) -> list[BackgroundService]:
+        """The service that decides, and with `heartbeats` the one that reads them."""
+
+        def decide() -> Iterator[None]:
+            try:
+                while True:
+                    self.decide(self._clock_ms())
+                    yield
+            finally:
+                self.end(self._clock_ms())
+
+        def read() -> Iterator[None]:
+            with TopicReader(kafka, topics.sums, since_ms=self._clock_ms(), fenced=True) as reader:
+                while True:
+                    for _, record in reader.read_to_end():
+                        self.on_record(record.value, self._clock_ms())
+                    yield
+
+        reading = BackgroundService("heartbeats", read, _LOOK_S, failure="heartbeats can't be read", log=log)
+        return [BackgroundService("overrides", decide, _LOOK_S, log=log), *([reading] if heartbeats else [])]
+
+    def on_record(self, value: bytes | None, arrived_ms: int) -> None:
+        """Give a record of the sums topic to the deciders, if it is a heartbeat."""
+        if value is None or not value.startswith(_HEARTBEAT):
+            return
+        try:
+            heartbeat = _HEARTBEATS.decode(value).heartbeat
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        if heartbeat is not None:
+            with self._lock:
+                for decider in self._deciders:
+                    decider.on_heartbeat(heartbeat, arrived_ms)
+
+    def decide(self, at_ms: int) -> None:
+        """Ask all deciders, and keep what has changed."""
+        said = {}
+        for decider in self._deciders:
+            with self._lock:
+                decided = decider.decide(at_ms)
+            said[decider.name] = self._record(decider, decided, at_ms)
+        self.said = said
+        if self._rows and abs(at_ms - self._written_ms) >= _WRITE_MS:
+            self._write(at_ms)
+
+    def end(self, at_ms: int) -> None:
+        """Keep that nothing is overridden now: readers take the last row of a decider for the present one."""
+        before, self.said = self.said, {}
+        self._rows += [(name, Overrides(each.number, at_ms, 1)) for name, each in before.items() if each.overrides]
+        if self._rows:
+            self._write(at_ms)
+
+    def limits_now(self) -> Overrides | None:
+        """All by which limits give way now, of which the job knows itself; None if they don't."""
+        said = self.said
+        found = [(said[name].number, each) for name, each in self._now(said) if each.kind != "hold"]
+        if not found:
+            return None
+        return Overrides(max(number for number, _ in found), self._clock_ms(), 1, [each for _, each in found])
+
+    def collect(self) -> Iterator[Metric]:
+        """The present metrics. Two processes of one gateway, of which one has just ended, are one series."""
+        factors, measured, bounds = (GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _GAUGES)
+        for name, record in self.said.items():
+            for labels, value in dict(_sample(*each) for each in self._now({name: record})[: self._top]).items():
+                factors.add_metric(labels, value)
+            if self._clock_ms() - record.at_ms <= record.fresh_ms:
+                for figure in record.measured[: self._top]:
+                    measured.add_metric((name, label_of(figure.name)), figure.value)
+                    bounds.add_metric((name, label_of(figure.name)), figure.bound)
+        return iter((factors, measured, bounds))
+
+    def _now(self, said: Mapping[str, Overrides]) -> list[tuple[str, Override]]:
+        return list(overrides_now(said, self._clock_ms()))
+
+    def _record(self, decider: Decider, decided: Decided, at_ms: int) -> Overrides:
+        before = self.said.get(decider.name, Overrides(self._number, 0, 1))
+        is_new = not are_alike(before.overrides, decided.overrides)
+        self._number += is_new
+        number = self._number if is_new else before.number
+        record = Overrides(number, at_ms, decider.fresh_ms, [*decided.overrides], [*decided.measured])
+        if is_new:
+            level = logging.WARNING if any(each.kind == "hold" for each in record.overrides) else logging.INFO
+            log.log(level, "%s (number %d): %s", decider.name, number, _text(record))
+            self._rows = [*self._rows, (decider.name, record)][-_MAX_ROWS:]
+        return record if decider.tells_measured else msgspec.structs.replace(record, measured=[])
+
+    def _write(self, at_ms: int) -> None:
+        self._written_ms = at_ms
+        try:
+            self._table.append(self._rows)
+            self._rows = []
+            self._last_error.ends()
+        except (DeltaError, OSError) as error:
+            if self._last_error.is_new(error):
+                log.error("overrides can't be written: %s; trying again", self._last_error.line)
+
+
+def _sample(decider: str, override: Override) -> tuple[tuple[str, ...], float]:
+    entity = override.entity or CountedEntity()
+    gateway = gateway_name(override.gateway or "")
+    names = (gateway, entity.tenant or "", entity.user or "", entity.client_id or "")
+    return (decider, override.kind, *map(label_of, names)), 0.0 if override.kind == "hold" else override.factor
+
+
+def _text(record: Overrides) -> str:
+    """The overrides in words.
+
+    >>> _text(Overrides(7, 0, 1)), _text(Overrides(8, 0, 1, [Override("hold", reason="/data is low")]))
+    ('nothing is overridden', 'All producers are throttled: /data is low')
+    """
+    texts = [override_text(each) for each in record.overrides[:_MAX_LOGGED]]
+    if len(record.overrides) > _MAX_LOGGED:
+        texts.append(f"{len(record.overrides) - _MAX_LOGGED} more")
+    return "; ".join(texts) or "nothing is overridden"
