@@ -491,20 +491,20 @@ class LiveModel:
         """The present figures of one counter. The tables, which say `week_minutes`, are a minute behind or more."""
         hour_minutes = counter.throttled_minutes(now_ms)
         return CounterRow(
-            counter.key,
-            counter.matched,
-            self.usage.rate(counter, now_ms),
-            counter.limit,
-            self.usage.share(counter, now_ms),
-            self.usage.used(counter, now_ms),
-            self.usage.remaining(counter, now_ms),
-            counter.wait_ms(now_ms),
-            hour_minutes,
-            counter.at_ms,
-            counter.waited_ms(now_ms),
-            self.usage.below_quota_ms(counter, now_ms),
-            counter.points(now_ms),
-            None if week_minutes is None else max(week_minutes, hour_minutes),
+            key=counter.key,
+            matched=counter.matched,
+            rate=self.usage.rate(counter, now_ms),
+            limit=counter.limit,
+            share=self.usage.share(counter, now_ms),
+            used=self.usage.used(counter, now_ms),
+            remaining=self.usage.remaining(counter, now_ms),
+            wait_ms=counter.wait_ms(now_ms),
+            hour_minutes=hour_minutes,
+            seen_ms=counter.at_ms,
+            waited_ms=counter.waited_ms(now_ms),
+            below_quota_ms=self.usage.below_quota_ms(counter, now_ms),
+            points=counter.points(now_ms),
+            week_minutes=None if week_minutes is None else max(week_minutes, hour_minutes),
         )
 
     def waits(self, keys: Iterable[CounterId] | None = None) -> Iterator[SeenWait]:

@@ -185,8 +185,9 @@ class InForce:
             self.decided_waits.apply(counter, wait)
         else:
             self.decided_waits.shorten(counter, wait)  # the part of this wait that is longer was applied inline
-        if self.limits is not limits:  # newer limits came in between, and have relaxed the waits without this one
-            self.relax()
+        newer = self.limits
+        if newer is not limits and newer is not None:  # they came in between, and have relaxed the waits without this
+            self.decided_waits.relax([counter], lambda waiting: _limit_of(newer, waiting))
 
     def _keep_order(self, counter: CounterKey, order: Order | None) -> None:
         """Note the order of a wait that the waits topic keeps; None if it has ended, so that nothing can end it."""

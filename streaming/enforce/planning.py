@@ -262,7 +262,7 @@ class Planner:
                 applied = applied_waits(request)
             asked_by = _asked_by(request)
         for part, (counter, amounts) in enumerate(charged):
-            row = ChargeRow(
+            row = ChargeRow(  # by position: keywords take as long again
                 source.partition,
                 source.offset,
                 timestamp_ms,
