@@ -19,6 +19,7 @@ from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint
 from sluice.streaming.enforce import query as enforce
+from sluice.streaming.enforce.query import JobContext
 from sluice.streaming.enforce.quota_mirror import QuotaMirror
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.warm_up import warm_up
@@ -131,7 +132,8 @@ class Job:
         if leadership is not None:
             epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
             log.info("decides as epoch %d", epoch.number)
-        RunningJob(spark, settings, watch, self._health, self._status, leadership, epoch).run(self._stop)
+        job = JobContext(spark, settings, watch, leadership, epoch)
+        RunningJob(job, self._health, self._status).run(self._stop)
 
     def _mirror(self, table: QuotasTable, watch: QuotaWatch) -> BackgroundService:
         """The mirror of the cluster's quotas, which are in force before it begins."""

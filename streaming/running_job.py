@@ -5,8 +5,6 @@ from contextlib import ExitStack
 from itertools import count
 from threading import Event
 
-from pyspark.sql import SparkSession
-
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topics import ensure_topics
@@ -14,7 +12,6 @@ from sluice.process.background import BackgroundService
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.waits import ended_waits_remover
-from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.errors import SluiceError
 from sluice.state.overrides.decider import Decider
 from sluice.state.overrides.disk_guard import DiskGuard
@@ -28,12 +25,10 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, pending_batch
 from sluice.streaming.enforce import query as enforce
-from sluice.streaming.enforce.query import EnforceQuery, check_can_split
-from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice.streaming.enforce.query import EnforceQuery, JobContext, check_can_split
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
-from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.overrides.disks import DisksWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
@@ -49,26 +44,16 @@ _POLL_S = 0.25
 
 
 class RunningJob:
-    """The queries and services of the job. A driver with a `leadership` decides as `epoch`, while it leads."""
+    """The queries and services of the job."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        settings: Settings,
-        watch: QuotaWatch,
-        health: JobHealth,
-        status: JobStatus,
-        leadership: Leadership | None = None,
-        epoch: LeaderEpoch | None = None,
-    ) -> None:
-        self._spark = spark
+    def __init__(self, job: JobContext, health: JobHealth, status: JobStatus) -> None:
+        settings, watch = job.settings, job.watch
+        self._job = job
         self._settings = settings
         self._watch = watch
         self._health = health
         self._status = status
-        self._epoch = epoch
-        self._leadership = leadership
-        self._tracked = tracked_entities(spark.sparkContext)
+        self._tracked = tracked_entities(job.spark.sparkContext)
         self._entities = EntitiesReport(settings.state.max_entities, health.report_known)
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._topic = RequestsTopicWatch(settings)
@@ -142,8 +127,7 @@ class RunningJob:
 
         The audit query starts second: clients wait for the first decisions, and nobody for the tables.
         """
-        spark, settings, leadership, starts = self._spark, self._settings, self._leadership, count()
-        may_decide = leadership.may_decide if leadership is not None else lambda: True
+        settings, starts = self._settings, count()
 
         def make_enforce() -> EnforceQuery:
             _create_topics_again(settings)
@@ -153,20 +137,11 @@ class RunningJob:
             if (pending := pending_batch(Checkpoint(settings.enforce.checkpoint))) is not None:
                 check_can_split(pending, settings)
                 self._watch.keep_snapshot_of(pending)
-            return EnforceQuery(
-                spark,
-                settings,
-                self._watch,
-                self._tracked,
-                may_decide,
-                self._epoch,
-                self._overrides.limits_now,
-                self._topic,
-            )
+            return EnforceQuery(self._job, self._tracked, self._overrides.limits_now, self._topic)
 
         def make_audit() -> AuditQuery:
             check_spark_files(Checkpoint(settings.audit.checkpoint))
-            return AuditQuery(spark, settings)
+            return AuditQuery(self._job.spark, settings)
 
         deciding = SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart)
         auditing = SupervisedQuery(audit.QUERY_NAME, make_audit, settings.restart, gives_up=False, after=deciding)
@@ -174,9 +149,10 @@ class RunningJob:
 
     def _follow(self, queries: list[SupervisedQuery], stop: Event) -> None:
         published: dict[str, QueryState] = {}
+        leadership = self._job.leadership
         while not stop.wait(_POLL_S):
             # raises once another driver leads
-            waits_for = self._leadership.waits_for() if self._leadership is not None else None
+            waits_for = leadership.waits_for() if leadership is not None else None
             version = self._watch.quotas.version
             for batch in [batch for query in queries for batch in query.new_batches()]:
                 log.info("batch", extra={"fields": batch})

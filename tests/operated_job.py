@@ -46,7 +46,7 @@ from sluice.streaming.checkpoint.spark_files import (
 )
 from sluice.streaming.enforce import batch_properties, planning
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
@@ -221,7 +221,7 @@ class Enforce(EnforceQuery):
         topic: RequestsTopicWatch,
     ) -> None:
         self._cluster = cluster
-        super().__init__(cluster.spark, settings, watch, epoch=epoch, topic=topic)
+        super().__init__(JobContext(cluster.spark, settings, watch, epoch=epoch), topic=topic)
         self._files = Checkpoint(settings.enforce.checkpoint).spark
         self._stages = planner(settings, self._pipeline), combiner(self._pipeline)
         self._decider = PageDecider(settings, self._pipeline)

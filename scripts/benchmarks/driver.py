@@ -30,7 +30,7 @@ from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.tracked_entities import tracked_entities
 from sluice.streaming.queries.supervision import summarize
@@ -154,7 +154,7 @@ class Driver:
         check_origin(folder, settings)
         watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(folder))
         watching = BackgroundService("quota-watch", watch.look, settings.quotas.poll_ms / 1000)
-        enforce = EnforceQuery(self._spark, settings, watch, tracked_entities(self._spark.sparkContext))
+        enforce = EnforceQuery(JobContext(self._spark, settings, watch), tracked_entities(self._spark.sparkContext))
         watching.start()
         self._query = enforce.start()
         self._stops += [watching.stop, enforce.stop]

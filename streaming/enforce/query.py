@@ -7,6 +7,7 @@ group of parts -> combiner; last, the Kafka sink.
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -37,6 +38,7 @@ from sluice.streaming.enforce.stages import (
 )
 from sluice.streaming.errors import CheckpointError, JobError
 from sluice.streaming.leadership.leader_epochs import file_creator
+from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
 from sluice.streaming.workers.contract import are_batched, broken_contract
@@ -62,35 +64,49 @@ LimitsNow = Callable[[], Overrides | None]
 """Says how far limits give way now; None if all are the quotas."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """The session, settings and quotas of a running job. A driver with a `leadership` decides as `epoch`.
+
+    Both are None for a checkpoint that is a path.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    watch: QuotaWatch
+    leadership: Leadership | None = None
+    epoch: LeaderEpoch | None = None
+
+    def may_decide(self) -> bool:
+        """True while no other driver decides."""
+        return self.leadership is None or self.leadership.may_decide()
+
+
 class EnforceQuery(GatedQuery):
     """The running query. Each micro-batch uses the quotas that are in force when it begins."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        settings: Settings,
-        watch: QuotaWatch,
+        job: JobContext,
         tracked: "Accumulator[Tracked] | None" = None,
-        may_begin: Callable[[], bool] = lambda: True,
-        epoch: LeaderEpoch | None = None,
         limits_now: LimitsNow = lambda: None,
         topic: RequestsTopicWatch | None = None,
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted.
 
-        A micro-batch waits for `may_begin`. Records carry the `epoch`, whose markers are written; None for a checkpoint
-        that is a path. They carry the id of the requests topic that `topic` knows; the query ends if that changes.
+        A micro-batch waits until the job may decide. Records carry the job's epoch, whose markers are written, and the
+        id of the requests topic that `topic` knows; the query ends if that changes.
         """
-        super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, may_begin)
-        self._spark = spark
-        self._settings = settings
-        self._watch = watch
+        settings = self._settings = job.settings
+        super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, job.may_decide)
+        self._spark = job.spark
+        self._watch = job.watch
         self._limits_now = limits_now
         self._tracked = tracked
         self._told_of_pages = False
         checkpoint = Checkpoint(settings.enforce.checkpoint)
-        self._epoch = epoch
-        self._log = BatchLog(checkpoint, file_creator(spark, checkpoint))
+        self._epoch = job.epoch
+        self._log = BatchLog(checkpoint, file_creator(job.spark, checkpoint))
         self._topic = topic
         self._pipeline = PipelineSettings.of(settings)._replace(
             job_id=job_identity(checkpoint).job_id, topic_id=topic.id if topic is not None else None

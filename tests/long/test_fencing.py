@@ -24,7 +24,7 @@ from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.leader_epochs import begin_epoch
@@ -83,7 +83,7 @@ def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> D
 
     assert leadership.acquire(Passing())
     epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
-    return Driver(leadership, epoch, EnforceQuery(spark, settings, watch, epoch=epoch))
+    return Driver(leadership, epoch, EnforceQuery(JobContext(spark, settings, watch, epoch=epoch)))
 
 
 def decided(event: str) -> bytes:
