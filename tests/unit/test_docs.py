@@ -138,14 +138,14 @@ def _words() -> frozenset[str]:
 
 
 def _gone_names(page: Path) -> list[str]:
-    """Names in code words that are no part of a word of the source, and those after a file that it lacks."""
+    """Names in code words that are no part of a word of the source, and those after a file that doesn't define them."""
     prose = _prose(page)
     named = {name for code in _CODE.findall(prose) for name in re.findall(r"\w+", code) if _NAME.fullmatch(name)}
     unknown = {name.removesuffix("_total").removeprefix("_") for name in named - _words() - FOREIGN}
     gone = {name for name in unknown if not any(name in word for word in _words())}
     for file, names in _IN_FILE.findall(prose):
         text = (REPOSITORY / file).read_text()
-        gone |= {f"{file}: {name}" for name in _CODE.findall(names) if not re.search(rf"\b{name}\b", text)}
+        gone |= {f"{file}: {name}" for name in _CODE.findall(names) if not re.search(rf"^ *(?:def |class )?{name}\b", text, re.M)}
     return sorted(gone)
 
 
