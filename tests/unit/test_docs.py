@@ -145,7 +145,8 @@ def _gone_names(page: Path) -> list[str]:
     gone = {name for name in unknown if not any(name in word for word in _words())}
     for file, names in _IN_FILE.findall(prose):
         text = (REPOSITORY / file).read_text()
-        gone |= {f"{file}: {name}" for name in _CODE.findall(names) if not re.search(rf"^ *(?:def |class )?{name}\b", text, re.M)}
+        defined = set(re.findall(r"^ *(?:def |class )?(\w+)", text, re.MULTILINE))
+        gone |= {f"{file}: {name}" for name in _CODE.findall(names) if name not in defined}
     return sorted(gone)
 
 
