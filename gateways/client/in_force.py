@@ -122,19 +122,21 @@ class InForce:
         view.take(key, value)
         with self._lock:
             self.overrides.hear(view.overrides, self._clock_ms())
-            if view.in_force is not known:
+            is_new = view.in_force is not known
+            if is_new:
                 self._quotas = self.limits = view.in_force
                 self._lend = 1.0
-                self.relax()
-            self._lend_limits()
+            is_raised = self._lend_limits()
+        if is_new or is_raised:
+            self.relax(only_lent=not is_new)
 
-    def _lend_limits(self) -> None:
-        """Lend what is lent now on top of the quotas."""
-        lend = self.overrides.lend(self._clock_ms())
-        if self._quotas is not None and lend != self._lend:
+    def _lend_limits(self) -> bool:
+        """Lend what is lent now on top of the quotas. True if more is lent than before, so that waits get shorter."""
+        lend, before = self.overrides.lend(self._clock_ms()), self._lend
+        if self._quotas is not None and lend != before:
             self._lend = lend
             self.limits = self._quotas.lent(lend)
-            self.relax(only_lent=True)
+        return lend > before
 
     def restart_limits(self) -> None:
         """Begin with no limits when the topic begins again; those in force stay until a version is complete."""
@@ -156,7 +158,9 @@ class InForce:
     def expire(self) -> None:
         """Forget waits that have ended, and loans. Log once that decisions ask for waits that are too long."""
         with self._lock:
-            self._lend_limits()
+            is_raised = self._lend_limits()
+        if is_raised:
+            self.relax(only_lent=True)
         for table in self._tables:
             table.expire()
         if self.decided_waits.capped and not self._said_capped:

@@ -18,11 +18,9 @@ from sluice.state.contract.records import (
     Share,
 )
 from sluice.state.decisions.charge_plan import charged_bytes
-from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.counter_share import CounterShare
 from sluice.state.shares.gateway_shares import Admission, GatewayShares, held
 from sluice.state.shares.read_sums import ReadSums
 
@@ -109,11 +107,6 @@ class InlineCharges:
         with self._lock:
             self._shares.step_back(self._clock_ms())
             self._waits.clear()
-
-    def counter(self, counter: CounterKey) -> CounterShare | None:
-        """The share of a counter; None if own clients don't use it."""
-        with self._lock:
-            return self._shares.share_of(counter)
 
     def busiest(self) -> list[Share]:
         """The shares of the busiest counters, of the limits in force; none before there are any."""

@@ -110,7 +110,7 @@ class WaitTable:
         """
         for counter in counters:
             while not self._relax(counter, limit_of(counter)):
-                """Another wait was applied since the limit was found."""
+                pass  # another wait was applied since the limit was found
 
     def _relax(self, counter: CounterKey, limit: float | None) -> bool:
         kept = self._kept.get(counter)

@@ -263,6 +263,7 @@ def test_a_loan_shortens_waits_and_finds_the_limits_of_those_alone_that_it_may_c
     limit_of = Quotas.limit_of
 
     def note(quotas: Quotas, kind: QuotaKind, tags: Tags) -> float | None:
+        assert not gateway._in_force._lock.locked(), "the reader of sums needs it several times a second"
         asked.append(tags)
         return limit_of(quotas, kind, tags)
 
