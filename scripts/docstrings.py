@@ -1,7 +1,7 @@
-"""Lint of docstrings: each begins with a noun or an imperative verb, so that its subject comes first.
+"""Lint of docstrings and help texts: their subject comes first, and their verbs are those of CONTRIBUTING.md.
 
-`python -m scripts.docstrings FOLDER ...` prints each docstring that begins otherwise, and exits with 1 if there is one.
-`unclear` finds words that the verbs in CONTRIBUTING.md replace; `tests/unit/test_docs.py` runs it over pages.
+`python -m scripts.docstrings FOLDER ...` prints each that begins otherwise, or has a word that another one replaces,
+and exits with 1 if there is one. `tests/unit/test_docs.py` looks for such words in the pages.
 """
 
 import ast
@@ -31,7 +31,7 @@ def unclear(text: str) -> list[str]:
 
 
 def refused(source: str) -> Iterator[tuple[int, str]]:
-    """Line and first line of each docstring, of attributes too, that begins with a refused word.
+    """Line and fault of each docstring, of attributes too, and of each help text of an option.
 
     >>> list(refused('X = 1\\n"Of all."'))
     [(2, 'Of all.')]
@@ -40,8 +40,18 @@ def refused(source: str) -> Iterator[tuple[int, str]]:
         body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
         for statement in body:
             match statement:
-                case ast.Expr(ast.Constant(str(text))) if text.strip().partition(" ")[0].rstrip(",:") in REFUSED:
-                    yield statement.lineno, text.strip().splitlines()[0]
+                case ast.Expr(ast.Constant(str(text))):
+                    if text.strip().partition(" ")[0].rstrip(",:") in REFUSED:
+                        yield statement.lineno, text.strip().splitlines()[0]
+                    yield from ((statement.lineno, f"{word!r} in a docstring") for word in unclear(_prose(text)))
+        match node:
+            case ast.keyword("help", ast.Constant(str(text))):
+                yield from ((node.value.lineno, f"{word!r} in a help text") for word in unclear(_prose(text)))
+
+
+def _prose(docstring: str) -> str:
+    """A docstring without its examples and code."""
+    return " ".join(re.sub(r"`[^`]*`", "code", docstring.partition(">>>")[0]).split())
 
 
 def main() -> int:

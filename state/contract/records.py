@@ -680,8 +680,8 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of a decider's record of the limits topic: all that it overrides now.
 
-    `number` grows with each change. The record is said again before `fresh_ms` have passed since `at_ms`, after which
-    gateways believe it no more. `measured` are the figures behind it, for people: those nearest to their bounds.
+    `number` grows with each change. The record is published again before `fresh_ms` have passed since `at_ms`: gateways
+    believe it for so long. `measured` are the figures behind it, for people: those nearest to their bounds.
     """
 
     number: Version

@@ -1,6 +1,6 @@
-"""Guard of disks: while a broker has too few free bytes, all producers of the cluster are held. Pure.
+"""Guard of disks: while a broker has too few free bytes, all producers of the cluster are throttled. Pure.
 
-Kafka takes one quota callback, so who installs Sluice's plugin has no other that guards disks, such as Strimzi's.
+Kafka takes one quota callback, so no other plugin that guards disks, such as Strimzi's, can stand beside Sluice's.
 """
 
 from collections import OrderedDict

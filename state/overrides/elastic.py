@@ -1,6 +1,6 @@
 """Elastic quotas: overloaded brokers tighten, idle ones lend. Pure: loads and times are arguments.
 
-What is above the quota goes first, then what is above the reservation; the reservation stays. Sources of the numbers:
+Usage above the quota is cut first, then usage above the reservation, and never the reservation. Sources of the numbers:
 DAGOR's 20 ms of queue wait and 0.9 of capacity are in the load (1 is all of the capacity), 5 % a second and a tenth of
 the quota a second are the project's own.
 """
@@ -78,8 +78,8 @@ class _Past(NamedTuple):
 class ElasticRule:
     """Decides from the loads of all brokers how far limits give way. The same inputs in the same order decide the same.
 
-    A load was caused by what was decided some seconds before. What fits is computed from that, not from what is in
-    force now: else one overload would be answered three times before the first answer shows. Which decision it was
+    A load was caused by what was decided some seconds before. The fitting load is computed from that, not from the
+    state now: else one overload would be answered three times before the first answer shows. Which decision it was
     isn't known: tightening takes the largest factor of those that it may have been, growing the median.
     """
 
@@ -121,7 +121,7 @@ class ElasticRule:
         return [Override("lend", lend, reason=f"load {busiest:.2f}: {lend:.2f} times the quotas lent"), *tight]
 
     def _factor(self, name: str, measured: MeasuredLoad, since_s: float) -> float:
-        """The factor that fits the load, as far as it may grow. What was lent goes before any of the quota does."""
+        """The factor that fits the load, as far as it may grow. A loan is taken back before any of the quota is cut."""
         present, causes = self._past[-1].factors.get(name, 1.0), self._causes(measured.at_ms)
         before = [past.factors.get(name, 1.0) for past in causes]
         if measured.load > FULL_LOAD:

@@ -8,7 +8,7 @@ from sluice.state.contract.records import Load, LogDirectory
 from sluice.state.shares.load import DiskFloor
 
 FRESH_MS = 60_000
-"""Time for which what brokers said counts: some looks may fail, and another driver may take over."""
+"""Time for which an answer of brokers counts: some polls may fail, and another driver may take over."""
 
 
 class Disks(NamedTuple):

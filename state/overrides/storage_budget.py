@@ -1,6 +1,6 @@
-"""Storage budgets: a tenant whose topics take all of its bytes is held until they take nine tenths. Pure.
+"""Storage budgets: a tenant whose topics take all of its bytes is throttled until they take nine tenths. Pure.
 
-The bytes are those of all replicas: what fills the disks. A tenant is held as the disk guard holds all.
+The bytes are those of all replicas, which fill the disks. The disk guard throttles in the same way.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 
 RELEASED_AT = 0.9
-"""Part of the budget at which a tenant is held no more: retention deletes whole segments, so one at its budget would
-else be held and released with each of them."""
+"""Part of the budget at which a tenant is released: retention deletes whole segments, so one at its budget would else
+be throttled and released with each of them."""
 
 MAX_TENANTS = 1_000
 """Most tenants in a record, those nearest to their budgets: it has to fit into a Kafka record."""
@@ -27,7 +27,7 @@ MAX_BYTES = 1_000_000
 
 
 class StorageBudgets(Decider):
-    """Decides which tenants are held. One that was held before the start is held again at its whole budget alone."""
+    """Decides which tenants are throttled. After a start a tenant is throttled again at its whole budget alone."""
 
     name = StorageKey.STORED_BYTES.value
     fresh_ms = FRESH_MS
@@ -41,7 +41,7 @@ class StorageBudgets(Decider):
         self._decided = Decided()
 
     def decide(self, now_ms: int) -> Decided:
-        """Decide anew when brokers have said something new of their disks; when that is old, nobody is held."""
+        """Decide anew when brokers have said something new of their disks; when that is old, nobody is throttled."""
         disks = self._disks().now(now_ms)
         if disks is None:
             return Decided()

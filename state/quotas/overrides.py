@@ -5,7 +5,7 @@ Deciders in the job publish them, each under a key of its own in the limits topi
     limit  = min(ceiling, lend * quota)               the same on all gateways
     bound  = share * max(factor, reservation / quota)  of a gateway that is tightened
 
-`share` is the gateway's part of the limit. A client that is held gets a trickle. Of several loans, and of several
+`share` is the gateway's part of the limit. A hold leaves a client a trickle. Of several loans, and of several
 factors of a gateway, the least counts.
 """
 
@@ -25,7 +25,7 @@ TIGHT_BURST_S = 0.5
 above its bound would go on for 10 s and more."""
 
 HELD_MS = 10_000
-"""Wait after each request of a producer that is held: a trickle. It ends no sooner when the hold does."""
+"""Wait after each request of a producer under a hold: a trickle. It ends no sooner when the hold does."""
 
 
 def lent_limit(limit: float, ceiling: float | None, lend: float) -> float:
@@ -153,7 +153,7 @@ class OverridesInForce:
         return _least(self._factors, now_ms)
 
     def hold(self, user: str, client_id: str, tenants: Tenants, now_ms: int) -> Hold | None:
-        """The hold of a producer now; None if it isn't held.
+        """The hold of a producer now; None without one.
 
         >>> from sluice.state.quotas.entity import QuotaEntity
         >>> in_force, tenants = OverridesInForce("b-1"), Tenants([QuotaEntity(tenant="shop", user="etl")])

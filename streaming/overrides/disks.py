@@ -51,7 +51,7 @@ class DisksWatch(Collector):
         return BackgroundService("storage", look, _LOOK_S, failure="the brokers' disks can't be read", log=log)
 
     def look(self, read: Callable[[frozenset[int]], list[dict[str, Any]]]) -> None:
-        """Ask the brokers. What one said last counts on while it doesn't answer, or nobody can be asked.
+        """Ask the brokers. The last answer of each counts while it doesn't answer, or nobody can be asked.
 
         `read` is told whom to ask last. Raises what it raises.
         """

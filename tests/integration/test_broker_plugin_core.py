@@ -377,7 +377,7 @@ def random_decision(draw: random.Random, quota: str, instance: str | None, limit
 
 
 def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
-    """Decided heartbeats and charges of four gateways, and looks at one's own share."""
+    """Decided heartbeats and charges of four gateways, and reads the gateway's share."""
     now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6, *EXTREME_LIMITS]), []
     gateways, batch, says_time = ["me", "a", "b", "c"], 0, draw.random() < 0.7
     for _ in range(draw.randint(1, 40)):
@@ -1015,7 +1015,7 @@ def test_a_thread_of_the_plugin_goes_on_whatever_a_round_throws(java: JavaCases)
 
 
 def test_a_reader_whose_memory_was_short_reads_every_record_afterwards(java: JavaCases, kafka_broker: str) -> None:
-    """An Error that a record itself causes makes it unreadable: else the reader would be held up by it for good."""
+    """An Error that a record itself causes makes it unreadable: else the reader would stop at it for good."""
     topic = topic_of(kafka_broker, b"first", b"bad", b"second")
 
     read = java.answer("reader", {"servers": kafka_broker, "topic": topic, "records": 2})

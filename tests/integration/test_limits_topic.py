@@ -125,7 +125,7 @@ def test_a_topic_that_was_deleted_is_whole_again(topics: TopicSettings, kafka_br
 def test_a_decider_is_heard_when_gateways_would_act_by_it_or_forget_it_soon(
     topics: TopicSettings, kafka_broker: str
 ) -> None:
-    """Not with each look, which finds another number of bytes."""
+    """Not with each poll, which finds another number of bytes."""
 
     def said(at_ms: int, *overrides: Override, bound: float = 100.0) -> Overrides:
         return Overrides(1, at_ms, 60_000, [*overrides], [Measured("shop", at_ms / 1000, bound)])

@@ -64,7 +64,7 @@ class OneGateway:
         self.alive(START_MS, *others)
 
     def alive(self, now_ms: int, *others: str) -> None:
-        """Heartbeats of these, and one's own, are decided."""
+        """Heartbeats of these, and the own ones, are decided."""
         for instance in (*others, "me"):
             self.gateways.on_heartbeat(instance, now_ms, now_ms)
 
@@ -125,9 +125,9 @@ def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
 @pytest.mark.parametrize(
     ("own", "others", "share"),
     [
-        # A uses 200 a second and wants no more; b is held back: (1000 - 200) / 2.
+        # A uses 200 a second and wants nothing more; b is throttled: (1000 - 200) / 2.
         (400.0, [("a", 200.0, 0), ("b", 400.0, 100)], 400.0),
-        # A large request now and then makes a gateway wait, and yet it wants no more: four times its 50 are left to it,
+        # A large request now and then makes a gateway wait, but it wants nothing more: four times its 50 are left,
         # and a quarter is never taken.
         (950.0, [("a", 50.0, 100)], LIMIT - 250.0),
         # A publisher without instance is left what it uses.
@@ -174,7 +174,7 @@ def test_a_gateway_whose_heartbeats_are_missing_uses_nothing() -> None:
 )
 @example(rates=[100.0] * 3, are_hungry=[False] * 8)
 def test_without_decisions_shares_stay_and_are_the_limit_together(rates: list[float], are_hungry: list[bool]) -> None:
-    """Whatever clients used before, and though all want more then: half of an equal part each is the least.
+    """However much clients used before, and though all want more then: half of an equal part each is the least.
 
     Three gateways that served 100 a second each have 100 + 700 / 3 then, and not 800.
     """

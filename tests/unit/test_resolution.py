@@ -49,7 +49,7 @@ def test_more_clients_than_are_cached_are_resolved_all_the_same(monkeypatch: pyt
 
 
 def test_a_client_with_a_giant_name_is_resolved_and_not_cached() -> None:
-    """Whoever sends a new giant name with each request must not fill the workers' memory."""
+    """A client that sends a new giant name with each request must not fill the workers' memory."""
     quotas = Quotas([quota(KIND, 1.0, user=DEFAULT)])
 
     assert quotas.resolve_client(KIND, "alice", "app" * 10_000).limit == 1.0

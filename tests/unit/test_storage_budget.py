@@ -111,13 +111,13 @@ class Looks:
         return self.disks.disks
 
     def look(self, *answers: dict[str, Any]) -> tuple[str | None, str | None]:
-        """Look at these brokers; who is held then."""
+        """Poll these brokers; the disk and tenant that stop producers then."""
         self.now_ms += 10_000
         self.disks.look(lambda _: list(answers))
         return self.held()
 
     def held(self) -> tuple[str | None, str | None]:
-        """Ask the deciders: the disk that is low, and the tenant that is held."""
+        """Ask the deciders: the disk that is low, and the throttled tenant."""
         self.watch.decide(self.now_ms)
         disks, tenants = (self.watch.said[name].overrides for name in ("disk_guard", "stored_bytes"))
         tenant = next((each.entity.tenant for each in tenants if each.entity is not None), None)
