@@ -131,19 +131,32 @@ def files_of(folder: Path) -> set[tuple[str, int]]:
     return {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_broker: str, tmp_path: Path) -> None:
-    """And one that is gone stops the start: the topic isn't the one that the balances come from."""
-    settings = job_with(tmp_path / "gained", kafka_broker, "checkpoint", pages=8, shuffle_partitions=2).settings
-    topic = settings.topics.requests
-    assert starting_offsets(settings) == "earliest"
+@pytest.fixture
+def settings(kafka_broker: str, tmp_path: Path) -> Settings:
+    """Settings of a job whose topics exist and whose checkpoint doesn't."""
+    settings = job_with(tmp_path / "offsets", kafka_broker, "checkpoint", pages=8, shuffle_partitions=2).settings
     ensure_topics(settings.topics, settings.kafka)
+    return settings
+
+
+def test_a_job_without_a_checkpoint_begins_at_the_beginning(settings: Settings) -> None:
+    assert starting_offsets(settings) == "earliest"
+
+
+def test_a_partition_gained_since_the_export_is_read_from_its_beginning(settings: Settings) -> None:
     begin_at(settings, {0: 17})
+
     with connect(KafkaAdminClient, settings.kafka) as admin:
-        admin.create_partitions({topic: 3})
+        admin.create_partitions({settings.topics.requests: 3})
 
-    wait_until(lambda: json.loads(starting_offsets(settings)) == {topic: {"0": 17, "1": -2, "2": -2}}, 120)
+    wanted = {settings.topics.requests: {"0": 17, "1": -2, "2": -2}}
+    wait_until(lambda: json.loads(starting_offsets(settings)) == wanted, 120)
 
+
+def test_a_partition_that_is_gone_since_the_export_stops_the_start(settings: Settings) -> None:
+    """The topic isn't the one that the balances come from."""
     begin_at(settings, {0: 17, 3: 4})
+
     with pytest.raises(CheckpointError, match="has no partition 3"):
         starting_offsets(settings)
 

@@ -57,22 +57,16 @@ def test_a_generator_keeps_what_it_has_opened_between_its_steps_and_closes_it_af
     assert events == ["open", "look", "close"] * 2
 
 
-def test_the_first_call_is_made_at_once_and_a_stop_ends_a_pause() -> None:
-    called = Event()
-    service = BackgroundService("test", called.set, LONG_S)
-    service.start()
-
-    assert called.wait(60)
-    service.stop(10)
-    assert not service.is_alive()
-
-
-def test_work_that_looks_at_stopped_is_ended_too() -> None:
+@pytest.mark.parametrize("waits_for_the_end", [False, True])
+def test_the_first_call_is_made_at_once_and_a_stop_ends_a_pause_or_work_that_looks_at_it(
+    waits_for_the_end: bool,
+) -> None:
     begun = Event()
 
     def work() -> None:
         begun.set()
-        service.stopped.wait()
+        if waits_for_the_end:
+            service.stopped.wait()
 
     service = BackgroundService("test", work, LONG_S)
     service.start()

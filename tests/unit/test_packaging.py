@@ -159,21 +159,25 @@ assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
     run(gateway / "python", "-c", script, folder=tmp_path)
 
 
-def test_the_command_of_a_gateway_install_says_what_it_needs(gateway: Path, tmp_path: Path) -> None:
-    done = run(gateway / "sluice", "simulate", folder=tmp_path, exit_code=1)
+@pytest.mark.parametrize(
+    ("installed", "command", "code", "said"),
+    [
+        ("gateway", ["simulate"], 1, "the commands need the extra job; pip install 'sluice-kafka[job]'"),
+        (
+            "job",
+            ["demo", "--seconds", "5"],
+            2,
+            "the demo needs the extra demo (confluent_kafka is missing); pip install 'sluice-kafka[demo]'",
+        ),
+        ("job", ["console"], 2, "the console needs the extra console; pip install 'sluice-kafka[job,console]'"),
+    ],
+)
+def test_a_command_says_which_extra_it_needs(
+    request: pytest.FixtureRequest, tmp_path: Path, installed: str, command: list[str], code: int, said: str
+) -> None:
+    done = run(request.getfixturevalue(installed) / "sluice", *command, folder=tmp_path, exit_code=code)
 
-    assert (done.stdout, done.stderr) == (
-        "",
-        "sluice: error: the commands need the extra job; pip install 'sluice-kafka[job]'\n",
-    )
-
-
-def test_the_command_demo_says_which_extra_it_needs(job: Path, tmp_path: Path) -> None:
-    done = run(job / "sluice", "demo", "--seconds", "5", folder=tmp_path, exit_code=2)
-
-    assert done.stderr == (
-        "sluice: error: the demo needs the extra demo (confluent_kafka is missing); pip install 'sluice-kafka[demo]'\n"
-    )
+    assert (done.stdout, done.stderr) == ("", f"sluice: error: {said}\n")
 
 
 def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -> None:
@@ -201,14 +205,6 @@ def test_the_extra_demo_has_all_that_there_is_and_the_page_shows(wheel: Path, tm
 
     run(programs / "python", "-W", "ignore", "-c", import_all(["sluice"]), folder=tmp_path)
     run(programs / "python", "-c", load, folder=tmp_path)
-
-
-def test_the_command_console_says_which_extra_it_needs(job: Path, tmp_path: Path) -> None:
-    done = run(job / "sluice", "console", folder=tmp_path, exit_code=2)
-
-    assert done.stderr == (
-        "sluice: error: the console needs the extra console; pip install 'sluice-kafka[job,console]'\n"
-    )
 
 
 def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:

@@ -1,6 +1,7 @@
 """A page's stored form."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -119,30 +120,26 @@ def test_untouched_entities_pass_through_unchanged() -> None:
     assert read.counters(alice.key()).rates[QuotaKind.PRODUCER_BYTE_RATE].values == [3.1]
 
 
-def test_another_page_count_is_refused() -> None:
-    """State hashed into 1 page is not to be found under 8."""
+@pytest.mark.parametrize(
+    ("harm", "pages", "problem"),
+    [
+        # State hashed into 1 page is not to be found under 8.
+        (bytes, 8, r"made with state\.pages = 1, the settings say 8; set state\.pages back to 1"),
+        # Cut short anywhere, it is an error that says what to do, never a wrong balance.
+        *(
+            (lambda stored, cut=cut: stored[:cut], 1, "restore the checkpoint from a backup")
+            for cut in (0, 3, 22, 30, -1)
+        ),
+        # A downgrade doesn't guess.
+        (lambda stored: bytes([99]) + stored[1:], 1, "codec version 99"),
+    ],
+    ids=["page count", *(f"cut {cut}" for cut in (0, 3, 22, 30, -1)), "codec"],
+)
+def test_what_is_no_state_of_these_pages_is_refused(harm: Callable[[bytes], bytes], pages: int, problem: str) -> None:
     stored = bytes_of(charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)))
 
-    with pytest.raises(StateError, match=r"made with state\.pages = 1, the settings say 8; set state\.pages back to 1"):
-        Pages.from_bytes([stored], pages=8)
-
-
-@pytest.mark.parametrize("cut", [0, 3, 22, 30, -1])
-def test_damaged_bytes_are_refused(cut: int) -> None:
-    """Cut short anywhere, it is an error that says what to do, never a wrong balance."""
-    stored = bytes_of(charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)))
-
-    with pytest.raises(StateError, match="restore the checkpoint from a backup"):
-        Pages.from_bytes([stored[:cut]], 1)
-
-
-def test_a_newer_codec_is_refused() -> None:
-    """A downgrade doesn't guess."""
-    stored = bytearray(bytes_of(Pages()))
-    stored[0] = 99
-
-    with pytest.raises(StateError, match="codec version 99"):
-        Pages.from_bytes([bytes(stored)], 1)
+    with pytest.raises(StateError, match=problem):
+        Pages.from_bytes([harm(stored)], pages)
 
 
 def test_an_idle_entity_is_forgotten_after_an_hour_and_not_before() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
@@ -91,7 +92,9 @@ def test_a_missing_or_broken_table_keeps_the_last_good_version(
 
 
 def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_path: Path) -> None:
-    """The snapshot in the checkpoint outlives the process."""
+    """The snapshot in the checkpoint outlives the process; without any readable version a first start is refused."""
+    with pytest.raises(SluiceError):
+        watch_of(QuotasTable(str(tmp_path / "none")), tmp_path)
     table = made_table(tmp_path)
     watch_of(table, tmp_path)
     shutil.rmtree(tmp_path / "quotas")
@@ -100,12 +103,6 @@ def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_pa
 
     assert (limit(restarted), restarted.quotas.version) == (1.0, 0)
     assert restarted.in_force() == (0, [entry(1.0)])
-
-
-def test_a_first_start_without_any_table_is_refused(tmp_path: Path) -> None:
-    """No readable version is stored."""
-    with pytest.raises(SluiceError):
-        watch_of(QuotasTable(str(tmp_path / "none")), tmp_path)
 
 
 def test_a_snapshot_of_an_earlier_release_is_read_without_the_keys_that_this_one_has_not(tmp_path: Path) -> None:
@@ -231,31 +228,18 @@ def test_a_pending_micro_batch_never_gets_the_quotas_of_another_table(tmp_path: 
     assert "restart" not in str(raised.value)
 
 
-def test_a_snapshot_keeps_defaults_and_names_apart(tmp_path: Path) -> None:
+def test_a_snapshot_keeps_defaults_and_names_and_both_modes_of_a_quota_apart(tmp_path: Path) -> None:
     """A user named `<default>` is not the default user."""
-    from sluice.state.quotas.entity import DEFAULT
-
-    entries = [
-        quota(KIND, 1.0, user="<default>"),
-        quota(KIND, 2.0, user=DEFAULT),
-    ]
+    entries = [quota(KIND, 1.0, user="<default>"), quota(KIND, 2.0, user=DEFAULT)]
+    entries += [entry(1024.0), quota(KIND, 512.0, user="alice", shadow=True)]
     snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
     snapshots.save(1, entries)
 
     quotas = snapshots.load(1)
 
-    named, default = (quotas.resolve_client(KIND, user, "") for user in ("<default>", "anyone"))
-    assert (named.limit, default.limit) == (1.0, 2.0)
-
-
-def test_a_snapshot_has_both_modes_of_a_quota(tmp_path: Path) -> None:
-    snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
-    snapshots.save(1, [entry(1024.0), quota(KIND, 512.0, user="alice", shadow=True)])
-
-    quotas = snapshots.load(1)
-
     assert quotas.shadow is not None
-    assert quotas.resolve_client(KIND, "alice", "").limit == 1024.0
+    found = [quotas.resolve_client(KIND, user, "").limit for user in ("<default>", "anyone", "alice")]
+    assert found == [1.0, 2.0, 1024.0]
     assert quotas.shadow.resolve_client(KIND, "alice", "").limit == 512.0
 
 

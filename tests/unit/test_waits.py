@@ -99,26 +99,24 @@ def minutes(tables: Tables) -> tuple[list[int], list[int]]:
     return [client.minutes for client in slo(tables, SPAN, 5, 10).worst], list(week.minutes.values())
 
 
-def test_a_wait_that_nobody_served_isnt_in_the_record(tmp_path: Path) -> None:
-    """An hour was left of it with each of a hundred requests, which the client sent all the same."""
-    write_tables(tmp_path, [], [held(number * 100, 3_400_000) for number in range(100)], START)
-    write_decisions(report_tables(tmp_path).decisions, simulated([held(10_000, None)], []))
+@pytest.mark.parametrize(
+    ("found", "by_client", "by_user"),
+    [
+        # An hour was left of it with each of a hundred requests, which the client sent all the same.
+        ([*(held(number * 100, 3_400_000) for number in range(100)), held(10_000, None)], [10_000], [10_000]),
+        # Waits of gateways at the same time count once.
+        ([*(held(0, 60_000, f"broker-{number}") for number in range(3)), held(90_000, None)], [60_000], [60_000]),
+        # Clients of a user that wait at the same time make the user wait once.
+        ([held(0, 3_600_000), held(0, 3_600_000, client_id="other")], [3_600_000, 3_600_000], [3_600_000]),
+    ],
+    ids=["nobody served", "gateways", "clients"],
+)
+def test_waits_at_the_same_time_count_once_and_those_that_nobody_served_not(
+    tmp_path: Path, found: list[bytes], by_client: list[int], by_user: list[int]
+) -> None:
+    write_tables(tmp_path, [], found, START)
 
-    assert throttled_ms(tmp_path) == [10_000]
-
-
-def test_waits_of_gateways_at_the_same_time_count_once(tmp_path: Path) -> None:
-    found = [held(0, 60_000, f"broker-{number}") for number in range(3)]
-    write_tables(tmp_path, [], [*found, held(90_000, None)], START)
-
-    assert throttled_ms(tmp_path) == throttled_ms(tmp_path, By.USER) == [60_000]
-
-
-def test_clients_of_a_user_that_wait_at_the_same_time_make_the_user_wait_once(tmp_path: Path) -> None:
-    write_tables(tmp_path, [], [held(0, 3_600_000), held(0, 3_600_000, client_id="other")], START)
-
-    assert throttled_ms(tmp_path, By.CLIENT) == [3_600_000, 3_600_000]
-    assert throttled_ms(tmp_path, By.USER) == [3_600_000]
+    assert (throttled_ms(tmp_path), throttled_ms(tmp_path, By.USER)) == (by_client, by_user)
 
 
 @pytest.mark.parametrize("value", [None, 1e6])
