@@ -36,14 +36,16 @@ class NameCache(dict[KeyT, ValueT]):
 
     def recall(self, key: KeyT) -> ValueT | None:
         """The value of a key that `get` doesn't find; None if it isn't kept."""
-        return self[key] if key in self._older else None
+        value = self._older.pop(key, None)
+        return None if value is None else self.keep(key, value, self._mean_bytes)
 
     def keep(self, key: KeyT, value: ValueT, size: int) -> ValueT:
         """Keep and return a value that takes `size` bytes with its key; return it only if that is too large."""
         if size > self._most_bytes // _PARTS:
             return value
         if len(self) >= MAX_CACHED or self._bytes + size > self._most_bytes // 2:
-            self._older, self._mean_bytes = self.copy(), self._bytes // len(self)
+            self._older = self.copy()
+            self._mean_bytes = self._bytes // max(1, len(self._older))  # threads of a gateway may turn it at once
             self.clear()
             self._bytes = 0
         self[key] = value

@@ -113,6 +113,25 @@ def test_a_name_that_is_used_stays_in_the_cache_whatever_else_comes(monkeypatch:
         assert len(cache) <= 10
 
 
+class EmptiedMeanwhile(NameCache[str, int]):
+    """A cache that another thread finds full in the same moment, and empties."""
+
+    def copy(self) -> dict[str, int]:
+        values = super().copy()
+        self.clear()
+        return values
+
+
+def test_threads_share_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of a gateway are resolved in the threads that serve them."""
+    monkeypatch.setattr(name_cache, "MAX_CACHED", 2)
+    cache = EmptiedMeanwhile(1 << 20)
+    for number, name in enumerate("abc"):
+        cache.keep(name, number, size=40)
+
+    assert [cache.recall("a"), cache["b"], cache["c"]] == [0, 1, 2]
+
+
 def test_each_mode_is_resolved_on_its_own() -> None:
     """A more specific shadow quota doesn't hide the enforced one, and its counter has a key of its own."""
     of_topic = [quota(TOPIC_KIND, 2.0, ORDERS), quota(TOPIC_KIND, 1.0, ORDERS, shadow=True)]
