@@ -24,9 +24,8 @@ from sluice.configs.settings import Settings
 from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
 from sluice.insight.texts import counter_name
 from sluice.kafka_io.client import OF_COMMANDS
-from sluice.process.background import error_line
 from sluice.process.clock import now_ms
-from sluice.process.format import NOTHING, amount, duration, percent, printable, short
+from sluice.process.format import NOTHING, amount, duration, error_line, percent, printable, short
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from sluice.insight.texts import counter_text
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
-from sluice.process.background import error_line
+from sluice.process.format import error_line
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute

@@ -34,9 +34,8 @@ from sluice.insight.live import LiveModel
 from sluice.insight.texts import counter_name
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
 from sluice.kafka_io.topics import ensure_topics
-from sluice.process.background import error_line
 from sluice.process.clock import now_ms
-from sluice.process.format import amount, duration
+from sluice.process.format import amount, duration, error_line
 from sluice.process.processes import free_ports, stop_on_signals
 from sluice.state.quotas.kinds import QuotaKind
 

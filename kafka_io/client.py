@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 from sluice.kafka_io.properties import check_properties, has_layer
-from sluice.process.background import error_line
+from sluice.process.format import error_line
 
 ClientT = TypeVar("ClientT")
 

@@ -9,7 +9,7 @@ from kafka.errors import KafkaError
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
-from sluice.process.background import error_line
+from sluice.process.format import error_line
 from sluice.state.quotas.cluster import ClusterQuota
 
 

@@ -11,7 +11,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import TopicCreationError
 from sluice.kafka_io.kafka_python import topic_id_text
-from sluice.process.background import error_line
+from sluice.process.format import error_line
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
 
 log = logging.getLogger("sluice.topics")

@@ -9,13 +9,8 @@ from typing import Self
 
 from kafka.errors import KafkaError
 
+from sluice.process.format import error_line
 from sluice.state.errors import SluiceError
-
-
-def error_line(error: BaseException) -> str:
-    """The error in one short line; never the arguments, they may hold a password."""
-    return " ".join(str(error).split()) or type(error).__name__
-
 
 Work = Callable[[], Iterable[float | None] | None]
 """One step of a service. A generator function takes a step with each `yield`, and keeps what it has opened meanwhile.

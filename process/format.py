@@ -39,6 +39,11 @@ def short(text: str, most: int = MAX_NAME) -> str:
     return f"{printable(text[: most // 2])}…{printable(text[-(most // 2) :])}"
 
 
+def error_line(error: BaseException) -> str:
+    """The error in one short line; never the arguments, they may hold a password."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def amount(kind: QuotaKind, value: float | None, *, per_s: bool = True) -> str:
     """A rate in the unit of the quota; an amount if `per_s` is false.
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
-from sluice.process.background import error_line
+from sluice.process.format import error_line
 from sluice.sinks.tables.dead_letters import dead_letters_table, letter_content, letter_rows
 from sluice.sinks.tables.decisions import decision_content, decision_rows, decisions_table
 from sluice.sinks.tables.delta import AuditTable, Commit, create_table, topic_ids

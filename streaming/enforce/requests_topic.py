@@ -10,7 +10,8 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topics import topic_id_now
-from sluice.process.background import BackgroundService, error_line
+from sluice.process.background import BackgroundService
+from sluice.process.format import error_line
 from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import charged_topic_id, write_topic_id

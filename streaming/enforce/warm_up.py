@@ -7,8 +7,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import Settings
-from sluice.process.background import BackgroundService, error_line
+from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
+from sluice.process.format import error_line
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.enforce import stages
 from sluice.streaming.java_bridge import executors

@@ -21,7 +21,7 @@ from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.kafka_python import epoch_in
 from sluice.kafka_io.topic_reader import TopicReader
-from sluice.process.background import error_line
+from sluice.process.format import error_line
 from sluice.sinks.errors import EpochMarkerError
 from sluice.state.decisions.leader_epochs import (
     HEADER,

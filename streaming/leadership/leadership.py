@@ -16,7 +16,8 @@ from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicCreationError, TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_lease_topic
-from sluice.process.background import BackgroundService, LastError, error_line
+from sluice.process.background import BackgroundService, LastError
+from sluice.process.format import error_line
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.lease import Acquisition, Driver, Heartbeat, LeaseLog, Record, Release, encode
 
