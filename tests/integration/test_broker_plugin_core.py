@@ -904,6 +904,12 @@ def test_a_member_has_its_own_tokens_when_a_tenants_bucket_that_others_used_up_h
     assert answer["tokens"] == 11 * limit
 
 
+@pytest.mark.parametrize(("charged", "held_ms"), [(0, 0), (5, 0), (1_000, 500 + 20)])
+def test_a_wait_is_that_of_a_bucket_alone_that_is_overdrawn(java: JavaCases, charged: int, held_ms: int) -> None:
+    """Kafka says once how long a client waits, and its own bucket and its tenant's both hear of it."""
+    assert java.answer("shared-wait", {"charged": charged, "throttle_ms": 500}) == held_ms
+
+
 def test_a_reset_forgets_what_is_owed_but_publishes_what_was_charged(java: JavaCases) -> None:
     assert java.answer("reset", {"amount": 5_000}) == [pytest.approx(500, rel=0.1), 0.0, 5_001]
 

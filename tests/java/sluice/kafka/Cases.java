@@ -75,6 +75,8 @@ public final class Cases {
                 return removed();
             case "mutations":
                 return mutations(asked);
+            case "shared-wait":
+                return sharedWait(asked);
             case "borrowed":
                 return borrowed(asked);
             case "clock":
@@ -378,6 +380,17 @@ public final class Cases {
             }
             return answer.put("tokens", ((Number) metrics.metric(name).metricValue()).doubleValue());
         }
+    }
+
+    /** How long a client waits for its tenant's bucket of 10 a second, asked a while before it was noted, as a poll may be. */
+    private static JsonNode sharedWait(JsonNode asked) {
+        long nowMs = 1_000_000;
+        CounterKey tenant = new CounterKey(Kind.PRODUCE, new Tags("", "", "shop"));
+        CommonBucket bucket = new CommonBucket(tenant, new Window(11, 1_000), new LongestMute(MAX_MUTE_MS, 0));
+        bucket.set(10.0, 10.0, false, nowMs);
+        bucket.charge(asked.get("charged").doubleValue(), nowMs);
+        bucket.noteThrottled(asked.get("throttle_ms").longValue(), nowMs + 20);
+        return JSON.getNodeFactory().numberNode(Math.max(0, bucket.heldUntilMs() - nowMs));
     }
 
     /** How many ms a meter of this share isn't looked at once its client was charged an amount. */

@@ -83,9 +83,12 @@ final class CommonBucket {
         return Math.min(pace.owedMs(share), longestMute.ms(nowMs));
     }
 
-    /** Notes that a client was made to wait for it so long. */
+    /** Notes that a client waits so long, for this bucket if it is overdrawn. A poll may have begun before, at an earlier time. */
     synchronized void noteThrottled(long waitMs, long nowMs) {
-        heldUntilMs = Math.max(heldUntilMs, nowMs + Math.min(waitMs, waitMs(nowMs)));
+        long ofBucketMs = Math.min(waitMs, waitMs(nowMs));
+        if (ofBucketMs > 0) {
+            heldUntilMs = Math.max(heldUntilMs, nowMs + ofBucketMs);
+        }
     }
 
     /** Until when a client waits for it. */
