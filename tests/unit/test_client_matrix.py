@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from scripts.scenarios.peers.client_table import CLIENTS, FEATURES
-from scripts.scenarios.peers.clients import Outcome, Way, differences, is_expected, requests_in
+from scripts.scenarios.peers.clients import Cell, Outcome, Way, differences, faults, is_expected, requests_in
 
 LOGS = {
     "librdkafka": "%7|1|SEND|a#producer-1| [thrd:x]: x/1: Sent ProduceRequest (v10, 350 bytes @ 0, CorrId 3)",
@@ -54,6 +54,14 @@ def test_a_produce_that_was_sent_again_is_charged_again() -> None:
 
     assert differences({Way.DIRECT: OUTCOME, Way.PLUGIN: again}, Way.PLUGIN) == []
     assert differences({Way.DIRECT: OUTCOME, Way.PLUGIN: replace(again, produces=5)}, Way.PLUGIN) != []
+
+
+@pytest.mark.parametrize("said", [[], ["records=99"], ["records=100", "error=no"]])
+def test_a_client_that_fails_at_a_broker_alone_is_told(said: list[str]) -> None:
+    cell = Cell("cell-000", CLIENTS[0], "zstd")
+
+    assert faults(cell, OUTCOME) == []
+    assert faults(cell, replace(OUTCOME, said=said)) == ["; ".join(said)]
 
 
 def test_an_older_version_is_expected_where_the_proxy_has_no_newer_one() -> None:
