@@ -44,7 +44,8 @@ class JavaProcess:
     def __init__(self, folder: Path, class_path: Sequence[Path], program: str) -> None:
         java, _ = find_java()
         command = [java, "-XX:+UseSerialGC", "-cp", os.pathsep.join(map(str, class_path)), program]
-        self._log = (folder / "java.log").open("w")
+        self.log = folder / "java.log"
+        self._log = self.log.open("w")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8"
         )
@@ -64,7 +65,7 @@ class JavaProcess:
         assert self._process.stdout is not None
         answers = [self._process.stdout.readline() for _ in asked]
         writer.join()
-        assert all(answers), Path(self._log.name).read_text()
+        assert all(answers), self.log.read_text()
         return [json.loads(answer) for answer in answers]
 
     def _write(self, lines: str) -> None:

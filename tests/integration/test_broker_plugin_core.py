@@ -1027,6 +1027,7 @@ def test_a_reader_whose_memory_was_short_reads_every_record_afterwards(java: Jav
     read = java.answer("reader", {"servers": kafka_broker, "topic": topic, "records": 2})
 
     assert read == {"through": True, "unreadable": 1, "errors": 2, "down": False, "read": ["first", "second"]}
+    assert "Failed to close" not in java.log.read_text()  # a consumer says so of a thread that is interrupted
 
 
 def test_a_reader_that_misses_records_reads_the_topic_again_but_not_all_the_time(

@@ -78,6 +78,7 @@ final class Failing {
         ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("unreadable", reader.unreadable());
         answer.put("errors", reader.thread().errors()).put("down", reader.thread().isDown()).set("read", read);
         reader.thread().close();
+        reader.thread().join(System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S));
         return answer;
     }
 

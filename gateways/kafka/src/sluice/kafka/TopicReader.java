@@ -33,6 +33,7 @@ final class TopicReader {
     private static final Logger LOG = LoggerFactory.getLogger(TopicReader.class);
     private static final Duration POLL = Duration.ofMillis(200);
     private static final Duration ASK = Duration.ofSeconds(3);
+    private static final Duration CLOSE = Duration.ofMillis(500);
     private static final long RETRY_MS = 500;
     private static final long LOOK_NS = TimeUnit.SECONDS.toNanos(10);
     private static final long READ_AGAIN_NS = TimeUnit.SECONDS.toNanos(60);
@@ -135,12 +136,22 @@ final class TopicReader {
 
     private void readWithClients() throws Exception {
         Admin admin = Admin.create(adminClient);
-        try (KafkaConsumer<byte[], byte[]> consumer =
-                new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+        try {
+            readWithConsumer(admin);
+        } finally {
+            admin.close(Duration.ZERO); // a call that nobody answers would keep its thread for a minute
+        }
+    }
+
+    @SuppressWarnings("deprecation") // Kafka 3.9 has no CloseOptions
+    private void readWithConsumer(Admin admin) throws Exception {
+        KafkaConsumer<byte[], byte[]> consumer =
+                new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        try {
             read(consumer, admin);
         } finally {
-            Thread.interrupted(); // it would not wait for its thread
-            admin.close(Duration.ZERO); // a call that nobody answers would keep its thread for a minute
+            Thread.interrupted(); // clients would not wait for their threads, and the consumer logs that as an error
+            consumer.close(CLOSE); // it would wait for half a minute for a broker that doesn't answer
         }
     }
 
