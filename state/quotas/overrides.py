@@ -172,6 +172,8 @@ class OverridesInForce:
 
 
 def _least(factors: _Factors, now_ms: int) -> float:
+    if not factors:
+        return 1.0  # each request asks
     return min((factor for factor, until_ms in factors if now_ms < until_ms), default=1.0)
 
 
