@@ -203,7 +203,7 @@ def test_a_broker_below_its_own_floor_holds_producers_at_once(tmp_path: Path, cl
     plugin = PluginBroker(tmp_path, classes, properties={"sluice.disk.min.free.percent": "100"})
     with plugin.broker:
         plugin.create_topics("orders")
-        eventually(lambda: "so producers are held: broker 1: " in plugin.log.read_text())
+        eventually(lambda: "disk of this broker is low: all (broker 1: " in plugin.log.read_text())
         assert produce(plugin.servers, "anybody", 5) <= 100_000
 
 
