@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -109,7 +110,11 @@ def _tables(rig: Rig, days: int) -> Iterator[tuple[str, str, str]]:
         name = Path(each.path).name
         log = Path(each.path) / "_delta_log"
         yield name, "files in use", str(len(DeltaTable(each.path).file_uris()))
-        yield name, "files on disk", str(sum(1 for _ in Path(each.path).rglob("*.parquet")) - len(_checkpoints(log)))
+        yield (
+            name,
+            "files on disk",
+            str(sum(1 for _ in Path(each.path).rglob("*.parquet")) - len(list(log.glob("*.parquet")))),
+        )
         yield name, "entries of the log", str(len(list(log.iterdir())))
         yield name, "first commit", f"{firsts[each.path] * 1000:.0f} ms"
     _lengthen(decisions.path, 2 * _DAY_COMMITS)
@@ -120,9 +125,7 @@ def _tables(rig: Rig, days: int) -> Iterator[tuple[str, str, str]]:
 def _commit(decisions: AuditTable, metrics: AuditTable, at: datetime, number: int) -> dict[str, float]:
     """One row into each table; how long each commit took."""
     commit, took_s = Commit("months", number), {}
-    files = DayFiles(decisions, {})
-    files.write(_row(decisions, date=at.date(), source_topic="requests", source_partition=0, source_offset=number))
-    written, begun_s = files.close(), time.perf_counter()
+    written, begun_s = _written(decisions, at, number), time.perf_counter()
     add_files(DeltaTable(decisions.path), written, commit)
     took_s[decisions.path], begun_s = time.perf_counter() - begun_s, time.perf_counter()
     window = {"window_start": at.replace(second=0, minute=0), "window_s": 60, "quota": "producer_byte_rate"}
@@ -135,6 +138,13 @@ def _commit(decisions: AuditTable, metrics: AuditTable, at: datetime, number: in
     return took_s | {metrics.path: time.perf_counter() - begun_s}
 
 
+def _written(table: AuditTable, at: datetime, offset: int) -> Any:
+    """Write a file with one row, for a commit."""
+    files = DayFiles(table, {})
+    files.write(_row(table, date=at.date(), source_topic="requests", source_partition=0, source_offset=offset))
+    return files.close()
+
+
 def _row(table: AuditTable, **values: object) -> pa.Table:
     return pa.Table.from_pylist([values], table.columns)
 
@@ -145,10 +155,6 @@ def _age(path: str) -> None:
         if file.is_file():
             then = file.stat().st_mtime - _DAY_S
             os.utime(file, (then, then))
-
-
-def _checkpoints(log: Path) -> list[Path]:
-    return list(log.glob("*.parquet"))
 
 
 def _lengthen(path: str, commits: int, age_s: float = 0.0) -> None:
@@ -166,9 +172,7 @@ def _timed(table: AuditTable) -> str:
     """The median of five commits, and of opening the table before each."""
     opened_s, took_s = [], []
     for number in range(5):
-        files = DayFiles(table, {})
-        files.write(_row(table, date=datetime.now(UTC).date(), source_partition=0, source_offset=number))
-        written, begun_s = files.close(), time.perf_counter()
+        written, begun_s = _written(table, datetime.now(UTC), number), time.perf_counter()
         opened = DeltaTable(table.path)
         opened_s.append(time.perf_counter() - begun_s)
         add_files(opened, written, Commit("timed", time.monotonic_ns()))

@@ -79,8 +79,10 @@ def reconcile(settings: Settings) -> Reconciliation:
     topics, delta = settings.topics, settings.delta
     requests = list(records(settings, topics.requests))
     unreadable = _unreadable(delta.unreadable)
-    decided = _read_answers(settings, topics.decisions, _decision_id, unreadable)
-    lettered = _read_answers(settings, topics.dead_letters, _source, unreadable)
+    decided = _read_answers(settings, topics.decisions, lambda each: str(each["decision_id"]), unreadable)
+    lettered = _read_answers(
+        settings, topics.dead_letters, lambda each: (each["source"]["partition"], each["source"]["offset"]), unreadable
+    )
     simulated = [record.offset for record in requests] == list(range(len(requests)))
     # The simulation knows no record times, so it does not refuse events that are ahead of their record's time.
     decidable = (
@@ -174,14 +176,6 @@ def _read_answers(
             found.first[request] = answer
     found.fenced = fence.fenced
     return found
-
-
-def _decision_id(decision: Any) -> str:
-    return str(decision["decision_id"])
-
-
-def _source(dead_letter: Any) -> tuple[int, int]:
-    return dead_letter["source"]["partition"], dead_letter["source"]["offset"]
 
 
 def _unreadable(path: str) -> set[_Record]:

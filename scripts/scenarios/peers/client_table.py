@@ -97,13 +97,10 @@ PASSWORD = "alices"  # noqa: S105 # of a broker that only exists during the run
 
 def _locked(library: str, package: str, release: str) -> Client:
     def command(_: str) -> Command:
-        return _python(_package(package, release), library.replace("-", "_"))
+        python = locked_python(f"{package}-{release}", _LOCKS / f"{package}-{release}.lock")
+        return _python(python, library.replace("-", "_"))
 
     return Client(library, release, command)
-
-
-def _package(name: str, release: str) -> Path:
-    return locked_python(f"{name}-{release}", _LOCKS / f"{name}-{release}.lock")
 
 
 def _python(python: Path, program: str) -> Command:
