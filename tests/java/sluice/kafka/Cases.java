@@ -174,8 +174,8 @@ public final class Cases {
         double size = asked.get("size").doubleValue();
         MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
         Rate rate = new Rate();
-        Pace pace = new Pace(isFetch ? Kind.FETCH : Kind.PRODUCE, true);
         Window window = new Window(11, 1_000);
+        Pace pace = new Pace(isFetch ? Kind.FETCH : Kind.PRODUCE, window);
         ArrayNode served = JSON.createArrayNode();
         double bound = share;
         double charged = 0;
@@ -202,7 +202,7 @@ public final class Cases {
                 if (isFetch && waitMs > 0) {
                     pace.noteThrottled(waitMs, bound, sum, windowMs);
                 }
-                pace.charge(charged, requests, share, share, false, window, nowMs);
+                pace.charge(charged, requests, share, share, false, nowMs);
                 waitMs = 0;
                 charged = 0;
                 requests = 0;
@@ -214,14 +214,14 @@ public final class Cases {
 
     /** The wait for a request of `size` that the bound makes of a meter `after_s` after requests of `charged` in all. */
     private static JsonNode debt(JsonNode asked) {
-        Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()), true);
         Window window = new Window(11, 1_000);
+        Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()), window);
         double share = asked.get("share").doubleValue();
         double limit = asked.get("limit").doubleValue();
         double size = asked.get("size").doubleValue();
         double charged = asked.get("charged").doubleValue();
-        pace.charge(charged, (long) (charged / size), share, limit, false, window, 0);
-        pace.charge(0, 0, share, limit, false, window, asked.get("after_s").longValue() * 1_000);
+        pace.charge(charged, (long) (charged / size), share, limit, false, 0);
+        pace.charge(0, 0, share, limit, false, asked.get("after_s").longValue() * 1_000);
         double bound = pace.bound(share, 0, window.spanMs());
         return JSON.getNodeFactory().numberNode(size / bound - window.spanMs() / 1000.0);
     }
@@ -263,7 +263,7 @@ public final class Cases {
 
     /** Whether a meter is looked at, has waited since it published, and holds anybody, an hour before its last charge. */
     private static JsonNode clock() {
-        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
+        KafkaMeters meters = new KafkaMeters(MAX_MUTE_MS, new Window(11, 1_000), Time.SYSTEM::milliseconds);
         long laterMs = 10_000_000;
         long nowMs = laterMs - 3_600_000;
         try (Metrics metrics = metricsOf(meters)) {
@@ -282,7 +282,7 @@ public final class Cases {
 
     /** The rate of a meter that was charged an amount, its rate after a reset, and what it publishes in the end. */
     private static JsonNode reset(JsonNode asked) {
-        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
+        KafkaMeters meters = new KafkaMeters(MAX_MUTE_MS, new Window(11, 1_000), Time.SYSTEM::milliseconds);
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = metricsOf(meters)) {
             Sensor sensor = sensor(metrics, ALICE, WINDOW);
@@ -299,17 +299,17 @@ public final class Cases {
 
     /** The bound of a metric that Kafka removed while a request of an overdrawn tenant asked for it, per second. */
     private static JsonNode removed() {
-        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
+        KafkaMeters meters = new KafkaMeters(MAX_MUTE_MS, new Window(11, 1_000), Time.SYSTEM::milliseconds);
         CounterKey member = new CounterKey(Kind.PRODUCE, new Tags("alice", "", "shop"));
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = metricsOf(meters)) {
             Sensor sensor = sensor(metrics, member, WINDOW);
             meters.common(member.ofTenant()).set(1.0, 1.0, false, nowMs);
             sensor.record(100_000.0, nowMs, false);
-            Meter meter = meters.of(member);
+            KafkaMeter meter = meters.of(member);
             meter.look(nowMs);
             meter.bind(1e6, nowMs);
-            Map<String, String> tags = Meters.metricTags(member.tags);
+            Map<String, String> tags = KafkaMeters.metricTags(member.tags);
             KafkaMetric metric = metrics.metric(metrics.metricName("byte-rate", "Produce", "", tags));
             meter.remove(metric, nowMs);
             return JSON.getNodeFactory().numberNode(metric.config().quota().bound());
@@ -331,7 +331,8 @@ public final class Cases {
                     .quota(Quota.upperBound(asked.get("limit").doubleValue())));
             KafkaMetric metric = metrics.metric(name);
             CounterKey counter = new CounterKey(Kind.MUTATION, new Tags("alice", ""));
-            Meter meter = new Meter(counter, new LongestMute(MAX_MUTE_MS, -1), true, time::milliseconds);
+            Window window = new Window(11, 1_000);
+            KafkaMeter meter = new KafkaMeter(counter, window, new LongestMute(MAX_MUTE_MS, -1), time::milliseconds);
             metric.config(new Bound(metric, meter, asked.get("limit").doubleValue(), MAX_MUTE_MS));
             for (JsonNode amount : asked.get("amounts")) {
                 long waitMs = 0;
@@ -354,13 +355,13 @@ public final class Cases {
     private static JsonNode borrowed(JsonNode asked) {
         ManualTime time = new ManualTime();
         time.sleep(1_000_000); // the buckets are full
-        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), time::milliseconds);
+        KafkaMeters meters = new KafkaMeters(MAX_MUTE_MS, new Window(11, 1_000), time::milliseconds);
         CounterKey member = new CounterKey(Kind.MUTATION, new Tags("alice", "", "shop"));
         ObjectNode answer = JSON.createObjectNode();
         ArrayNode waitsMs = answer.putArray("waits_ms");
         try (Metrics metrics = new Metrics(new MetricConfig(), Collections.singletonList(new Feed(meters)), time, false)) {
             Sensor sensor = sensor(metrics, member, WINDOW);
-            MetricName name = metrics.metricName("tokens", member.kind.group, "", Meters.metricTags(member.tags));
+            MetricName name = metrics.metricName("tokens", member.kind.group, "", KafkaMeters.metricTags(member.tags));
             sensor.add(name, new TokenBucket(), new MetricConfig()
                     .samples(11)
                     .timeWindow(1, TimeUnit.SECONDS)
@@ -395,7 +396,7 @@ public final class Cases {
 
     /** How many ms a meter of this share isn't looked at once its client was charged an amount. */
     private static JsonNode rest(JsonNode asked) {
-        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
+        KafkaMeters meters = new KafkaMeters(MAX_MUTE_MS, new Window(11, 1_000), Time.SYSTEM::milliseconds);
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = metricsOf(meters)) {
             sensor(metrics, ALICE, WINDOW).record(asked.get("amount").doubleValue(), nowMs, false);
@@ -454,7 +455,7 @@ public final class Cases {
         gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, "known"), 20.0);
         ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
         Map<CounterKey, Sensor> sensors = new HashMap<>();
-        try (Metrics metrics = metricsOf(gateway.meters())) {
+        try (Metrics metrics = metricsOf(gateway.meters)) {
             for (int number = 0; number <= asked.get("names").intValue(); number++) {
                 String padding = String.join("", Collections.nCopies(asked.get("length").intValue(), "x"));
                 String name = number == asked.get("names").intValue() ? "known" : number + padding;
@@ -482,7 +483,7 @@ public final class Cases {
         BrokerGateway gateway = gateway(asked);
         gateway.takeLimits(view(asked).inForce());
         ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
-        try (Metrics metrics = metricsOf(gateway.meters())) {
+        try (Metrics metrics = metricsOf(gateway.meters)) {
             CounterKey counter = gateway.meterOf(Kind.PRODUCE, "alice", "app");
             long nowMs = System.currentTimeMillis();
             sensor(metrics, counter, window).record(1_000.0, nowMs, false);
@@ -505,7 +506,7 @@ public final class Cases {
     private static JsonNode amounts(JsonNode asked) throws IOException {
         BrokerGateway gateway = gateway(asked);
         gateway.takeLimits(view(asked).inForce());
-        Meters meters = gateway.meters();
+        KafkaMeters meters = gateway.meters;
         Events events = new Events("gateway", "me");
         ArrayNode answer = JSON.createArrayNode();
         try (Metrics metrics = metricsOf(meters)) {
@@ -526,7 +527,7 @@ public final class Cases {
         return answer;
     }
 
-    private static void look(Meters meters, Events events, long nowMs, ArrayNode answer) throws IOException {
+    private static void look(KafkaMeters meters, Events events, long nowMs, ArrayNode answer) throws IOException {
         for (Meter meter : meters.all()) {
             meter.look(nowMs);
             if (meter.hasUnpublished()) {
@@ -539,12 +540,12 @@ public final class Cases {
     }
 
     /** Metrics of which these meters are told, as a broker's are. */
-    private static Metrics metricsOf(Meters meters) {
+    private static Metrics metricsOf(KafkaMeters meters) {
         return new Metrics(new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false);
     }
 
     private static Sensor sensor(Metrics metrics, CounterKey counter, JsonNode asked) {
-        Map<String, String> tags = Meters.metricTags(counter.tags);
+        Map<String, String> tags = KafkaMeters.metricTags(counter.tags);
         MetricName name = metrics.metricName(counter.kind.chargedMetric, counter.kind.group, "", tags);
         Sensor sensor = metrics.sensor(counter.kind.group + "-" + String.join(":", tags.values()));
         sensor.add(name, new Rate(), new MetricConfig()
@@ -597,9 +598,9 @@ public final class Cases {
     }
 
     static final class Feed implements MetricsReporter {
-        private final Meters meters;
+        private final KafkaMeters meters;
 
-        Feed(Meters meters) {
+        Feed(KafkaMeters meters) {
             this.meters = meters;
         }
 

@@ -46,11 +46,11 @@ final class Closing {
         reporter.configure(configs);
         List<SluiceQuotaCallback> callbacks = Arrays.asList(new SluiceQuotaCallback(), new SluiceQuotaCallback());
         callbacks.forEach(callback -> callback.configure(configs));
-        Gateway gateway = Nodes.of(configs);
+        BrokerGateway gateway = Nodes.of(configs);
         List<MetricsReporter> reporters = Arrays.asList(reporter);
         try (Metrics metrics = new Metrics(new MetricConfig(), reporters, Time.SYSTEM, false)) {
             Sensor sensor = metrics.sensor("produced");
-            Map<String, String> tags = Meters.metricTags(new Tags("alice", ""));
+            Map<String, String> tags = KafkaMeters.metricTags(new Tags("alice", ""));
             sensor.add(metrics.metricName("byte-rate", "Produce", "", tags), new Rate());
             waitFor(() -> admins(before) == 2 && (!asked.get("reachable").booleanValue() || gateway.getPublished() > 0));
             sensor.record(asked.get("bytes").doubleValue());

@@ -171,7 +171,7 @@ final class PacedBrokers {
 
     private final class Broker {
         private final int number;
-        private final Meters meters = new Meters(MAX_MUTE_MS, true, WINDOW, time::milliseconds);
+        private final KafkaMeters meters = new KafkaMeters(MAX_MUTE_MS, WINDOW, time::milliseconds);
         private final List<Client> clients = new ArrayList<>();
         private final Events events;
         private final Shares shares;
@@ -218,7 +218,7 @@ final class PacedBrokers {
                 meter.noteLimit(ownLimit, nowMs);
                 double share = shares.share(meter.counter, ownLimit, isCharged, meter.heldUntilMs(), nowMs);
                 if (shares.gateways(nowMs) > 1) {
-                    meter.pace(share, ownLimit, false, WINDOW, nowMs);
+                    meter.pace(share, ownLimit, false, nowMs);
                 } else {
                     meter.bind(share, nowMs);
                 }
@@ -248,7 +248,7 @@ final class PacedBrokers {
             this.member = member;
             this.nextMs = new long[connections];
             Tags tags = members == 0 ? new Tags("", "app") : new Tags("", "app-" + member, TENANT);
-            Map<String, String> metricTags = Meters.metricTags(tags);
+            Map<String, String> metricTags = KafkaMeters.metricTags(tags);
             MetricConfig config = new MetricConfig()
                     .samples(WINDOW.samples)
                     .timeWindow(WINDOW.windowMs, TimeUnit.MILLISECONDS)
@@ -256,7 +256,7 @@ final class PacedBrokers {
             this.charged = metrics.sensor("charged-" + member);
             this.charged.add(metrics.metricName(kind.chargedMetric, kind.group, "", metricTags), new Rate(), config);
             this.throttled = metrics.sensor("throttled-" + member);
-            this.throttled.add(metrics.metricName(Meters.THROTTLE_TIME, kind.group, "", metricTags), new Avg());
+            this.throttled.add(metrics.metricName(KafkaMeters.THROTTLE_TIME, kind.group, "", metricTags), new Avg());
             this.meter = broker.meters.of(new CounterKey(kind, tags));
         }
 

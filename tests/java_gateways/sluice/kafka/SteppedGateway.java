@@ -4,15 +4,16 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import org.apache.kafka.common.utils.Time;
 
 /** A gateway without threads and brokers: its time passes when it is told so, and what it publishes is kept. */
 public final class SteppedGateway {
-    public final Settings settings;
-    public final Gateway gateway;
+    private static final double NS_PER_POINT = 1e7;
 
-    /** Kafka's part of a broker; null of a proxy. */
-    public final KafkaMeters kafka;
+    private final Settings settings;
+    public final Gateway<?> gateway;
+
+    private final KafkaSensors kafka; // Kafka's part of a broker; null of a proxy
+    private final ProxyGateway proxy; // null of a broker
 
     private final ManualTime time = new ManualTime();
     private final List<byte[]> published = new ArrayList<>();
@@ -21,19 +22,35 @@ public final class SteppedGateway {
         if (isProxy) {
             ProxySettings ofProxy = new ProxySettings(configs);
             settings = ofProxy;
-            gateway = new ProxyGateway(ofProxy, time, new Outbox());
+            proxy = new ProxyGateway(ofProxy, time, new Outbox());
+            gateway = proxy;
             kafka = null;
         } else {
             BrokerSettings ofBroker = new BrokerSettings(configs);
             BrokerGateway ofPlugin = new BrokerGateway(ofBroker, time, new Outbox());
             settings = ofBroker;
             gateway = ofPlugin;
-            kafka = new KafkaMeters(ofPlugin, settings.window, time);
+            proxy = null;
+            kafka = new KafkaSensors(ofPlugin, settings.window, time);
         }
     }
 
-    public Time time() {
-        return time;
+    /** Charges an amount, of request time in nanoseconds. Returns the wait in ms. */
+    public long charge(CounterKey counter, double amount) {
+        if (counter.kind == Kind.REQUEST) {
+            return proxy != null
+                    ? proxy.chargeTime(counter, (long) amount)
+                    : Math.min(kafka.charge(counter, amount / NS_PER_POINT), settings.window.windowMs);
+        }
+        if (proxy != null && counter.kind == Kind.MUTATION) {
+            return proxy.chargeMutations(counter, (int) amount);
+        }
+        return proxy != null ? proxy.charge(counter, amount) : kafka.charge(counter, amount);
+    }
+
+    /** The wait in ms until a counter doesn't exceed its quota. */
+    public long waitMs(CounterKey counter) {
+        return proxy != null ? proxy.waitMs(counter) : kafka.waitMs(counter);
     }
 
     public static Kind kind(String key) {

@@ -14,15 +14,12 @@ import java.util.List;
 import java.util.Map;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
-import sluice.kafka.ProxyGateway;
 import sluice.kafka.SteppedGateway;
 
 /** Gateways that tests step: each line is what to do with one of them, a JSON object, and is answered by a line. */
 public final class GatewayCases {
     private static final ObjectMapper JSON = new ObjectMapper();
     private final List<SteppedGateway> gateways = new ArrayList<>();
-    private final List<ProxyMeters> meters = new ArrayList<>(); // null of the plugin
-    private static final double NS_PER_POINT = 1e7;
 
     private GatewayCases() {}
 
@@ -58,8 +55,7 @@ public final class GatewayCases {
                 gateway.takePublished().forEach(event -> events.add(new String(event, StandardCharsets.UTF_8)));
                 return events;
             default:
-                ProxyMeters ofProxy = meters.get(asked.get("number").intValue());
-                return ofProxy == null ? chargeKafka(gateway, asked) : charge(ofProxy, asked);
+                return charge(gateway, asked);
         }
     }
 
@@ -69,49 +65,26 @@ public final class GatewayCases {
         properties.fieldNames().forEachRemaining(name -> configs.put(name, properties.get(name).textValue()));
         SteppedGateway gateway = new SteppedGateway(configs, asked.get("is_proxy").booleanValue());
         gateways.add(gateway);
-        meters.add(gateway.gateway instanceof ProxyGateway proxy
-                ? new ProxyMeters(proxy, gateway.settings, gateway.time())
-                : null);
         return gateways.size() - 1;
     }
 
     /** The wait in ms for an amount of a client; of mutations, also how many of the topics are admitted. */
-    private static ObjectNode charge(ProxyMeters meters, JsonNode asked) {
-        Client client = new Client(asked.get("user").textValue(), asked.get("client_id").textValue());
-        CounterKey counter = meters.counter(kind(asked), client);
-        ObjectNode answer = JSON.createObjectNode();
-        if (counter.kind != Kind.MUTATION) {
-            double amount = asked.get("amount").doubleValue();
-            long waitMs = counter.kind == Kind.REQUEST
-                    ? meters.chargeTime(client, (long) amount)
-                    : meters.charge(counter, amount);
-            return answer.put("wait_ms", waitMs);
-        }
-        Map<String, Integer> partitions = new LinkedHashMap<>();
-        asked.get("amount").forEach(count -> partitions.put("t" + partitions.size(), count.intValue()));
-        return answer.put("admitted", meters.admit(counter, partitions).size()).put("wait_ms", meters.waitMs(counter));
-    }
-
-    /** The same of Kafka's own meters, in a broker. */
-    private static ObjectNode chargeKafka(SteppedGateway broker, JsonNode asked) {
+    private static ObjectNode charge(SteppedGateway gateway, JsonNode asked) {
         Kind kind = kind(asked);
-        String clientId = asked.get("client_id").textValue();
-        CounterKey counter = broker.gateway.meterOf(kind, asked.get("user").textValue(), clientId);
+        CounterKey counter =
+                gateway.gateway.meterOf(kind, asked.get("user").textValue(), asked.get("client_id").textValue());
         ObjectNode answer = JSON.createObjectNode();
         if (kind != Kind.MUTATION) {
-            double amount = asked.get("amount").doubleValue();
-            boolean isTime = kind == Kind.REQUEST;
-            long waitMs = broker.kafka.charge(counter, isTime ? amount / NS_PER_POINT : amount);
-            return answer.put("wait_ms", isTime ? Math.min(waitMs, broker.settings.window.windowMs) : waitMs);
+            return answer.put("wait_ms", gateway.charge(counter, asked.get("amount").doubleValue()));
         }
         int admitted = 0;
         for (JsonNode partitions : asked.get("amount")) {
-            if (broker.kafka.waitMs(counter) == 0) {
-                broker.kafka.charge(counter, partitions.doubleValue());
+            if (gateway.waitMs(counter) == 0) {
+                gateway.charge(counter, partitions.doubleValue());
                 admitted++;
             }
         }
-        return answer.put("admitted", admitted).put("wait_ms", broker.kafka.waitMs(counter));
+        return answer.put("admitted", admitted).put("wait_ms", gateway.waitMs(counter));
     }
 
     private static Kind kind(JsonNode asked) {

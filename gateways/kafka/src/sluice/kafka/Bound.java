@@ -24,13 +24,13 @@ final class Bound extends MetricConfig {
     private static final ThreadLocal<Boolean> READS = ThreadLocal.withInitial(() -> false);
 
     private final KafkaMetric metric;
-    private final Meter meter;
+    private final KafkaMeter meter;
     private final boolean isTokens;
     private volatile long maxMuteMs;
     private volatile double exceeded;
     private volatile boolean isExceeded;
 
-    Bound(KafkaMetric metric, Meter meter, double limit, long maxMuteMs) {
+    Bound(KafkaMetric metric, KafkaMeter meter, double limit, long maxMuteMs) {
         this.metric = metric;
         this.meter = meter;
         this.isTokens = meter.counter.kind == Kind.MUTATION;

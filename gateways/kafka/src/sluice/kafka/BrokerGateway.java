@@ -10,7 +10,7 @@ import org.slf4j.LoggerFactory;
  * The gateway of a broker or a controller. Before the limits topic could be read, the quotas that were set with
  * `kafka-configs` hold on each broker, as without the plugin.
  */
-final class BrokerGateway extends Gateway implements GatewayMXBean {
+final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean {
     private static final Logger LOG = LoggerFactory.getLogger(BrokerGateway.class);
 
     private final BrokerSettings settings;
@@ -22,7 +22,7 @@ final class BrokerGateway extends Gateway implements GatewayMXBean {
 
     /** A gateway whose clock and whose way to the requests topic are given. */
     BrokerGateway(BrokerSettings settings, Time time, EventSender sender) {
-        super(settings, time, sender, new Meters(settings.maxMuteMs, true, settings.window, time::milliseconds));
+        super(settings, time, sender, new KafkaMeters(settings.maxMuteMs, settings.window, time::milliseconds));
         this.settings = settings;
         this.loadReader = new LoadReader(settings);
     }
@@ -46,16 +46,20 @@ final class BrokerGateway extends Gateway implements GatewayMXBean {
         return first;
     }
 
-    @Override
-    public void add(KafkaMetric metric) {
+    /** Takes over a metric that Kafka has made. */
+    void add(KafkaMetric metric) {
+        long nowMs = time.milliseconds();
         loadReader.add(metric);
-        super.add(metric);
+        KafkaMeter meter = meters.add(metric, nowMs);
+        if (meter != null) {
+            begin(meter, nowMs);
+        }
     }
 
-    @Override
-    public void remove(KafkaMetric metric) {
+    /** Takes leave of a metric that Kafka has removed. */
+    void remove(KafkaMetric metric) {
         loadReader.remove(metric);
-        super.remove(metric);
+        meters.remove(metric, time.milliseconds());
     }
 
     @Override

@@ -24,7 +24,17 @@ final class BrokerSettings extends Settings {
     final List<String> logDirs;
 
     BrokerSettings(Map<String, ?> configs) {
-        super(checked(configs), roles(configs).contains("broker") ? Role.BROKER : Role.CONTROLLER, nodeOf(configs));
+        super(
+                configs,
+                configs.keySet().stream().filter(key -> key.startsWith(PREFIX)).collect(Collectors.toList()),
+                Arrays.asList(DISK_MIN_FREE_BYTES, DISK_MIN_FREE_PERCENT),
+                roles(configs).contains("broker") ? Role.BROKER : Role.CONTROLLER,
+                nodeOf(configs));
+        String reporters = String.valueOf(configs.get(REPORTERS));
+        if (!reporters.contains(REPORTER)) {
+            throw new ConfigException(REPORTERS + " is " + reporters + "; expected " + REPORTER
+                    + " among them, from which Sluice learns what is charged");
+        }
         this.isCombined = roles(configs).containsAll(List.of("broker", "controller"));
         this.controllerListeners = new LinkedHashSet<>(list(configs, "controller.listener.names", ""));
         this.queuedMaxRequests = whole(configs, "queued.max.requests", 500, 1, Integer.MAX_VALUE);
@@ -39,17 +49,6 @@ final class BrokerSettings extends Settings {
 
     private static List<String> roles(Map<String, ?> configs) {
         return list(configs, "process.roles", "broker");
-    }
-
-    private static Map<String, ?> checked(Map<String, ?> configs) {
-        List<String> keys = configs.keySet().stream().filter(key -> key.startsWith(PREFIX)).collect(Collectors.toList());
-        checkKeys(keys, Arrays.asList(DISK_MIN_FREE_BYTES, DISK_MIN_FREE_PERCENT));
-        String reporters = String.valueOf(configs.get(REPORTERS));
-        if (!reporters.contains(REPORTER)) {
-            throw new ConfigException(REPORTERS + " is " + reporters + "; expected " + REPORTER
-                    + " among them, from which Sluice learns what is charged");
-        }
-        return configs;
     }
 
     /** What stands between commas; lists of Kafka come as text, or as a list if they are a default. */

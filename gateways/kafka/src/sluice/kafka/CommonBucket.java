@@ -12,12 +12,10 @@ final class CommonBucket {
     final CounterKey counter;
 
     private final Window window;
-    private final Pace pace;
+    private final Bucket bucket;
     private final LongestMute longestMute;
     private int meters;
     private double share = Double.NaN; // until the first look
-    private double limit;
-    private boolean isTight;
     private double unpaced; // was charged before the share was known
     private double faded; // what was charged; it fades to 1/e in the span of a meter
     private long chargedMs;
@@ -27,7 +25,7 @@ final class CommonBucket {
     CommonBucket(CounterKey counter, Window window, LongestMute longestMute) {
         this.counter = counter;
         this.window = window;
-        this.pace = new Pace(counter.kind, false);
+        this.bucket = new Bucket(counter.kind, window, Pace.BURST);
         this.longestMute = longestMute;
     }
 
@@ -41,8 +39,7 @@ final class CommonBucket {
     synchronized void set(double ofLimit, double whole, boolean tight, long nowMs) {
         longestMute.noteLimit(whole, nowMs);
         share = ofLimit;
-        limit = whole;
-        isTight = tight;
+        bucket.set(ofLimit, whole, tight);
         charge(0.0, nowMs);
     }
 
@@ -62,7 +59,7 @@ final class CommonBucket {
         }
         unpaced += amount;
         if (!Double.isNaN(share)) {
-            pace.charge(unpaced, 0, share, limit, isTight, window, nowMs);
+            bucket.charge(unpaced, 0.0, nowMs);
             unpaced = 0.0;
         }
     }
@@ -80,7 +77,7 @@ final class CommonBucket {
             return 0;
         }
         charge(0.0, nowMs);
-        return Math.min(pace.owedMs(share), longestMute.ms(nowMs));
+        return Math.min(bucket.owedMs(), longestMute.ms(nowMs));
     }
 
     /** Notes that a client waits so long, for this bucket if it is overdrawn. A poll may have begun before, at an earlier time. */
@@ -98,14 +95,14 @@ final class CommonBucket {
 
     /** Forgets what its clients used and owe. */
     synchronized void reset(long nowMs) {
-        pace.reset();
+        bucket.reset();
         unpaced = 0.0;
         heldUntilMs = Math.min(heldUntilMs, nowMs);
     }
 
     /** The clock was set back, to now. */
     synchronized void stepBack(long nowMs) {
-        pace.stepBack(nowMs);
+        bucket.stepBack(nowMs);
         longestMute.stepBack(nowMs);
         heldUntilMs = Math.min(heldUntilMs, nowMs);
         chargedMs = Math.min(chargedMs, nowMs);

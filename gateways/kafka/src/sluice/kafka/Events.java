@@ -84,11 +84,11 @@ final class Events {
         return bytes(event);
     }
 
-    /** A sum of requests that a limit refused, which charge nothing. */
-    byte[] refused(Refusals.Refusal refusal) {
-        ObjectNode event = event(newId(), REFUSED_API, refusal.atMs).put("requests", refusal.requests);
-        event.put("user", refusal.client.user).put("client_id", refusal.client.clientId);
-        event.putArray("throttled_by").add(named(refusal.counter).put("ms", refusal.waitMs));
+    /** A sum of requests that the limit of a counter refused, the last one now, which charge nothing. */
+    byte[] refused(Tags client, int requests, CounterKey counter, long waitMs, long nowMs) {
+        ObjectNode event = event(newId(), REFUSED_API, nowMs).put("requests", requests);
+        event.put("user", client.user).put("client_id", client.clientId);
+        event.putArray("throttled_by").add(named(counter).put("ms", waitMs));
         return bytes(event);
     }
 

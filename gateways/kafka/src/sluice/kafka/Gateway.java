@@ -10,7 +10,6 @@ import java.util.UUID;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
-import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.utils.Time;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -23,7 +22,7 @@ import org.slf4j.LoggerFactory;
  * own: one reads the limits, one the sums of what is decided, and one looks at the meters every `sluice.sum.ms`, sets their
  * limits and publishes. While Sluice is away the last shares hold. {@link GatewayMXBean} says what the figures are.
  */
-public abstract class Gateway implements AutoCloseable {
+public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     static final long STALE_MS = 30_000;
     private static final Logger LOG = LoggerFactory.getLogger(Gateway.class);
     private static final long LOOKBACK_MS = 10_000;
@@ -38,7 +37,7 @@ public abstract class Gateway implements AutoCloseable {
     private static final int MAX_SHOWN_CHARACTERS = 500;
 
     final Time time;
-    final Meters meters;
+    final M meters;
     final Events events;
     final Quotas first = new Quotas(-1);
 
@@ -69,7 +68,7 @@ public abstract class Gateway implements AutoCloseable {
     private long nextNs = System.nanoTime();
 
     /** A gateway whose clock, way to the requests topic and meters are given. */
-    Gateway(Settings settings, Time time, EventSender sender, Meters meters) {
+    Gateway(Settings settings, Time time, EventSender sender, M meters) {
         this.settings = settings;
         this.time = time;
         this.sender = sender;
@@ -208,18 +207,8 @@ public abstract class Gateway implements AutoCloseable {
         return least == Meter.UNLIMITED ? null : Double.valueOf(least);
     }
 
-    /** The meters. */
-    public Meters meters() {
-        return meters;
-    }
-
-    /** Takes over a metric that was made for a client, who is held from the first request, not from the next look. */
-    public void add(KafkaMetric metric) {
-        long nowMs = time.milliseconds();
-        Meter meter = meters.add(metric, nowMs);
-        if (meter == null) {
-            return;
-        }
+    /** Takes over a new meter, whose client is throttled from the first request, not from the next look. */
+    void begin(Meter meter, long nowMs) {
         for (CommonBucket bucket : meter.common()) {
             Double limit = quotas().limitOf(bucket.counter);
             if (limit != null) {
@@ -229,11 +218,6 @@ public abstract class Gateway implements AutoCloseable {
         if (holdOf(meter) != null) {
             meter.hold(Meter.UNLIMITED);
         }
-    }
-
-    /** Takes leave of a metric that was removed. */
-    public void remove(KafkaMetric metric) {
-        meters.remove(metric, time.milliseconds());
     }
 
     /** The quotas in force; until the limits topic has been read, those that hold first. */
@@ -377,14 +361,14 @@ public abstract class Gateway implements AutoCloseable {
         if (holdOf(meter) != null) {
             meter.hold(share);
         } else if (limit != null && (isPaced(meter.counter.kind) || !Double.isNaN(part))) {
-            meter.pace(share, limit, part < 1, settings.window, nowMs);
+            meter.pace(share, limit, part < 1, nowMs);
         } else {
             meter.bind(share, nowMs);
         }
         meter.lookAgain(nowMs, idleMs);
         if (meter.hasUnpublished()) {
             publish(meter, limit, share, isReady, nowMs);
-        } else if (meters.forgetIfGone(meter)) {
+        } else if (meters.forgetIfUnused(meter, nowMs)) {
             shares.release(meter.counter);
             if (meter.key.ofTenant() != null && meters.common(meter.key.ofTenant()) == null) {
                 shares.release(meter.key.ofTenant());

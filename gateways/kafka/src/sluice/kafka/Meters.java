@@ -1,84 +1,45 @@
 package sluice.kafka;
 
 import java.util.Collection;
-import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicLong;
-import java.util.function.LongSupplier;
-import org.apache.kafka.common.metrics.KafkaMetric;
+import java.util.function.BiFunction;
 
 /**
- * The meters of a broker, found among its metrics as Kafka makes and removes them.
+ * The meters of a gateway, and the buckets that several of them are charged for.
  *
- * <p>Safe for any thread. At most MAX_METERS are kept: clients choose their client-ids. Beyond it those share a counter
- * (`NewNames`); any other new counter is held to the share with which it began, and isn't published.
+ * <p>Safe for any thread. Beyond MAX_METERS new client-ids, which clients choose, share a counter (`NewNames`).
  */
-public final class Meters {
-    private static final String TENANT_TAG = "tenant";
-    private static final String TENANT_MARK = "~"; // no name that is encoded has it
-    private static final String USER_TAG = "user";
-    private static final String CLIENT_ID_TAG = "client-id";
-    private static final String TOPIC_TAG = "topic";
-    private static final String PARTITION_TAG = "partition";
-    public static final String THROTTLE_TIME = "throttle-time";
+class Meters<M extends Meter> {
     static final int MAX_METERS = 100_000;
 
-    private static final Map<String, Kind> KINDS = new HashMap<>();
-
-    static {
-        for (Kind kind : Kind.values()) {
-            KINDS.put(kind.group, kind);
-        }
-    }
-
-    private final Map<CounterKey, Meter> meters = new ConcurrentHashMap<>();
+    private final Map<CounterKey, M> meters = new ConcurrentHashMap<>();
     private final Map<CounterKey, CommonBucket> common = new ConcurrentHashMap<>();
     private final Map<CounterKey, Tags> clients = new ConcurrentHashMap<>();
-    private final AtomicLong notFollowed = new AtomicLong();
     private final long maxMuteMs;
-    private final boolean withholds;
     private final Window window;
-    private final LongSupplier clockMs;
+    private final BiFunction<CounterKey, LongestMute, M> make;
     private volatile long changedMs = -1;
 
-    /**
-     * `maxMuteMs` is the longest mute under a limit that is new or was lowered. `withholds` says that a fetch that breaks
-     * its quota is answered empty. `clockMs` is that of the metrics.
-     */
-    Meters(long maxMuteMs, boolean withholds, Window window, LongSupplier clockMs) {
+    /** `maxMuteMs` is the longest mute under a limit that is new or was lowered. `make` makes a meter. */
+    Meters(long maxMuteMs, Window window, BiFunction<CounterKey, LongestMute, M> make) {
         this.maxMuteMs = maxMuteMs;
-        this.withholds = withholds;
         this.window = window;
-        this.clockMs = clockMs;
+        this.make = make;
     }
 
-    /**
-     * Takes over a metric that Kafka has made, if it belongs to a counter. Returns its meter, else null. Called by request
-     * threads: it does little.
-     */
-    public synchronized Meter add(KafkaMetric metric, long nowMs) {
-        CounterKey counter = counterOf(metric);
-        if (counter == null || !isWanted(counter.kind, metric.metricName().name())) {
-            return null;
-        }
-        if (!hasRoom() && !meters.containsKey(counter)) {
-            notFollowed.incrementAndGet();
-            return null;
-        }
-        Meter known = meters.get(counter);
-        Meter meter = known == null ? newMeter(counter) : known;
-        meter.add(metric, nowMs);
-        return meter;
+    /** The meter of a counter, which is made if there is none. */
+    synchronized M add(CounterKey key) {
+        M known = meters.get(key);
+        return known == null ? newMeter(key) : known;
     }
 
-    private Meter newMeter(CounterKey key) {
-        Meter meter = new Meter(key, longestMute(), withholds, clockMs);
+    private M newMeter(CounterKey key) {
+        M meter = make.apply(key, longestMute());
         CounterKey own = key.own();
         if (key.ofTenant() != null) {
             join(meter, key.ofTenant());
-            Meter ofOthers = common.containsKey(own) ? null : meters.get(own);
+            M ofOthers = common.containsKey(own) ? null : meters.get(own);
             if (ofOthers != null) {
                 join(ofOthers, own);
             }
@@ -106,15 +67,6 @@ public final class Meters {
         changedMs = nowMs;
     }
 
-    /** Takes leave of a metric that Kafka has removed, because nobody used it for an hour. */
-    public void remove(KafkaMetric metric, long nowMs) {
-        CounterKey counter = counterOf(metric);
-        Meter meter = counter == null ? null : meters.get(counter);
-        if (meter != null) {
-            meter.remove(metric, nowMs);
-        }
-    }
-
     /** Forgets what the clients of a counter owe. */
     void reset(CounterKey counter, long nowMs) {
         meters.values().stream().filter(meter -> meter.counter.equals(counter)).forEach(meter -> meter.reset(nowMs));
@@ -124,9 +76,9 @@ public final class Meters {
         }
     }
 
-    /** Forgets the meter if it has no metric any more and nothing to publish. Says whether it did. */
-    synchronized boolean forgetIfGone(Meter meter) {
-        if (!meter.isGone()) {
+    /** Forgets the meter if nobody uses it any more. Says whether it did. */
+    synchronized boolean forgetIfUnused(Meter meter, long nowMs) {
+        if (!meter.endIfUnused(nowMs)) {
             return false;
         }
         meters.remove(meter.key);
@@ -161,65 +113,17 @@ public final class Meters {
         return common.get(counter);
     }
 
-    Collection<Meter> all() {
+    Collection<M> all() {
         return meters.values();
     }
 
     /** The meter of a counter; null if no client has used it. */
-    public Meter of(CounterKey counter) {
+    M of(CounterKey counter) {
         return meters.get(counter);
     }
 
     /** Whether there is room for one more counter. */
     boolean hasRoom() {
         return meters.size() < MAX_METERS;
-    }
-
-    /** How many metrics there was no room for. */
-    long notFollowed() {
-        return notFollowed.get();
-    }
-
-    private static boolean isWanted(Kind kind, String name) {
-        return name.equals(kind.chargedMetric) || name.equals(kind.boundMetric) || name.equals(THROTTLE_TIME);
-    }
-
-    /** The tags of a meter's metrics. */
-    public static Map<String, String> metricTags(Tags tags) {
-        Map<String, String> metricTags = new LinkedHashMap<>(4); // Kafka makes the sensor's name of them, in order
-        if (tags.topic != null) {
-            metricTags.put(TOPIC_TAG, tags.topic);
-            metricTags.put(PARTITION_TAG, Integer.toString(tags.partition));
-            return metricTags;
-        }
-        if (!tags.tenant.isEmpty()) { // first, as a client-id, which isn't encoded, could end like it
-            metricTags.put(TENANT_TAG, TENANT_MARK + Names.sanitize(tags.tenant));
-        }
-        metricTags.put(USER_TAG, Names.sanitize(tags.user));
-        metricTags.put(CLIENT_ID_TAG, tags.clientId);
-        return metricTags;
-    }
-
-    /** The tags whose metrics have these; null if they are of no meter. */
-    static Tags tagsOf(Map<String, String> metricTags) {
-        String user = metricTags.get(USER_TAG);
-        String clientId = metricTags.get(CLIENT_ID_TAG);
-        if (user == null || clientId == null) {
-            return null;
-        }
-        String tenant = metricTags.getOrDefault(TENANT_TAG, TENANT_MARK).substring(TENANT_MARK.length());
-        return new Tags(Names.desanitize(user), clientId, Names.desanitize(tenant));
-    }
-
-    /** The counter that a metric belongs to, with its tenant; null if it is of none. */
-    public static CounterKey counterOf(KafkaMetric metric) {
-        Kind kind = KINDS.get(metric.metricName().group());
-        Map<String, String> metricTags = metric.metricName().tags();
-        if (kind != null && kind.isOfTopics()) {
-            int partition = Integer.parseInt(metricTags.get(PARTITION_TAG));
-            return new CounterKey(kind, Tags.ofPartition(metricTags.get(TOPIC_TAG), partition));
-        }
-        Tags tags = tagsOf(metricTags);
-        return kind == null || tags == null ? null : new CounterKey(kind, tags);
     }
 }

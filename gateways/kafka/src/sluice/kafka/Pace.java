@@ -20,36 +20,26 @@ package sluice.kafka;
  * <p>Reads no clock. Amounts are in units of the quota.
  */
 final class Pace {
-    private static final double BURST = 0.3;
-    private static final double TIGHT_BURST_MS = 500; // of a broker that is tightened
+    /** The part of what a meter lets through at once that its bucket holds. */
+    static final double BURST = 0.3;
+
     private static final double FETCH = 0.025;
     private static final double LEAST = 0.5;
     private static final double SIZE_WEIGHT = 0.2;
-    private static final double MAX_WAIT_S = 3_600.0; // the longest wait that a gateway applies
-    private static final double MAX_REQUEST_DEBT_S = 10.0; // of the limit; Kafka forgets what hung for long in a window
 
     private final boolean isFetch;
-    private final boolean isRequest;
-    private final boolean isMutation;
-    private double left = Double.NaN; // below 0 when more went through
-    private long leftMs;
+    private final Bucket bucket;
     private double size; // of the requests of late
 
-    /** `withholds` says that a fetch that breaks its quota is answered empty. */
-    Pace(Kind kind, boolean withholds) {
-        this.isFetch = kind == Kind.FETCH && withholds;
-        this.isRequest = kind == Kind.REQUEST;
-        this.isMutation = kind == Kind.MUTATION;
+    Pace(Kind kind, Window window) {
+        this.isFetch = kind == Kind.FETCH;
+        this.bucket = new Bucket(kind, window, BURST);
     }
 
     /** Takes what was charged since the last call from the bucket, which refills by this share of the limit. */
-    void charge(double charged, long requests, double share, double limit, boolean isTight, Window window, long nowMs) {
-        double burstMs = isMutation ? window.samples * window.windowMs : window.spanMs() * BURST; // as Kafka's bucket
-        double burst = Math.max(share * (isTight ? TIGHT_BURST_MS : burstMs) / 1000.0, isFetch ? size : 0.0);
-        double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
-        double most = isRequest ? Math.min(share * MAX_WAIT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_WAIT_S;
-        left = Math.max(Math.min(burst, before) - charged, -most);
-        leftMs = Math.max(leftMs, nowMs); // threads come in any order
+    void charge(double charged, long requests, double share, double limit, boolean isTight, long nowMs) {
+        bucket.set(share, limit, isTight);
+        bucket.charge(charged, isFetch ? size : 0.0, nowMs);
         if (requests > 0 && charged > 0) {
             double mean = charged / requests;
             size = size == 0 ? mean : size + SIZE_WEIGHT * (mean - size);
@@ -58,12 +48,12 @@ final class Pace {
 
     /** The clock was set back, to now. */
     void stepBack(long nowMs) {
-        leftMs = Math.min(leftMs, nowMs);
+        bucket.stepBack(nowMs);
     }
 
     /** Forgets what was charged: the bucket is full. */
     void reset() {
-        left = Double.NaN;
+        bucket.reset();
     }
 
     /** Notes how large a fetch was that Kafka made wait so long under a bound, with `sum` recorded in `windowMs`. */
@@ -74,16 +64,12 @@ final class Pace {
     /** The bound for a meter that has recorded `sum` in `windowMs`. */
     double bound(double share, double sum, double windowMs) {
         double windowS = windowMs / 1000.0;
+        double left = bucket.left();
         if (left >= size) {
             return Math.max((sum + left) / windowS, share * LEAST);
         }
-        double waitS = Math.min((size - left) / share, MAX_WAIT_S);
+        double waitS = Math.min((size - left) / share, Bucket.MAX_WAIT_S);
         return (sum + size) / (windowS + waitS);
-    }
-
-    /** How long it takes until the bucket isn't overdrawn any more; 0 if it isn't. */
-    long owedMs(double share) {
-        return left < 0 ? Math.round(Math.min(-left / share, MAX_WAIT_S) * 1000.0) : 0;
     }
 
     /**

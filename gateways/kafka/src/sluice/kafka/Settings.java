@@ -78,8 +78,9 @@ public abstract class Settings {
     /** Properties of the plugin's own Kafka clients. */
     final Map<String, Object> client;
 
-    /** `configs` were checked by {@link #checkKeys}; `brokerId` is null of a proxy. */
-    Settings(Map<String, ?> configs, Role role, String brokerId) {
+    /** `ours` are those keys of `configs` that have to be known, and `own` those that others don't have; `brokerId` is null of a proxy. */
+    Settings(Map<String, ?> configs, Collection<String> ours, List<String> own, Role role, String brokerId) {
+        checkKeys(ours, own);
         this.role = role;
         this.brokerId = brokerId;
         this.node = brokerId == null ? "proxy" : brokerId;
@@ -100,11 +101,10 @@ public abstract class Settings {
         this.client = client(configs);
     }
 
-    /** Throws ConfigException if one of `keys` is neither common to brokers and proxies nor among `own`. */
-    static void checkKeys(Collection<String> keys, List<String> own) {
+    private static void checkKeys(Collection<String> ours, List<String> own) {
         List<String> known = new ArrayList<>(KEYS);
         known.addAll(own);
-        for (String key : keys) {
+        for (String key : ours) {
             if (!key.startsWith(CLIENT_PREFIX) && !known.contains(key)) {
                 throw new ConfigException(
                         key + " is unknown; expected one of " + String.join(", ", known) + " or " + CLIENT_PREFIX + "*");

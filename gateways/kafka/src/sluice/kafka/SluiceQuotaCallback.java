@@ -41,7 +41,7 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
         if (exempt.isExempt(principal, id)) {
             return EXEMPT_TAGS;
         }
-        return Meters.metricTags(gateway.meterOf(Kind.of(type), principal.getName(), id).tags);
+        return KafkaMeters.metricTags(gateway.meterOf(Kind.of(type), principal.getName(), id).tags);
     }
 
     /**
@@ -50,7 +50,7 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
      */
     @Override
     public Double quotaLimit(ClientQuotaType type, Map<String, String> metricTags) {
-        Tags tags = Meters.tagsOf(metricTags);
+        Tags tags = KafkaMeters.tagsOf(metricTags);
         if (tags == null) {
             return null;
         }

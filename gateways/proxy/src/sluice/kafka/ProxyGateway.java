@@ -13,8 +13,12 @@ import org.apache.kafka.common.utils.Time;
  * The gateway of a proxy. It shares the limits of mutations too, asks the job for what its share doesn't admit, and says what
  * limits have refused. Request threads call it; it never waits.
  */
-public final class ProxyGateway extends Gateway {
+public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
+    /** The longest wait that one response asks for; what was used stays charged, so the next request waits again. */
+    public static final long MAX_MUTE_MS = 5_000;
+
     private static final int MAX_AWAITED = 10_000;
+    private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
 
     private final ProxySettings settings;
     private final Refusals refusals = new Refusals();
@@ -29,8 +33,79 @@ public final class ProxyGateway extends Gateway {
 
     /** A gateway whose clock and whose way to the requests topic are given. */
     ProxyGateway(ProxySettings settings, Time time, EventSender sender) {
-        super(settings, time, sender, new Meters(settings.maxMuteMs, false, settings.window, time::milliseconds));
+        super(settings, time, sender, new Meters<>(settings.maxMuteMs, settings.window, (key, longestMute) ->
+                new PlainMeter(key, settings.window, longestMute, time::milliseconds)));
         this.settings = settings;
+    }
+
+    private PlainMeter meter(CounterKey counter) {
+        long nowMs = time.milliseconds();
+        PlainMeter known = meters.of(counter);
+        if (known != null && known.isUsable(nowMs)) {
+            return known;
+        }
+        PlainMeter meter = meters.add(counter);
+        Double limit = limit(counter);
+        meter.bind(limit == null ? Meter.UNLIMITED : limit, nowMs);
+        begin(meter, nowMs);
+        return meter;
+    }
+
+    /** Charges an amount, and returns the wait in ms that the quotas ask for. */
+    public long charge(CounterKey counter, double amount) {
+        if (counter.kind == Kind.PRODUCE) {
+            bytesIn.add((long) amount);
+        } else if (counter.kind == Kind.FETCH) {
+            bytesOut.add((long) amount);
+        }
+        return meter(counter).charge(amount, false, time.milliseconds());
+    }
+
+    /** Charges time of a request, and returns the wait in ms, which Kafka caps so. */
+    public long chargeTime(CounterKey counter, long requestNs) {
+        return Math.min(charge(counter, requestNs / NS_PER_POINT), settings.window.windowMs);
+    }
+
+    /** Charges mutations that the job knows already, or is told of when they are settled. Returns the wait in ms. */
+    public long chargeMutations(CounterKey counter, int partitions) {
+        return meter(counter).charge(partitions, true, time.milliseconds());
+    }
+
+    /** Tells the job of `told` partitions, less the `undone` ones, which are given back. It takes them off what comes next. */
+    public void settle(CounterKey counter, int told, int undone) {
+        meter(counter).settle(told, undone, time.milliseconds());
+    }
+
+    /** The wait in ms of a client that sends now. */
+    public long waitMs(CounterKey counter) {
+        return meter(counter).waitMs(time.milliseconds());
+    }
+
+    /** The same of a client that has waited as it was told: for what others used since. */
+    public long owedMs(CounterKey counter) {
+        PlainMeter known = meters.of(counter);
+        return known == null ? 0 : known.owedMs(time.milliseconds());
+    }
+
+    /** Whether a counter is overdrawn, so that what a client sends now is refused and not charged. It counts as a wait. */
+    public boolean refuses(CounterKey counter, String user, String clientId) {
+        long nowMs = time.milliseconds();
+        PlainMeter meter = meter(counter);
+        long waitMs = Math.min(meter.waitMs(nowMs), MAX_MUTE_MS);
+        if (waitMs > 0) {
+            meter.noteRefused(waitMs, nowMs);
+            CounterKey tenant = counter.ofTenant();
+            CommonBucket bucket = tenant == null ? null : meters.common(tenant);
+            boolean isOfTenant = bucket != null && bucket.waitMs(nowMs) > 0;
+            noteRefused(counter, isOfTenant ? tenant : counter.own(), user, clientId, waitMs);
+        }
+        return waitMs > 0;
+    }
+
+    /** The most bytes that the response to a fetch that asks for so many may have, as Kafka bounds it. No counter bounds nothing. */
+    public int fetchBytes(CounterKey counter, int asked) {
+        Double limit = counter == null ? null : fetchLimit(counter);
+        return limit == null ? asked : (int) Math.max(1, Math.min(asked, limit * settings.window.spanMs() / 1_000.0));
     }
 
     /** The counter of a topic-partition; null if no quota meters it. Clients may name partitions that don't exist. */
@@ -52,22 +127,6 @@ public final class ProxyGateway extends Gateway {
         return limit(key) != null || tenantLimit(key) != null;
     }
 
-    /** Of a client's own counter and its tenant's, the one that makes its requests wait. */
-    public CounterKey holding(CounterKey key) {
-        CounterKey tenant = key.ofTenant();
-        CommonBucket bucket = tenant == null ? null : meters.common(tenant);
-        return bucket != null && bucket.waitMs(time.milliseconds()) > 0 ? tenant : key.own();
-    }
-
-    /** Counts what clients were charged, for the proxy's load. */
-    public void count(Kind kind, double amount) {
-        if (kind == Kind.PRODUCE) {
-            bytesIn.add((long) amount);
-        } else if (kind == Kind.FETCH) {
-            bytesOut.add((long) amount);
-        }
-    }
-
     /**
      * Notes that the limit of `counter`, of a client's own or its tenant's, has refused a request, so that decisions tell
      * of it; its client waits for `waitMs`.
@@ -82,7 +141,8 @@ public final class ProxyGateway extends Gateway {
     @Override
     void publishOthers(long nowMs) {
         for (Refusals.Refusal each : refusals.take()) {
-            publish(each.client, events.refused(each), nowMs, () -> refusals.add(each));
+            byte[] event = events.refused(each.client(), each.requests(), each.counter(), each.waitMs(), each.atMs());
+            publish(each.client(), event, nowMs, () -> refusals.add(each));
         }
     }
 

@@ -36,17 +36,12 @@ public final class ProxySettings extends Settings {
     public final String principalRules;
 
     public ProxySettings(Map<String, ?> configs) {
-        super(checked(configs), Role.PROXY, null);
+        super(configs, configs.keySet(), KEYS, Role.PROXY, null);
         this.chargesUpstreamTime = choice(configs, REQUEST_TIME, "off", "upstream");
         this.decideTimeoutMs = whole(configs, DECIDE_TIMEOUT_MS, 5_000, 1, 5_000); // a proxy holds a request for 20 s
         this.expectedGateways = (int) whole(configs, EXPECTED_GATEWAYS, 1, 1, AliveGateways.MAX_GATEWAYS);
         this.principalRules = text(configs, PRINCIPAL_RULES, "DEFAULT");
         this.maxPartitionsPerRequest = (int) whole(configs, MAX_PARTITIONS, 10_000, 1, Integer.MAX_VALUE);
-    }
-
-    private static Map<String, ?> checked(Map<String, ?> configs) {
-        checkKeys(configs.keySet(), KEYS);
-        return configs;
     }
 
     /** Whether the second of two values is set; the first is the default. */

@@ -1,26 +1,38 @@
 package sluice.proxy;
 
+import io.kroxylicious.proxy.filter.FilterDispatchExecutor;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletionStage;
+import java.util.function.Function;
+import org.apache.kafka.common.protocol.ApiKeys;
 import sluice.kafka.CounterKey;
+import sluice.kafka.Mutations;
+import sluice.kafka.ProxyGateway;
 
 /**
  * What the mutations of one request were charged, until its response says which of them the broker did. What it refused is
  * given back, and the job learns of the rest alone. For the event loop of the connection.
  */
 final class ChargedMutations {
-    static final ChargedMutations NONE = new ChargedMutations(null, null);
+    static final ChargedMutations NONE = new ChargedMutations(null, null, null, (short) 0);
 
-    private final ProxyMeters meters;
+    private final ProxyGateway gateway;
     private final CounterKey counter;
+    private final ApiKeys api;
+    private final short version;
     private final Map<String, Integer> unpublished = new LinkedHashMap<>(); // partitions by topic
     private final Map<String, Integer> decided = new LinkedHashMap<>();
     private boolean isSettled;
 
-    ChargedMutations(ProxyMeters meters, CounterKey counter) {
-        this.meters = meters;
+    /** `api` and its version are those of the request. */
+    ChargedMutations(ProxyGateway gateway, CounterKey counter, ApiKeys api, short version) {
+        this.gateway = gateway;
         this.counter = counter;
+        this.api = api;
+        this.version = version;
     }
 
     /** The partitions that topics are charged, in order, of all together at most so many. The job does the same. */
@@ -35,36 +47,72 @@ final class ChargedMutations {
         return bounded;
     }
 
-    /** Charges all of them, and returns the wait in ms. */
-    long charge(Map<String, Integer> partitions) {
-        unpublished.putAll(partitions);
-        return meters.chargeUnpublished(counter, sum(partitions));
+    /**
+     * Charges the partitions of topics, and goes on with the topics that are refused: none of a version before `strictSince`,
+     * which doesn't understand a refusal. Else what the share admits goes on at once, and the decision on the rest is awaited:
+     * a connection's requests come one after the other, and a decision takes longer than a broker.
+     */
+    <R> CompletionStage<R> decide(
+            Map<String, Integer> partitions,
+            int strictSince,
+            Mute mute,
+            FilterDispatchExecutor executor,
+            Function<Set<String>, CompletionStage<R>> then) {
+        if (version < strictSince || !gateway.isLimited(counter)) {
+            unpublished.putAll(partitions);
+            mute.note(gateway.chargeMutations(counter, sum(partitions)));
+            return then.apply(Set.of());
+        }
+        Map<String, Integer> rest = charge(partitions);
+        if (rest.isEmpty()) {
+            return then.apply(Set.of());
+        }
+        Mutations undecided = new Mutations(counter, api.name, version, rest);
+        gateway.ask(undecided);
+        return executor.completeOnFilterDispatchThread(undecided.answer())
+                .handle((answer, error) -> refused(rest, answer, mute))
+                .thenCompose(then);
     }
 
-    /** Charges those that the share admits, and returns the others. */
-    Map<String, Integer> admit(Map<String, Integer> partitions) {
-        Map<String, Integer> rest = new LinkedHashMap<>(partitions);
-        unpublished.putAll(meters.admit(counter, partitions));
-        rest.keySet().removeAll(unpublished.keySet());
+    /** Charges the share one by one in order, while the bucket isn't overdrawn, as Kafka does. Returns what it doesn't admit. */
+    private Map<String, Integer> charge(Map<String, Integer> partitions) {
+        Map<String, Integer> rest = new LinkedHashMap<>();
+        partitions.forEach((topic, count) -> {
+            if (gateway.waitMs(counter) == 0) {
+                gateway.chargeMutations(counter, count);
+                unpublished.put(topic, count);
+            } else {
+                rest.put(topic, count);
+            }
+        });
         return rest;
     }
 
-    /** Charges those that the job has admitted, and charged. */
-    void chargeDecided(Map<String, Integer> partitions) {
-        decided.putAll(partitions);
-        meters.chargeDecided(counter, sum(partitions));
+    /** The topics of the rest that are refused; without an answer all. What the job has admitted it has charged. */
+    private Set<String> refused(Map<String, Integer> rest, Mutations.Answer answer, Mute mute) {
+        Set<String> refused = new LinkedHashSet<>(rest.keySet());
+        if (answer == null) {
+            mute.note(gateway.waitMs(counter));
+            return refused;
+        }
+        refused.removeIf(topic -> !answer.refuses(topic));
+        decided.putAll(rest);
+        decided.keySet().removeAll(refused);
+        gateway.chargeMutations(counter, sum(decided));
+        mute.note(answer.throttleMs);
+        return refused;
     }
 
     /** Publishes what was done, and gives back what wasn't, by topic; once. */
     void settle(Set<String> undone) {
-        if (isSettled || meters == null) {
+        if (isSettled || gateway == null) {
             return;
         }
         isSettled = true;
         int charged = sum(unpublished);
         unpublished.keySet().retainAll(undone);
         decided.keySet().retainAll(undone);
-        meters.settle(counter, charged, sum(unpublished), sum(decided));
+        gateway.settle(counter, charged, sum(unpublished) + sum(decided));
     }
 
     private static int sum(Map<String, Integer> partitions) {

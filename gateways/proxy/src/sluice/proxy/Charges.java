@@ -16,45 +16,46 @@ import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import org.apache.kafka.common.record.BaseRecords;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
+import sluice.kafka.ProxyGateway;
 
 /**
  * The counters that a message is charged to, in order, each with its amount. A client's bytes are those of the whole
  * message, as in Kafka; a topic-partition's are those of its records (KIP-1010).
  */
 final class Charges {
-    private final ProxyMeters meters;
+    private final ProxyGateway gateway;
     private final TopicNames names;
     private final Map<CounterKey, Integer> amounts = new LinkedHashMap<>();
 
-    private Charges(ProxyMeters meters, TopicNames names) {
-        this.meters = meters;
+    private Charges(ProxyGateway gateway, TopicNames names) {
+        this.gateway = gateway;
         this.names = names;
     }
 
     /** Those of a request. A fetch is charged nothing yet: these counters hold it, and it is made to hold no more than they let. */
     static Map<CounterKey, Integer> ofRequest(
-            RequestHeaderData header, ApiMessage request, Client client, ProxyMeters meters, TopicNames names) {
-        Charges charges = new Charges(meters, names);
+            RequestHeaderData header, ApiMessage request, Client client, ProxyGateway gateway, TopicNames names) {
+        Charges charges = new Charges(gateway, names);
         if (request instanceof ProduceRequestData produce) {
             charges.add(Kind.PRODUCE, client, size(header, request));
             produce.topicData().forEach(topic -> topic.partitionData()
                     .forEach(part -> charges.add(Kind.TOPIC_PRODUCE, topic.name(), part.index(), size(part.records()))));
         } else if (request instanceof FetchRequestData fetch) {
-            fetch.setMaxBytes(meters.fetchBytes(charges.add(Kind.FETCH, client, 0), fetch.maxBytes()));
+            fetch.setMaxBytes(gateway.fetchBytes(charges.add(Kind.FETCH, client, 0), fetch.maxBytes()));
             fetch.setMinBytes(Math.min(fetch.minBytes(), fetch.maxBytes()));
             fetch.topics().forEach(topic -> topic.partitions().forEach(part -> {
                 String name = charges.name(topic.topic(), topic.topicId());
                 CounterKey counter = charges.add(Kind.TOPIC_FETCH, name, part.partition(), 0);
-                part.setPartitionMaxBytes(meters.fetchBytes(counter, part.partitionMaxBytes()));
+                part.setPartitionMaxBytes(gateway.fetchBytes(counter, part.partitionMaxBytes()));
             }));
         } else if (request instanceof ShareFetchRequestData fetch) {
-            fetch.setMaxBytes(meters.fetchBytes(charges.add(Kind.FETCH, client, 0), fetch.maxBytes()));
+            fetch.setMaxBytes(gateway.fetchBytes(charges.add(Kind.FETCH, client, 0), fetch.maxBytes()));
             fetch.setMinBytes(Math.min(fetch.minBytes(), fetch.maxBytes()));
             fetch.topics().forEach(topic -> topic.partitions().forEach(part ->
                     charges.add(Kind.TOPIC_FETCH, charges.name("", topic.topicId()), part.partitionIndex(), 0)));
         }
         Kind counted = countedBy(ApiKeys.forId(request.apiKey()));
-        if (counted != null && meters.isUsed(counted) && !isHeartbeat(request)) {
+        if (counted != null && gateway.isUsed(counted) && !isHeartbeat(request)) {
             charges.add(counted, client, 1);
         }
         return charges.amounts;
@@ -76,8 +77,8 @@ final class Charges {
 
     /** Those of the response to a fetch. */
     static Map<CounterKey, Integer> ofResponse(
-            ApiMessage response, short version, Client client, ProxyMeters meters, TopicNames names) {
-        Charges charges = new Charges(meters, names);
+            ApiMessage response, short version, Client client, ProxyGateway gateway, TopicNames names) {
+        Charges charges = new Charges(gateway, names);
         if (response instanceof FetchResponseData fetched) {
             charges.add(Kind.FETCH, client, size(response, version));
             fetched.responses().forEach(topic -> topic.partitions().forEach(part -> charges.add(
@@ -94,14 +95,14 @@ final class Charges {
     }
 
     private CounterKey add(Kind kind, Client client, int amount) {
-        CounterKey counter = meters.counter(kind, client);
+        CounterKey counter = client.counter(kind, gateway);
         amounts.put(counter, amount);
         return counter;
     }
 
     /** Null without a counter. */
     private CounterKey add(Kind kind, String topic, int partition, int amount) {
-        CounterKey counter = topic == null ? null : meters.counterOfPartition(kind, topic, partition);
+        CounterKey counter = topic == null ? null : gateway.counterOfPartition(kind, topic, partition);
         if (counter != null) {
             amounts.merge(counter, amount, Integer::sum);
         }

@@ -6,6 +6,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
+import sluice.kafka.ProxyGateway;
 
 /**
  * The connections of clients that quotas limit: how many are open, and how fast they come. One that a quota refuses isn't
@@ -17,41 +18,41 @@ final class Connections {
     private static final long CLOSE_AFTER_MS = 1_000;
     private static final int MAX_WAITING = 1_000; // connections that wait to be closed; further ones are closed at once
 
-    private final ProxyMeters meters;
+    private final ProxyGateway gateway;
     private final Map<CounterKey, Integer> open = new ConcurrentHashMap<>();
     private final AtomicInteger waiting = new AtomicInteger();
 
-    Connections(ProxyMeters meters) {
-        this.meters = meters;
+    Connections(ProxyGateway gateway) {
+        this.gateway = gateway;
     }
 
     /** Takes in a new connection of a client, unless a quota refuses it. `channel` is null if it can't be known. */
     boolean admits(Client client, Channel channel) {
-        CounterKey rate = meters.isUsed(Kind.CONNECT) ? meters.counter(Kind.CONNECT, client) : null;
-        if (rate != null && meters.refuses(rate, client)) {
+        CounterKey rate = gateway.isUsed(Kind.CONNECT) ? client.counter(Kind.CONNECT, gateway) : null;
+        if (rate != null && gateway.refuses(rate, client.user(), client.clientId())) {
             return false;
         }
-        if (channel != null && meters.isUsed(Kind.CONNECTIONS) && !opens(client, channel)) {
+        if (channel != null && gateway.isUsed(Kind.CONNECTIONS) && !opens(client, channel)) {
             return false;
         }
         if (rate != null) {
-            meters.charge(rate, 1);
+            gateway.charge(rate, 1);
         }
         return true;
     }
 
     /** The client's own quota and that of its tenant admit a connection, or neither counts it. */
     private boolean opens(Client client, Channel channel) {
-        CounterKey key = meters.counter(Kind.CONNECTIONS, client);
+        CounterKey key = client.counter(Kind.CONNECTIONS, gateway);
         CounterKey own = key.own();
-        if (!opens(own, meters.limit(key))) {
-            meters.noteRefused(key, own, client, CLOSE_AFTER_MS);
+        if (!opens(own, gateway.limit(key))) {
+            gateway.noteRefused(key, own, client.user(), client.clientId(), CLOSE_AFTER_MS);
             return false;
         }
         CounterKey tenant = key.ofTenant();
-        if (tenant != null && !opens(tenant, meters.tenantLimit(key))) {
+        if (tenant != null && !opens(tenant, gateway.tenantLimit(key))) {
             close(own);
-            meters.noteRefused(key, tenant, client, CLOSE_AFTER_MS);
+            gateway.noteRefused(key, tenant, client.user(), client.clientId(), CLOSE_AFTER_MS);
             return false;
         }
         channel.closeFuture().addListener(closed -> {
@@ -63,8 +64,9 @@ final class Connections {
         return true;
     }
 
-    private boolean opens(CounterKey counter, double most) {
-        if (open.merge(counter, 1, Integer::sum) > Math.max(1, most)) {
+    /** No limit admits any number. */
+    private boolean opens(CounterKey counter, Double most) {
+        if (open.merge(counter, 1, Integer::sum) > (most == null ? Integer.MAX_VALUE : Math.max(1, most))) {
             close(counter);
             return false;
         }

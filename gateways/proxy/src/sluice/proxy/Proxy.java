@@ -10,14 +10,12 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.ToDoubleFunction;
 import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
-import org.apache.kafka.common.utils.Time;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import sluice.kafka.Gateway;
 import sluice.kafka.ProxyGateway;
 import sluice.kafka.ProxySettings;
 
-/** What the connections of a proxy share: the gateway, the meters, and metrics at the proxy's management port. */
+/** What the connections of a proxy share: the gateway, and metrics at the proxy's management port. */
 final class Proxy implements AutoCloseable {
     private static final String PREFIX = "sluice_gateway_";
     private static final String TAG = "gateway";
@@ -26,7 +24,6 @@ final class Proxy implements AutoCloseable {
 
     private final ProxySettings settings;
     private final ProxyGateway gateway;
-    private final ProxyMeters meters;
     private final SslPrincipalMapper principalRules;
     private final TopicNames names = new TopicNames();
     private final AtomicLong unreadableNs = new AtomicLong(System.nanoTime() - UNREADABLE_NS - 1);
@@ -42,8 +39,7 @@ final class Proxy implements AutoCloseable {
         this.settings = settings;
         this.principalRules = SslPrincipalMapper.fromRules(settings.principalRules);
         this.gateway = new ProxyGateway(settings);
-        this.meters = new ProxyMeters(gateway, settings, Time.SYSTEM);
-        this.connections = new Connections(meters);
+        this.connections = new Connections(gateway);
         throttled = counter("throttled_inline", "Responses that asked their client to wait");
         held = counter("held_requests", "Requests held because their connection or their quota was throttled");
         heldSeconds = counter("held_seconds", "Time for which requests were held");
@@ -53,18 +49,18 @@ final class Proxy implements AutoCloseable {
                 .description("Connections that were too many of their address, in a second or open")
                 .tag(TAG, settings.gatewayName)
                 .register(Metrics.globalRegistry));
-        gauge("limits_version", "Version of the limits in force; -1 before one is complete", Gateway::getLimitsVersion);
-        gauge("gateways", "Gateways that are alive, this one included", Gateway::getGateways);
-        gauge("counters", "Counters of own clients that are kept", Gateway::getCounters);
+        gauge("limits_version", "Version of the limits in force; -1 before one is complete", ProxyGateway::getLimitsVersion);
+        gauge("gateways", "Gateways that are alive, this one included", ProxyGateway::getGateways);
+        gauge("counters", "Counters of own clients that are kept", ProxyGateway::getCounters);
         gauge("stale_seconds", "Age of the oldest event that may be without a decision", of -> of.getStalenessMs() / 1e3);
-        gauge("sums", "Sums of entities that were read", Gateway::getSums);
-        gauge("published_events", "Events in the requests topic", Gateway::getPublished);
-        gauge("failed_events", "Events that have to be sent again", Gateway::getPublishFailures);
-        gauge("given_up_sums", "Sums given up after a minute", Gateway::getSumsGivenUp);
-        gauge("fenced_records", "Records of a driver of the job that had been replaced", Gateway::getFencedRecords);
-        gauge("unreadable_records", "Records of limits and sums that were passed over", Gateway::getUnreadableRecords);
-        gauge("more_names", "Requests of new client-ids that shared a counter", Gateway::getRequestsOfMoreNames);
-        gauge("threads_down", "Threads that should work and don't", Gateway::getThreadsDown);
+        gauge("sums", "Sums of entities that were read", ProxyGateway::getSums);
+        gauge("published_events", "Events in the requests topic", ProxyGateway::getPublished);
+        gauge("failed_events", "Events that have to be sent again", ProxyGateway::getPublishFailures);
+        gauge("given_up_sums", "Sums given up after a minute", ProxyGateway::getSumsGivenUp);
+        gauge("fenced_records", "Records of a driver of the job that had been replaced", ProxyGateway::getFencedRecords);
+        gauge("unreadable_records", "Records of limits and sums that were passed over", ProxyGateway::getUnreadableRecords);
+        gauge("more_names", "Requests of new client-ids that shared a counter", ProxyGateway::getRequestsOfMoreNames);
+        gauge("threads_down", "Threads that should work and don't", ProxyGateway::getThreadsDown);
         gateway.start();
     }
 
@@ -78,10 +74,6 @@ final class Proxy implements AutoCloseable {
 
     ProxyGateway gateway() {
         return gateway;
-    }
-
-    ProxyMeters meters() {
-        return meters;
     }
 
     Connections connections() {
@@ -121,7 +113,6 @@ final class Proxy implements AutoCloseable {
     @Override
     public void close() {
         gateway.close();
-        meters.close();
         published.forEach(Metrics.globalRegistry::remove);
     }
 
@@ -134,7 +125,7 @@ final class Proxy implements AutoCloseable {
         return counter;
     }
 
-    private void gauge(String name, String text, ToDoubleFunction<Gateway> value) {
+    private void gauge(String name, String text, ToDoubleFunction<ProxyGateway> value) {
         published.add(Gauge.builder(PREFIX + name, gateway, value)
                 .description(text)
                 .tag(TAG, settings.gatewayName)

@@ -9,8 +9,6 @@ import io.kroxylicious.proxy.filter.ResponseFilterResult;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.EnumSet;
-import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -29,7 +27,7 @@ import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ApiMessage;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
-import sluice.kafka.Mutations;
+import sluice.kafka.ProxyGateway;
 
 /**
  * The quotas of one connection: charges what passes by, says in responses how long to wait, and then mutes the connection
@@ -44,9 +42,6 @@ import sluice.kafka.Mutations;
  * <p>All is called by the connection's event loop, and never blocks it.
  */
 final class QuotaFilter implements RequestFilter, ResponseFilter {
-    /** The longest wait that one response asks for; what was used stays charged, so the next request waits again. */
-    static final long MAX_MUTE_MS = 5_000;
-
     /** The longest time until mutations without a response count as done: else who closes its connection pays nothing. */
     private static final long MAX_UNSETTLED_MS = 30_000;
 
@@ -64,10 +59,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private final Proxy proxy;
     private final FilterDispatchExecutor executor;
     private final Login login = new Login();
+    private final Mute mute = new Mute();
     private final Deque<Sent> sent = new ArrayDeque<>(); // as brokers answer them: in order
     private String certifiedUser;
-    private long mutedUntilNs = System.nanoTime();
-    private boolean isCharged; // anything was, on this connection
     private boolean isAdmitted; // the connection is, by the quotas on connections
 
     QuotaFilter(Proxy proxy, FilterDispatchExecutor executor) {
@@ -82,7 +76,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                 && (CHARGED_APIS.contains(api)
                         || MUTATION_APIS.contains(api)
                         || FREE_APIS.contains(api)
-                        || counted != null && proxy.meters().isUsed(counted)
+                        || counted != null && proxy.gateway().isUsed(counted)
                         || !isAdmitted
                         || proxy.settings().chargesUpstreamTime);
     }
@@ -110,7 +104,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         Hold hold = new Hold(System.nanoTime());
         return learnNames(request, client, context, () -> {
-            Map<CounterKey, Integer> charges = Charges.ofRequest(header, request, client, proxy.meters(), proxy.names());
+            Map<CounterKey, Integer> charges = Charges.ofRequest(header, request, client, proxy.gateway(), proxy.names());
             return admit(new Asked(header, request, context, client, charges, hold), true);
         });
     }
@@ -152,7 +146,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private <R> CompletionStage<R> learnNames(
             ApiMessage message, Client client, FilterContext context, Supplier<CompletionStage<R>> then) {
         TopicNames names = proxy.names();
-        MetadataRequestData question = proxy.meters().isUsed(Kind.TOPIC_FETCH) ? names.question(message) : null;
+        MetadataRequestData question = proxy.gateway().isUsed(Kind.TOPIC_FETCH) ? names.question(message) : null;
         if (question == null) {
             return then.get();
         }
@@ -179,7 +173,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     /** Serves a request when neither the connection nor a quota makes it wait any more. */
     private CompletionStage<RequestFilterResult> admit(Asked asked, boolean isNew) {
         long nowNs = System.nanoTime();
-        long nextMs = asked.hold.nextMs(Math.max(mutedMs(), owedMs(asked.charges.keySet())), nowNs);
+        long nextMs = asked.hold.nextMs(Math.max(mute.leftMs(), owedMs(asked.charges.keySet())), nowNs);
         if (nextMs <= 0) {
             return serve(asked);
         }
@@ -211,9 +205,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     /** What others used makes a connection wait; a new one at once, as no wait of its own tells of them. */
     private long owedMs(Set<CounterKey> counters) {
-        ProxyMeters meters = proxy.meters();
+        ProxyGateway gateway = proxy.gateway();
         return counters.stream()
-                .mapToLong(counter -> isCharged ? meters.owedMs(counter) : meters.overdrawnMs(counter))
+                .mapToLong(counter -> mute.isCharged() ? gateway.owedMs(counter) : gateway.waitMs(counter))
                 .max()
                 .orElse(0);
     }
@@ -233,22 +227,28 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private void charge(Map<CounterKey, Integer> charges) {
         charges.forEach((counter, amount) -> {
             if (amount > 0) {
-                mute(proxy.meters().charge(counter, amount));
+                mute.note(proxy.gateway().charge(counter, amount));
             }
         });
     }
 
     private void chargeResponse(ApiKeys api, ApiMessage response, Sent request) {
-        charge(Charges.ofResponse(response, request.version, request.client, proxy.meters(), proxy.names()));
+        charge(Charges.ofResponse(response, request.version, request.client, proxy.gateway(), proxy.names()));
         if (proxy.settings().chargesUpstreamTime && !WAITING_APIS.contains(api)) {
-            mute(proxy.meters().chargeTime(request.client, System.nanoTime() - request.sentNs));
+            CounterKey counter = request.client.counter(Kind.REQUEST, proxy.gateway());
+            mute.note(proxy.gateway().chargeTime(counter, System.nanoTime() - request.sentNs));
         }
     }
 
     private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics) {
         return ask(topics.question(), asked.client, asked.context, answer -> {
-            Map<String, Integer> partitions = topics.partitions(TopicRequest.present(answer));
-            return decide(asked, topics, ChargedMutations.bounded(partitions, proxy.settings().maxPartitionsPerRequest));
+            Map<String, Integer> partitions = ChargedMutations.bounded(
+                    topics.partitions(TopicRequest.present(answer)), proxy.settings().maxPartitionsPerRequest);
+            ApiKeys api = ApiKeys.forId(asked.message.apiKey());
+            ChargedMutations mutations = new ChargedMutations(
+                    proxy.gateway(), asked.client.counter(Kind.MUTATION, proxy.gateway()), api, asked.header.requestApiVersion());
+            return mutations.decide(partitions, topics.strictSince, mute, executor, refused ->
+                    execute(asked, topics, refused, mutations, partitions.size()));
         });
     }
 
@@ -273,52 +273,12 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return later;
     }
 
-    /**
-     * Charges mutations. Where the client understands a refusal, what the share admits goes on at once, and the decision
-     * on the rest is awaited: a connection's requests come one after the other, and a decision takes longer than a broker.
-     */
-    private CompletionStage<RequestFilterResult> decide(
-            Asked asked, TopicRequest topics, Map<String, Integer> partitions) {
-        CounterKey counter = proxy.meters().counter(Kind.MUTATION, asked.client);
-        ChargedMutations charged = new ChargedMutations(proxy.meters(), counter);
-        short version = asked.header.requestApiVersion();
-        if (version < topics.strictSince || !proxy.meters().isLimited(counter)) {
-            mute(charged.charge(partitions));
-            return execute(asked, topics, Set.of(), charged, partitions.size());
-        }
-        Map<String, Integer> rest = charged.admit(partitions);
-        if (rest.isEmpty()) {
-            return execute(asked, topics, Set.of(), charged, partitions.size());
-        }
-        String api = ApiKeys.forId(asked.message.apiKey()).name;
-        Mutations undecided = new Mutations(counter, api, version, rest);
-        proxy.gateway().ask(undecided);
-        return executor.completeOnFilterDispatchThread(undecided.answer())
-                .handle((answer, error) -> refused(counter, rest, charged, answer))
-                .thenCompose(refused -> execute(asked, topics, refused, charged, partitions.size()));
-    }
-
-    /** The topics that are refused; without an answer all that the share didn't admit. */
-    private Set<String> refused(
-            CounterKey counter, Map<String, Integer> rest, ChargedMutations charged, Mutations.Answer answer) {
-        Set<String> refused = new LinkedHashSet<>(rest.keySet());
-        if (answer == null) {
-            mute(proxy.meters().waitMs(counter));
-            return refused;
-        }
-        refused.removeIf(topic -> !answer.refuses(topic));
-        rest.keySet().removeAll(refused);
-        charged.chargeDecided(rest);
-        mute(answer.throttleMs);
-        return refused;
-    }
-
     private CompletionStage<RequestFilterResult> execute(
             Asked asked, TopicRequest topics, Set<String> refused, ChargedMutations charged, int count) {
         proxy.noteRefused(refused.size());
         if (refused.size() == count && count > 0) {
             ApiMessage response = topics.refusal(refused);
-            mute(1); // with 0 ms a refusal would look like success
+            mute.note(1); // with 0 ms a refusal would look like success
             raiseThrottle(response);
             return asked.context.requestFilterResultBuilder().shortCircuitResponse(response).completed();
         }
@@ -350,21 +310,8 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return null;
     }
 
-    private void mute(long waitMs) {
-        isCharged = true;
-        if (waitMs > 0) {
-            long untilNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Math.min(waitMs, MAX_MUTE_MS));
-            mutedUntilNs = untilNs - mutedUntilNs > 0 ? untilNs : mutedUntilNs;
-        }
-    }
-
-    /** What is left of the connection's wait, rounded up. */
-    private long mutedMs() {
-        return Math.max(0, (mutedUntilNs - System.nanoTime() + 999_999) / 1_000_000);
-    }
-
     private void raiseThrottle(ApiMessage response) {
-        long mutedMs = mutedMs();
+        long mutedMs = mute.leftMs();
         if (mutedMs > 0) {
             ThrottleField.raise(response, (int) mutedMs);
             proxy.noteThrottled();

@@ -18,7 +18,7 @@ import org.apache.kafka.common.metrics.stats.TokenBucket;
 import org.apache.kafka.common.utils.Time;
 
 /** Kafka's part of a broker with the plugin: its sensors, charged as `ClientQuotaManager` and `ControllerMutationQuotaManager` do. */
-public final class KafkaMeters {
+public final class KafkaSensors {
     private static final long MAX_MUTE_MS = 5_000;
 
     private final BrokerGateway gateway;
@@ -27,7 +27,7 @@ public final class KafkaMeters {
     private final Metrics metrics;
     private final Map<CounterKey, Sensors> sensors = new HashMap<>();
 
-    KafkaMeters(BrokerGateway gateway, Window window, Time time) {
+    KafkaSensors(BrokerGateway gateway, Window window, Time time) {
         this.gateway = gateway;
         this.window = window;
         this.time = time;
@@ -55,11 +55,11 @@ public final class KafkaMeters {
 
         Sensors(CounterKey counter) {
             kind = counter.kind;
-            String name = kind.group + ":" + String.join(":", Meters.metricTags(counter.tags).values());
+            String name = kind.group + ":" + String.join(":", KafkaMeters.metricTags(counter.tags).values());
             Double limit = gateway.limit(counter);
             MetricConfig bounded = config().quota(Quota.upperBound(limit == null ? Long.MAX_VALUE : limit));
             throttle = metrics.sensor(name + ":throttle", config());
-            throttle.add(metricName(counter, Meters.THROTTLE_TIME), new Avg());
+            throttle.add(metricName(counter, KafkaMeters.THROTTLE_TIME), new Avg());
             quota = metrics.sensor(name, config());
             if (kind == Kind.MUTATION) {
                 quota.add(metricName(counter, kind.chargedMetric), new Rate());
@@ -106,7 +106,7 @@ public final class KafkaMeters {
         }
 
         private MetricName metricName(CounterKey counter, String name) {
-            return metrics.metricName(name, kind.group, "", Meters.metricTags(counter.tags));
+            return metrics.metricName(name, kind.group, "", KafkaMeters.metricTags(counter.tags));
         }
     }
 

@@ -25,31 +25,11 @@ final class Refusals {
         return taken;
     }
 
-    /** So many requests that one limit refused. */
-    static final class Refusal {
-        /** The counter of the clients, with their tenant. */
-        final CounterKey key;
-
-        /** Their own counter or their tenant's, whose limit it was. */
-        final CounterKey counter;
-
-        final Tags client;
-        final int requests;
-
-        /** When the last one was refused, in epoch milliseconds, and how long it waits. */
-        final long atMs;
-
-        final long waitMs;
-
-        Refusal(CounterKey key, CounterKey counter, Tags client, int requests, long atMs, long waitMs) {
-            this.key = key;
-            this.counter = counter;
-            this.client = client;
-            this.requests = requests;
-            this.atMs = atMs;
-            this.waitMs = waitMs;
-        }
-
+    /**
+     * So many requests of a client that one limit refused, that of `counter`: the client's own or its tenant's. `key` is the
+     * client's, with its tenant; the last request was refused at `atMs`, in epoch milliseconds, and waits for `waitMs`.
+     */
+    record Refusal(CounterKey key, CounterKey counter, Tags client, int requests, long atMs, long waitMs) {
         Refusal and(Refusal later) {
             int sum = (int) Math.min(Integer.MAX_VALUE, (long) requests + later.requests);
             return new Refusal(key, later.counter, client, sum, later.atMs, later.waitMs);

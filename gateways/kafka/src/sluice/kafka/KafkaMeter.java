@@ -1,0 +1,243 @@
+package sluice.kafka;
+
+import java.util.function.LongSupplier;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.MetricConfig;
+
+/**
+ * A broker's own meter: Kafka charges its metrics, and makes clients wait by the bound that is set here.
+ *
+ * <p>Request threads only add metrics, when Kafka makes a sensor, and ask for the bound.
+ */
+final class KafkaMeter extends Meter {
+    private static final double TRICKLE = 1.0; // of a counter that is held, in bytes per second
+
+    private final boolean isFetch; // one that breaks the quota is answered empty, and taken back
+    private final Pace pace;
+    private double promised; // charged for a fetch that was withheld
+    private long promisedMs; // when it may come again
+    private double withheld; // of what Kafka takes back, what stays charged
+    private volatile Object metricLock;
+    private volatile double borrowed; // tokens of its own bucket; written under the metrics' lock
+    private KafkaMetric bound;
+    private Samples charged;
+    private Samples throttled;
+    private double pacedCharge; // since the last pace
+    private long pacedRequests;
+
+    /** `clockMs` is that of the metrics. */
+    KafkaMeter(CounterKey key, Window window, LongestMute longestMute, LongSupplier clockMs) {
+        super(key, window, longestMute, clockMs);
+        this.isFetch = counter.kind == Kind.FETCH;
+        this.pace = new Pace(counter.kind, window);
+    }
+
+    /**
+     * Takes over one of its metrics. The same one may come twice: a node that is broker and controller has two
+     * reporters for one set of metrics.
+     */
+    synchronized void add(KafkaMetric metric, long nowMs) {
+        String name = metric.metricName().name();
+        if (name.equals(counter.kind.boundMetric)) {
+            borrowed = bound == metric ? borrowed : 0.0;
+            bound = metric;
+            bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), longestMute.ms(nowMs));
+        }
+        if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric() != metric)) {
+            charged = new Samples(metric, nowMs);
+            metricLock = charged.lock();
+        }
+        if (name.equals(KafkaMeters.THROTTLE_TIME) && (throttled == null || throttled.metric() != metric)) {
+            throttled = new Samples(metric, nowMs);
+        }
+        lookSoon();
+    }
+
+    /** Takes leave of a metric that Kafka has removed, after a last look. */
+    synchronized void remove(KafkaMetric metric, long nowMs) {
+        read(nowMs);
+        bound = bound == metric ? null : bound;
+        note(share(), isPaced() && bound != null, isHeld()); // Kafka asks for the limit of a new metric
+        charged = charged != null && charged.metric() == metric ? null : charged;
+        throttled = throttled != null && throttled.metric() == metric ? null : throttled;
+    }
+
+    @Override
+    synchronized boolean endIfUnused(long nowMs) {
+        return bound == null && charged == null && throttled == null && !hasUnpublished();
+    }
+
+    @Override
+    synchronized void stepBack(long nowMs) {
+        super.stepBack(nowMs);
+        promisedMs = Math.min(promisedMs, nowMs);
+        pace.stepBack(nowMs);
+    }
+
+    @Override
+    synchronized void reset(long nowMs) {
+        chargeCommon(readMetrics(nowMs, true), nowMs);
+        pace.reset();
+        forgetPaced();
+        super.reset(nowMs);
+    }
+
+    private void forgetPaced() {
+        pacedCharge = 0.0;
+        pacedRequests = 0;
+    }
+
+    @Override
+    synchronized void read(long nowMs) {
+        chargeCommon(readMetrics(nowMs, false), nowMs);
+    }
+
+    /** Reads the metrics, and returns what was charged. */
+    private double readMetrics(long nowMs, boolean isLast) {
+        if (charged == null) {
+            return 0.0;
+        }
+        boolean isThrottled = throttled != null && bound != null && readThrottled(nowMs);
+        charged.look(nowMs, isLast);
+        if (charged.gained() == 0.0 && charged.events() <= 0) {
+            return 0.0;
+        }
+        if (!isThrottled) {
+            noteServed(nowMs);
+        }
+        pacedCharge += charged.gained();
+        pacedRequests += served();
+        noteCharged(charged.gained(), Math.max(0, charged.events()), nowMs);
+        return charged.gained();
+    }
+
+    /**
+     * Notes that Kafka has throttled connections since the last look, and says whether it did. Their mean stands for the
+     * counter. Their requests ended the wait before.
+     */
+    private boolean readThrottled(long nowMs) {
+        throttled.look(nowMs);
+        if (throttled.gained() <= 0) {
+            return false;
+        }
+        double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
+        MetricConfig present = bound.config();
+        boolean isOwn = common().length == 0 || !(present instanceof Bound) || ((Bound) present).isExceeded();
+        noteThrottled(Math.round(throttleMs), isOwn, nowMs);
+        if (isOwn && isFetch && isPaced() && throttleMs > 0) {
+            double windowMs = charged.windowMs(nowMs);
+            double exceeded = present instanceof Bound ? ((Bound) present).exceeded() : present.quota().bound();
+            pace.noteThrottled(throttleMs, exceeded, sum(windowMs), windowMs);
+        }
+        return true;
+    }
+
+    /** Number of requests in the last reading. A withheld Fetch is recorded twice: charged, and taken back. */
+    private long served() {
+        return Math.max(0, charged.events()) - (isFetch && throttled != null ? 2 * throttled.events() : 0);
+    }
+
+    /**
+     * Charges what was recorded, and returns how long it makes clients wait for what others of a bucket used, in ms.
+     *
+     * <p>A fetch that is withheld for it stays charged: when it comes again after its wait, it is served. Else those that
+     * wait for the same room would take it from each other.
+     */
+    synchronized long commonWaitMs(long nowMs) {
+        double gained = readMetrics(nowMs, false);
+        if (!isFetch) {
+            chargeCommon(gained, nowMs);
+            return waitOfCommon(nowMs);
+        }
+        if (gained <= 0) {
+            chargeCommon(gained, nowMs);
+            return 0;
+        }
+        if (promised > 0 && nowMs >= promisedMs) {
+            chargeCommon(gained - promised, nowMs);
+            promised = 0.0;
+            return 0;
+        }
+        if (promised == 0) {
+            chargeCommon(gained, nowMs);
+            promisedMs = nowMs + waitOfCommon(nowMs);
+            promised = promisedMs > nowMs ? gained : 0.0;
+        }
+        withheld += promised > 0 ? gained : 0.0;
+        return promisedMs - nowMs;
+    }
+
+    private void chargeCommon(double gained, long nowMs) {
+        double stays = Math.min(withheld, Math.max(0.0, -gained));
+        withheld -= stays;
+        for (CommonBucket bucket : common()) {
+            bucket.charge(gained + stays, nowMs);
+        }
+    }
+
+    @Override
+    synchronized void bind(double ofLimit, long nowMs) {
+        note(ofLimit, false, false);
+        forgetPaced();
+        bindMetric(ofLimit, longestMute.ms(nowMs));
+    }
+
+    @Override
+    synchronized void hold(double ofLimit) {
+        note(ofLimit, false, true);
+        forgetPaced();
+        bindMetric(TRICKLE, Overrides.HELD_MS);
+    }
+
+    @Override
+    synchronized void pace(double ofLimit, double limit, boolean isTight, long nowMs) {
+        if (charged == null || !Samples.isPossible()) {
+            note(ofLimit, isPaced(), false);
+            bindMetric(ofLimit, longestMute.ms(nowMs));
+            return;
+        }
+        pace.charge(pacedCharge, Math.max(0, pacedRequests), ofLimit, limit, isTight, nowMs);
+        forgetPaced();
+        double windowMs = charged.windowMs(nowMs);
+        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs), longestMute.ms(nowMs));
+        note(ofLimit, bound != null, false);
+    }
+
+    /** Sets the limit of the metric that has one. Kafka reads it with the next request. */
+    private void bindMetric(double ofLimit, long capMs) {
+        if (bound == null) {
+            return;
+        }
+        MetricConfig old = bound.config(); // one of Kafka's own, when a quota was set with kafka-configs
+        if (old instanceof Bound && ((Bound) old).limit() == ofLimit) {
+            ((Bound) old).cap(capMs);
+        } else {
+            bound.config(new Bound(bound, this, ofLimit, capMs));
+        }
+    }
+
+    @Override
+    synchronized double rate() {
+        return charged == null ? 0.0 : ((Number) charged.metric().metricValue()).doubleValue();
+    }
+
+    /** What the meter has recorded in so long a window. */
+    private double sum(double windowMs) {
+        return rate() * windowMs / 1000.0;
+    }
+
+    /** The tokens that its own bucket is short of because one that it has in common with others is overdrawn. */
+    double borrowed() {
+        return borrowed;
+    }
+
+    /** Notes that so many tokens more are borrowed. */
+    void borrow(double tokens) {
+        borrowed += tokens;
+    }
+
+    /** The lock under which Kafka records and reads its metrics; null if it isn't known. */
+    Object metricLock() {
+        return metricLock;
+    }
+}
