@@ -369,7 +369,7 @@ def _metered(broker: Beans) -> Counter[tuple[str, str]]:
 
 
 def faults(cell: Cell, outcome: Outcome) -> list[str]:
-    """What a client said that had an error or not all records, at a broker alone: the same elsewhere tells nothing."""
+    """Lines of a client that had an error or not all records at a broker alone: the same elsewhere tells nothing."""
     has_all = f"records={cell.records}" in outcome.said and not any(line.startswith("error=") for line in outcome.said)
     return [] if has_all else ["; ".join(outcome.said)]
 
