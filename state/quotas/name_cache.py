@@ -16,7 +16,7 @@ ValueT = TypeVar("ValueT")
 
 
 class NameCache(dict[KeyT, ValueT]):
-    """Values by names, in two generations, which bound the memory of a worker.
+    """Values by names, in two generations, each bounded in bytes.
 
     When the newer one is full, it becomes the older one: what was used since the last time stays, whatever else comes.
     `cache[key]` finds values of both, and moves one of the older to the newer; `get` finds those of the newer only,
@@ -24,7 +24,10 @@ class NameCache(dict[KeyT, ValueT]):
     """
 
     def __init__(self, most_bytes: int) -> None:
-        """An empty cache of values that take at most `most_bytes` together."""
+        """An empty cache, each of whose generations takes at most `most_bytes`.
+
+        So clients in use that fit in one of them are never forgotten, however many other names come.
+        """
         super().__init__()
         self._most_bytes = most_bytes
         self._bytes = 0
@@ -43,7 +46,7 @@ class NameCache(dict[KeyT, ValueT]):
         """Keep and return a value that takes `size` bytes with its key; return it only if that is too large."""
         if size > self._most_bytes // _PARTS:
             return value
-        if len(self) >= MAX_CACHED or self._bytes + size > self._most_bytes // 2:
+        if len(self) >= MAX_CACHED or self._bytes + size > self._most_bytes:
             self._older = self.copy()
             self._mean_bytes = self._bytes // max(1, len(self._older))  # threads of a gateway may turn it at once
             self.clear()

@@ -78,8 +78,8 @@ _PARTS: Mapping[str, tuple[Part, Part, Part, Part]] = {
 
 _LEVEL_OF = {parts: PrecedenceLevel(str(level)) for level, parts in _PARTS.items()}
 
-_MAX_CACHED_BYTES = 32 * 1024 * 1024
-"""Bytes of the resolutions cached per kind."""
+_MAX_CACHED_BYTES = 24 * 1024 * 1024
+"""Bytes of a generation of the resolutions cached per kind."""
 
 SHADOW_KEY_PREFIX = "shadow:"
 """Begins the key of each counter of a shadow quota, so that it is stored apart from the counter with the same tags.

@@ -53,8 +53,8 @@ from sluice.streaming.enforce.wire import (
     heartbeat_record,
 )
 
-_MAX_PLAN_BYTES, _MAX_PARTITION_BYTES = 128 * 1024 * 1024, 32 * 1024 * 1024
-"""Bytes of the plans that a worker keeps, and of the counters of topic-partitions."""
+_MAX_PLAN_BYTES, _MAX_PARTITION_BYTES = 96 * 1024 * 1024, 24 * 1024 * 1024
+"""Bytes of a generation of the plans that a worker keeps, and of the counters of topic-partitions."""
 
 _PartitionName = tuple[str, int]
 """Topic and partition."""
