@@ -8,7 +8,6 @@ import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Metrics;
-import org.apache.kafka.common.metrics.MetricsReporter;
 import org.apache.kafka.common.metrics.Quota;
 import org.apache.kafka.common.metrics.QuotaViolationException;
 import org.apache.kafka.common.metrics.Sensor;
@@ -31,7 +30,7 @@ public final class KafkaSensors {
         this.gateway = gateway;
         this.window = window;
         this.time = time;
-        this.metrics = new Metrics(new MetricConfig(), List.of(new Reporter()), time, false);
+        this.metrics = new Metrics(new MetricConfig(), List.of(new SluiceMetricsReporter(gateway)), time, false);
     }
 
     /** Charges an amount, and returns the wait in ms that the quota asks for. */
@@ -108,27 +107,5 @@ public final class KafkaSensors {
         private MetricName metricName(CounterKey counter, String name) {
             return metrics.metricName(name, kind.group, "", KafkaMeters.metricTags(counter.tags));
         }
-    }
-
-    /** Hands the metrics to the gateway, as `SluiceMetricsReporter` does. */
-    private final class Reporter implements MetricsReporter {
-        @Override
-        public void init(List<KafkaMetric> present) {}
-
-        @Override
-        public void metricChange(KafkaMetric metric) {
-            gateway.add(metric);
-        }
-
-        @Override
-        public void metricRemoval(KafkaMetric metric) {
-            gateway.remove(metric);
-        }
-
-        @Override
-        public void close() {}
-
-        @Override
-        public void configure(Map<String, ?> configs) {}
     }
 }

@@ -13,6 +13,14 @@ import org.apache.kafka.common.metrics.MetricsReporter;
 public final class SluiceMetricsReporter implements MetricsReporter {
     private BrokerGateway gateway;
 
+    /** Kafka makes one by its class's name, and then configures it. */
+    public SluiceMetricsReporter() {}
+
+    /** One of a gateway that no properties name. */
+    SluiceMetricsReporter(BrokerGateway gateway) {
+        this.gateway = gateway;
+    }
+
     @Override
     public void configure(Map<String, ?> configs) {
         gateway = Nodes.of(configs);
