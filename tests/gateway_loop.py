@@ -158,4 +158,4 @@ def tell(gateway: Gateway, *decisions: Mapping[str, Any], **batch: Any) -> None:
 
 def apply_inline(gateway: Gateway, kind: QuotaKind, wait: Wait, **tags: Any) -> None:
     """Make a counter wait as if inline charging had asked for it."""
-    gateway._in_force.inline_waits.apply((kind, Tags(**tags)), wait)
+    gateway._in_force.inline_waits.note_wait((kind, Tags(**tags)), wait)

@@ -106,7 +106,7 @@ class AwaitedDecisions:
                 self._awaited.popitem(last=False)
         return future
 
-    def resolve(self, decision: Decision) -> None:
+    def hand_over(self, decision: Decision) -> None:
         """Hand a decision to the caller that expects it, if there is one."""
         with self._lock:
             expected = self._awaited.pop(decision.request_id, None)

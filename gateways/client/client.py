@@ -251,7 +251,7 @@ class Gateway:
         limits = self._in_force.limits
         if limits is None or not self._policy.charges_inline():
             return Admission(0), False
-        return self._inline.admit(event, limits.enforced, delivered), True
+        return self._inline.charge_request(event, limits.enforced, delivered), True
 
     def _answer(self, event: Request, admission: Admission, request_id: str | None) -> Answer:
         """The longer of two waits: that of the admission, and a decided one on events that weren't charged inline."""
@@ -294,7 +294,7 @@ class Gateway:
         if read.heartbeat is not None:
             self._on_heartbeat(read.heartbeat, now_ms)
         if read.answer is not None and read.answer.instance == self.instance:
-            self._awaited.resolve(read.answer)
+            self._awaited.hand_over(read.answer)
         self._inline.on_sums(read, now_ms)
         self._in_force.on_sums(read, now_ms)
         decided_ms = read.decided_until_ms(self.instance)

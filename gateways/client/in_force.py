@@ -109,7 +109,7 @@ class InForce:
             wait = Wait(0, ended)  # a wait that a decision has asked for since stays
         else:
             return
-        self.decided_waits.apply(counter, wait)
+        self.decided_waits.note_wait(counter, wait)
 
     def forget_kept_orders(self) -> None:
         """Forget the records of the waits topic, which has been read to its end, or is read again."""
@@ -186,7 +186,7 @@ class InForce:
         if wait.wait_ms and limits is not None and quota_version < limits.version:
             wait = _under(limits, counter, wait)
         if is_new:
-            self.decided_waits.apply(counter, wait)
+            self.decided_waits.note_wait(counter, wait)
         else:
             self.decided_waits.shorten(counter, wait)  # the part of this wait that is longer was applied inline
         newer = self.limits

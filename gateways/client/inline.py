@@ -50,13 +50,13 @@ class InlineCharges:
             instance, options.quota, options.max_counters, options.max_wait_ms, options.expected_gateways
         )
 
-    def admit(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
+    def charge_request(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
         """Charge the request now, under these quotas."""
         now_ms = self._clock_ms()
         overrides, user, client_id = self._in_force.overrides, event.user or "", event.client_id or ""
         with self._lock:
             self._shares.tighten(overrides.factor(now_ms))
-            admission = self._shares.admit(event, quotas, now_ms, delivered)
+            admission = self._shares.charge_request(event, quotas, now_ms, delivered)
             if event.api == "Produce" and (hold := overrides.hold(user, client_id, quotas.tenants, now_ms)) is not None:
                 admission = held(admission, hold, CountedEntity(user, client_id))
             if event.api in self._bytes and not admission.withhold:
@@ -68,7 +68,7 @@ class InlineCharges:
             for waiting in admission.throttled:
                 wait_ms = waiting.until_ms - now_ms
                 wait = Wait(waiting.until_ms, self._order(now_ms), wait_ms, waiting.counter[0], waiting.limit)
-                self._waits.apply(waiting.counter, wait)
+                self._waits.note_wait(waiting.counter, wait)
         return admission
 
     def refund(self, decision: Decision, partitions: int) -> None:
@@ -94,7 +94,7 @@ class InlineCharges:
         for entity in read.sums:
             with self._lock:  # for each by itself: a request must not wait for a whole record
                 for counter in self._shares.on_sums(entity, read, now_ms, uncharged):
-                    self._waits.apply(counter, Wait(0, self._order(self._clock_ms())))
+                    self._waits.note_wait(counter, Wait(0, self._order(self._clock_ms())))
             self.sums += 1
 
     def clear(self) -> None:

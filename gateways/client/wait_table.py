@@ -83,7 +83,7 @@ class WaitTable:
                 longest, until_ms = kept.wait, kept.wait.until_ms
         return longest
 
-    def apply(self, counter: CounterKey, wait: Wait) -> None:
+    def note_wait(self, counter: CounterKey, wait: Wait) -> None:
         """Apply the wait that a decision asks for, unless a later decision was applied before."""
         with self._lock:
             now_ms = self._clock_ms()

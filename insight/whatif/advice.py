@@ -102,7 +102,7 @@ class Advisor:
         self._whose = whose
         self._sums = {kind: _Sums() for kind in kinds}
 
-    def apply(self, batch: Batch) -> None:
+    def read_batch(self, batch: Batch) -> None:
         """Meter the next recorded requests."""
         for metered in self._meters.charge(batch):
             self._sums[metered.kind].add(metered, batch)

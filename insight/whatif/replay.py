@@ -230,7 +230,7 @@ class Replay:
         self._taken = 0
         self._waiting = 0
 
-    def apply(self, recorded: Recorded) -> None:
+    def replay_request(self, recorded: Recorded) -> None:
         """Decide the next recorded request, after those whose turn comes before it."""
         self._taken += 1
         self._clock_ms = max(self._clock_ms, recorded.timestamp_ms)

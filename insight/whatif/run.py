@@ -134,7 +134,7 @@ def _replayed(task: Task, recording: Recording) -> Replayed:
     ]
     for recorded in recording:
         for each in replays:
-            each.apply(recorded)
+            each.replay_request(recorded)
     clients = [_asked(each.finish(), task.only) for each in replays]
     return Replayed(clients, recording.rows, recording.without_amounts, [each.given_up for each in replays])
 
@@ -184,7 +184,7 @@ def _rates_of_share(
 ) -> SeenByQuota:
     advisor = Advisor(whose, kinds, task.quota, members)
     for batch in recording_of(task, part).batches():
-        advisor.apply(batch)
+        advisor.read_batch(batch)
     return advisor.seen()
 
 

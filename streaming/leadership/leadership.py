@@ -56,7 +56,7 @@ class LeaseTopic:
     def read(self) -> Driver | None:
         """The leader by all records that the topic has now."""
         for _, record in self._reader.read_to_end():
-            self.log.apply(record.offset, record.key, record.value)
+            self.log.read_record(record.offset, record.key, record.value)
         return self.log.leader
 
     def write(self, record: Record) -> None:

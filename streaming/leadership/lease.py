@@ -71,12 +71,12 @@ class LeaseLog:
         self._key = key
         self._replaced = NO_LEASE  # by the present lease
 
-    def apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+    def read_record(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Apply the next record.
 
         >>> log, (first, second) = LeaseLog(b"k"), [Driver(name, "host", 1) for name in ("first", "second")]
-        >>> log.apply(0, b"k", encode(Acquisition(first, NO_LEASE)))
-        >>> log.apply(1, b"k", encode(Acquisition(second, NO_LEASE)))
+        >>> log.read_record(0, b"k", encode(Acquisition(first, NO_LEASE)))
+        >>> log.read_record(1, b"k", encode(Acquisition(second, NO_LEASE)))
         >>> log.leader.driver_id, log.lease
         ('first', 0)
         """

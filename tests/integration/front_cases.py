@@ -71,7 +71,7 @@ class FrontCases:
         assert {*waits} == {("producer_byte_rate", "shop")}, {*waits}
 
     def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(self, front: Front) -> None:
-        """From the time when a broker reads its meters next."""
+        """From the time when a broker reads its meters next, as long as the tenant is above its limit."""
         wide = {"num_partitions": 31, "replication_factor": 1}  # 20 s of the limit beyond the burst
         with closing(KafkaAdminClient(bootstrap_servers=front.servers, client_id="makers-1")) as admin:
             admin.create_topics({"wide-of-makers": wide})
@@ -87,7 +87,6 @@ class FrontCases:
 
         with closing(KafkaAdminClient(bootstrap_servers=front.servers, client_id="makers-2")) as admin:
             eventually(is_refused)
-        assert next(numbers) < 10, "those of a tenth of a second alone may pass"
 
     def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_and_nobody_else(
         self, front: Front

@@ -2,7 +2,11 @@
 
 import base64
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from threading import Event
 
 import pytest
 from deltalake import DeltaTable
@@ -15,7 +19,6 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.pipeline import Simulation
-from tests.background_loop import BackgroundLoop
 from tests.bad_events import BAD
 from tests.builders import Json, creates_event, quota
 from tests.commands import run_sluice
@@ -145,7 +148,7 @@ def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess
     )
     job.answered(len(job.topic(job.settings.topics.requests)))
 
-    with Load(job):
+    with load(job):
         decided = job.count(job.settings.topics.decisions)
         wait_until(lambda: job.count(job.settings.topics.decisions) > decided + 100, 120)
         version = table.alter(lambda entries: [*entries, raised], "test", datetime.now(UTC))
@@ -169,16 +172,22 @@ def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess
     assert job.alive
 
 
-class Load(BackgroundLoop):
-    """About 100 requests a second while it is entered."""
+@contextmanager
+def load(job: JobProcess) -> Iterator[None]:
+    """About 100 requests a second meanwhile."""
+    left = Event()
 
-    def __init__(self, job: JobProcess) -> None:
-        super().__init__()
-        self._job = job
+    def publish() -> None:
+        while not left.wait(0.5):
+            job.publish([creates_event("load", [1], now_ms(), "load")] * 50)
 
-    def _run(self) -> None:
-        while not self._left.wait(0.5):
-            self._job.publish([creates_event("load", [1], now_ms(), "load")] * 50)
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(publish)
+        try:
+            yield
+        finally:
+            left.set()
+        publishing.result()
 
 
 def rows(path: str) -> list[Json]:

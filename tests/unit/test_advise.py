@@ -35,7 +35,7 @@ def seen_by(
     settings = QuotaSettings(controller_window=Window(samples=10, window_ms=1000))
     advisor = Advisor(whose, CLIENT_KINDS, settings, members)
     for first in range(0, len(requests), 700):
-        advisor.apply(batch_of(rows_of(requests[first : first + 700]), WaitEnds()))
+        advisor.read_batch(batch_of(rows_of(requests[first : first + 700]), WaitEnds()))
     return advisor.seen()
 
 

@@ -22,7 +22,7 @@ ALICE, BOB, CAROL = (Driver(name, f"host-{name}", 7) for name in ("alice", "bob"
 def log_of(*records: Record | bytes | None, first: int = 0) -> LeaseLog:
     log = LeaseLog(KEY)
     for offset, record in enumerate(records, first):
-        log.apply(offset, KEY, record if isinstance(record, bytes) or record is None else encode(record))
+        log.read_record(offset, KEY, record if isinstance(record, bytes) or record is None else encode(record))
     return log
 
 
@@ -54,8 +54,8 @@ def test_a_driver_that_was_replaced_can_say_nothing_more() -> None:
     """Paused for minutes, it wakes up and goes on with its heartbeats, or ends and releases a lease of another."""
     log = log_of(LED, Acquisition(BOB, 0), Heartbeat(BOB, 1, 1))
     records = log.records
-    log.apply(3, KEY, encode(Heartbeat(ALICE, 0, 9)))
-    log.apply(4, KEY, encode(Release(ALICE, 0)))
+    log.read_record(3, KEY, encode(Heartbeat(ALICE, 0, 9)))
+    log.read_record(4, KEY, encode(Release(ALICE, 0)))
 
     assert log.leader == BOB
     assert log.records == records
@@ -66,16 +66,16 @@ def test_after_a_release_nobody_leads_and_an_acquisition_names_what_it_replaces(
     assert released.leader is None
     assert released.lease == 0
 
-    released.apply(3, KEY, encode(Acquisition(BOB, NO_LEASE)))
+    released.read_record(3, KEY, encode(Acquisition(BOB, NO_LEASE)))
     assert released.leader is None
 
-    released.apply(4, KEY, encode(Acquisition(BOB, 0)))
+    released.read_record(4, KEY, encode(Acquisition(BOB, 0)))
     assert released.leader == BOB
 
 
 def test_records_of_another_checkpoint_are_passed_over() -> None:
     log = log_of(LED)
-    log.apply(1, b"another", encode(Acquisition(BOB, 0)))
+    log.read_record(1, b"another", encode(Acquisition(BOB, 0)))
 
     assert log.leader == ALICE
 
@@ -92,7 +92,7 @@ def test_a_reader_of_a_part_learns_that_an_acquisition_had_come_too_late() -> No
     log = log_of(Acquisition(BOB, NO_LEASE), Heartbeat(ALICE, 10, 30), first=11)
     assert log.leader == ALICE
 
-    log.apply(13, KEY, encode(Acquisition(CAROL, 10)))
+    log.read_record(13, KEY, encode(Acquisition(CAROL, 10)))
     assert log.leader == CAROL
 
 
@@ -114,7 +114,7 @@ def test_there_is_one_leader_for_each_lease(steps: list[tuple[Driver, str, int]]
         if kind != "acquire":
             made = Heartbeat(driver, known, offset) if kind == "heartbeat" else Release(driver, known)
         before = log.lease
-        log.apply(offset, KEY, encode(made))
+        log.read_record(offset, KEY, encode(made))
         assert log.lease >= before
         if log.leader is not None:
             assert leaders.setdefault(log.lease, log.leader) == log.leader

@@ -59,7 +59,7 @@ class RecordingGateway(Gateway):
     def throttle(self, user: str, client_id: str, wait_ms: int, quota: str = "producer_byte_rate") -> None:
         """Make the counter of this user and client-id wait."""
         wait = Wait(self.now_ms + wait_ms, (self.now_ms, 0), wait_ms, quota, 1024.0)
-        self._in_force.inline_waits.apply((quota, Tags(user, client_id)), wait)
+        self._in_force.inline_waits.note_wait((quota, Tags(user, client_id)), wait)
 
 
 @pytest.fixture(scope="module")

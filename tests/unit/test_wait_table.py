@@ -35,11 +35,11 @@ def wait(wait_ms: int, at_ms: int = NOW_MS, offset: int = 0, limit: float = 1000
 
 def test_a_later_decision_shortens_or_ends_a_wait() -> None:
     waits, clock = table()
-    waits.apply(ALICE, wait(60_000))
-    waits.apply(ALICE, wait(100, NOW_MS + 10))
+    waits.note_wait(ALICE, wait(60_000))
+    waits.note_wait(ALICE, wait(100, NOW_MS + 10))
     assert left_ms(waits, [ALICE]) == 110
 
-    waits.apply(ALICE, wait(0, NOW_MS + 20))
+    waits.note_wait(ALICE, wait(0, NOW_MS + 20))
     assert left_ms(waits, [ALICE]) == 0
 
     clock.ms += 60_000
@@ -49,7 +49,7 @@ def test_a_later_decision_shortens_or_ends_a_wait() -> None:
 
 def test_a_lowered_limit_leaves_the_wait() -> None:
     waits, _ = table()
-    waits.apply(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
+    waits.note_wait(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
 
     waits.relax([ALICE], lambda _: 10.0)
 
@@ -60,12 +60,12 @@ def test_waits_are_applied_while_others_are_relaxed() -> None:
     """There may be 100 000 of them, and a request must not wait for all."""
     waits, _ = table()
     for counter in (ALICE, BOB):
-        waits.apply(counter, wait(60_000, limit=1000.0))
+        waits.note_wait(counter, wait(60_000, limit=1000.0))
 
     def limit_of(counter: CounterKey) -> float:
         if counter == ALICE:
             assert not waits._lock.locked()
-            waits.apply(ALICE, wait(30_000, NOW_MS + 1, limit=3000.0))
+            waits.note_wait(ALICE, wait(30_000, NOW_MS + 1, limit=3000.0))
         return 2000.0
 
     waits.relax(waits.counters(), limit_of)
@@ -95,7 +95,7 @@ def test_the_limit_of_a_counter_is_found_from_its_tags() -> None:
 def test_the_waits_that_end_soonest_go_first_when_there_are_too_many() -> None:
     waits, _ = table(max_waits=2)
     for number, wait_ms in enumerate((300, 100, 200)):
-        waits.apply((BYTES, Tags(user=f"u{number}")), wait(wait_ms))
+        waits.note_wait((BYTES, Tags(user=f"u{number}")), wait(wait_ms))
 
     assert [left_ms(waits, [(BYTES, Tags(user=f"u{number}"))]) for number in range(3)] == [300, 0, 200]
     assert waits.evicted == 1
@@ -104,8 +104,8 @@ def test_the_waits_that_end_soonest_go_first_when_there_are_too_many() -> None:
 def test_a_wait_that_became_longer_goes_by_its_new_end() -> None:
     waits, clock = table(max_waits=2)
     for number, wait_ms in enumerate((100, 200, 300)):
-        waits.apply(ALICE if number != 1 else BOB, wait(wait_ms, NOW_MS, number))
-    waits.apply((BYTES, Tags(user="carol")), wait(250, NOW_MS, 3))
+        waits.note_wait(ALICE if number != 1 else BOB, wait(wait_ms, NOW_MS, number))
+    waits.note_wait((BYTES, Tags(user="carol")), wait(250, NOW_MS, 3))
 
     assert [left_ms(waits, [counter]) for counter in (ALICE, BOB)] == [300, 0]
     clock.ms = NOW_MS + 250
@@ -129,7 +129,7 @@ def test_in_any_order_of_arrival_the_latest_decision_of_each_counter_counts(
     latest: dict[tuple[str, Tags], Wait] = {}
     for offset, (counter, at_ms, wait_ms, _) in enumerate(decisions):
         made = wait(wait_ms + 10_000 * (wait_ms > 100), NOW_MS + at_ms, offset)
-        waits.apply(counter, made)
+        waits.note_wait(counter, made)
         if counter not in latest or made.order > latest[counter].order:
             latest[counter] = made
 
@@ -140,6 +140,6 @@ def test_in_any_order_of_arrival_the_latest_decision_of_each_counter_counts(
 def test_a_counter_whose_wait_changes_all_the_time_takes_bounded_memory() -> None:
     waits, _ = table()
     for number in range(10_000):
-        waits.apply(ALICE, wait(1_000 + number, NOW_MS, number))
+        waits.note_wait(ALICE, wait(1_000 + number, NOW_MS, number))
 
     assert len(waits._ends) == 1

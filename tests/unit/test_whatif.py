@@ -53,7 +53,7 @@ def replayed(requests: list[Recorded], *limits: QuotaEntry, end_ms: int = SPAN.e
     """The clients' requests under these limits, by user."""
     loop = Replay(Decider(Quotas(limits), QuotaSettings(), 3_600_000).decide, end_ms)
     for each in requests:
-        loop.apply(each)
+        loop.replay_request(each)
     return {user: client for (user, _), client in loop.finish().items()}
 
 
@@ -67,7 +67,7 @@ def sent_at(requests: list[Recorded], *limits: QuotaEntry) -> list[int]:
 
     loop = Replay(decide, SPAN.end_ms)
     for each in requests:
-        loop.apply(each)
+        loop.replay_request(each)
     loop.finish()
     return times_ms
 
@@ -270,7 +270,7 @@ def test_a_full_backlog_gives_up_the_newest(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(replay_module, "MAX_BACKLOG", 3)
     loop = Replay(lambda _, __: Answer(Verdict.THROTTLE, 60_000, "producer_byte_rate"), SPAN.end_ms)
     for number in range(10):
-        loop.apply(recorded(number))
+        loop.replay_request(recorded(number))
     [client] = loop.finish().values()
 
     assert (loop.given_up, client.now.requests, client.unsent) == (6, 4, 6)
@@ -279,8 +279,8 @@ def test_a_full_backlog_gives_up_the_newest(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_wait_of_more_than_an_hour_counts_as_an_hour() -> None:
     """No gateway mutes longer."""
     loop = Replay(lambda request, _: ALLOWED if request.bytes else Answer(Verdict.THROTTLE, 2**31, "x"), START_MS * 2)
-    loop.apply(recorded(0, 0))
-    loop.apply(recorded(5))
+    loop.replay_request(recorded(0, 0))
+    loop.replay_request(recorded(5))
     [client] = loop.finish().values()
 
     assert (client.now.waited_ms, client.now.requests) == (3_600_000, 2)

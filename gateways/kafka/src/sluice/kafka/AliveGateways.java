@@ -9,9 +9,9 @@ import java.util.Map;
 /**
  * The gateways that are alive, oneself included, told by their heartbeats as the job decided them. Reads no clock.
  *
- * <p>A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of
+ * <p>A gateway is alive while its heartbeats are at most MISSED_MS behind this gateway's newest that counts, by the time of
  * its newest or by the order in which both were decided. One's own counts SETTLE_MS after it arrived: a slow job decides
- * many seconds at once, and those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided,
+ * many seconds at once, and those of a gateway that is alive may arrive last. While no heartbeat of this gateway is decided,
  * nobody becomes alive or dead. The same rules as `state/shares/alive.py`. Not for several threads.
  */
 final class AliveGateways {
@@ -35,8 +35,8 @@ final class AliveGateways {
     private int expected;
     private long ownMs;
     private long ownHeardMs;
-    private final Deque<long[]> arrived = new ArrayDeque<>(); // when, and how far one's own were decided: don't count yet
-    private long settledMs; // one's own newest that counts
+    private final Deque<long[]> arrived = new ArrayDeque<>(); // when, and how far the own ones were decided: don't count yet
+    private long settledMs; // the own newest that counts
     private int count;
 
     AliveGateways(String instance, int expected) {
@@ -50,7 +50,7 @@ final class AliveGateways {
         return count;
     }
 
-    /** The time, by one's own clock, up to which everything is decided. */
+    /** The time, by the own clock, up to which everything is decided. */
     long decidedMs() {
         return ownMs;
     }
@@ -112,7 +112,7 @@ final class AliveGateways {
         arrived.addLast(new long[] {isTogether ? arrived.removeLast()[0] : nowMs, ownMs});
     }
 
-    /** Lets one's own heartbeats count that arrived long enough ago. */
+    /** Lets the own heartbeats count that arrived long enough ago. */
     void settle(long nowMs) {
         long before = settledMs;
         while (!arrived.isEmpty() && nowMs - arrived.getFirst()[0] >= SETTLE_MS) {
@@ -145,7 +145,7 @@ final class AliveGateways {
         return settledMs - known.ownMs <= MISSED_MS || Math.abs(settledMs - known.heartbeatMs) <= MISSED_MS;
     }
 
-    /** Another gateway: the time of its newest decided heartbeat, and how far one's own were decided at the last. */
+    /** Another gateway: the time of its newest decided heartbeat, and how far the own ones were decided at the last. */
     private static final class Heard {
         private final long heartbeatMs;
         private final long ownMs;

@@ -32,7 +32,7 @@ final class CounterShare {
     private double allLeft = Double.POSITIVE_INFINITY; // what all gateways together may still use, by what is decided
     private long allLeftMs;
     private long decidedMs; // newest time of a decided request
-    private long ownDecidedMs = -1; // the same of one's own requests
+    private long ownDecidedMs = -1; // the same of the own requests
     private final GatewayUse own = new GatewayUse();
     private double fetchSize;
     private long activeSinceMs;

@@ -292,7 +292,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), settings.brokerId, load, nowMs);
     }
 
-    /** Why a meter's clients are held, whatever their quotas are; null if they aren't. */
+    /** Why a meter's clients are throttled, whatever their quotas are; null if they aren't. */
     private Overrides.Hold holdOf(Meter meter) {
         if (meter.counter.kind != Kind.PRODUCE) {
             return null;

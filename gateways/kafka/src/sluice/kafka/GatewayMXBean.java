@@ -29,7 +29,7 @@ public interface GatewayMXBean {
     /** Age of the oldest event that may be without a decision, in milliseconds. */
     long getStalenessMs();
 
-    /** The log directory that is low, of this or another broker, so that producers are held; null if none is. */
+    /** The log directory that is low, of this or another broker, so that producers are throttled; null if none is. */
     String getLowDisk();
 
     /** How many entities' sums were read, one for each and micro-batch. */

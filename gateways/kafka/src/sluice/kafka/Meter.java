@@ -197,7 +197,7 @@ public abstract class Meter {
         return isPaced;
     }
 
-    /** Whether its clients are held. */
+    /** Whether its clients are throttled. */
     synchronized boolean isHeld() {
         return isHeld;
     }

@@ -11,10 +11,10 @@ import java.util.Set;
 
 /**
  * The overrides that hold at a gateway at a time: what is lent, the part of its shares that it lets through, and whose
- * producers are held. The same rules as `state/quotas/overrides.py`.
+ * producers are throttled. The same rules as `state/quotas/overrides.py`.
  */
 final class Overrides {
-    /** The longest mute of a producer that is held, and so what it may still wait when it isn't any more. */
+    /** The longest mute of a producer under a hold, and so its longest wait after the hold. */
     static final long HELD_MS = 10_000;
 
     /** The decider that holds producers because of a disk. */
@@ -54,7 +54,7 @@ final class Overrides {
         lend = Double.isNaN(leastLend) ? 1 : leastLend;
     }
 
-    /** The hold of a client's producers; null if they aren't held. */
+    /** The hold of a client's producers; null without one. */
     Hold hold(Tags client) {
         if (holds.isEmpty()) {
             return null;
@@ -78,12 +78,12 @@ final class Overrides {
         return holds.get(EVERYBODY);
     }
 
-    /** Whether the same clients are held by both. */
+    /** Whether both throttle the same clients. */
     boolean holdsAs(Overrides other) {
         return holds.keySet().equals(other.holds.keySet());
     }
 
-    /** Whose producers are held and why, in words. */
+    /** The throttled producers and the reason, in words. */
     String held() {
         List<String> held = new ArrayList<>();
         holds.forEach((scope, hold) -> {
@@ -102,7 +102,7 @@ final class Overrides {
         return Arrays.asList(user, clientId, tenant);
     }
 
-    /** Why producers are held. */
+    /** Why producers are throttled. */
     static final class Hold {
         /** Events have it as the name of a quota. */
         final String decider;

@@ -66,7 +66,7 @@ public abstract class Settings {
 
     public final String gatewayName;
 
-    /** The free bytes of a volume with a log directory below which producers are held; 0 is no floor, as on a proxy. */
+    /** The free bytes of a volume with a log directory below which producers are throttled; 0 is no floor, as on a proxy. */
     final long diskMinFreeBytes;
 
     /** The same in percent of the volume. */

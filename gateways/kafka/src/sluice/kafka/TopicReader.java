@@ -47,7 +47,7 @@ final class TopicReader {
         /** The topic is read from its beginning again, because it was made again or has lost records. */
         void restart();
 
-        /** Whether records are missing that the topic keeps no more; then it is read from its beginning, but seldom. */
+        /** Whether records are missing that the topic has lost; then it is read from its beginning, but seldom. */
         default boolean hasGaps() {
             return false;
         }

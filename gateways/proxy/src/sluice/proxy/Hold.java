@@ -1,11 +1,11 @@
 package sluice.proxy;
 
 /**
- * How long a request is held, by the clock: a busy event loop is late at each look, and short waits in a row take longer
+ * How long a request is delayed, by the clock: a busy event loop is late at each turn, and short waits in a row take longer
  * than was asked for.
  */
 record Hold(long sinceNs) {
-    /** The longest time for which a request is held. Kroxylicious closes the connection after 20 s, with decisions. */
+    /** The longest time for which a request is delayed. Kroxylicious closes the connection after 20 s, with decisions. */
     private static final long MAX_MS = 10_000;
 
     private static final long LOOK_AGAIN_MS = 1_000; // limits may be raised meanwhile

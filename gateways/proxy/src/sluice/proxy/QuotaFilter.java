@@ -35,8 +35,8 @@ import sluice.kafka.ProxyGateway;
  *
  * <p>A produce request is charged when it goes to the broker, because a proxy takes the next one before the response; a
  * fetch when its response is there, whose bytes are delivered whatever the quota says. A muted connection's next request is
- * held, and nothing behind it is read. Logging in and asking for API versions is never held. A request whose quota is
- * overdrawn by more than its own connection's waits make up for is held as well, so that many connections are no way
+ * delayed, and nothing behind it is read. Logging in and asking for API versions is never delayed. A request whose quota is
+ * overdrawn by more than its own connection's waits make up for is delayed as well, so that many connections are no way
  * round it.
  *
  * <p>All is called by the connection's event loop, and never blocks it.
