@@ -84,7 +84,7 @@ def write(
     """Write a micro-batch as the audit query does."""
     given = batch if isinstance(batch, DataFrame) else cast(DataFrame, Tasks(batch, tasks))
     covered = batch_id if isinstance(batch, DataFrame) else _coverage(batch, batch_id)
-    audit_writer(settings).write(given, requests, batch_id, Commit(query, covered))
+    audit_writer(settings).write_batch(given, requests, batch_id, Commit(query, covered))
 
 
 def _coverage(batch: pa.Table, batch_id: int) -> int:

@@ -117,7 +117,7 @@ class Gateway:
         was dropped. With WhenFull.BLOCK a call waits while too many events are unsent. Raises InvalidRequestError for
         an event that breaks the contract, and GatewayClosedError.
         """
-        event = self._publisher.complete(request)
+        event = self._publisher.completed_event(request)
         parts = checked_parts(event, self.options.max_charges_per_event)
         if asks_for_mutations(event) and self.refuses_all():
             return self._refusal(event)
@@ -137,7 +137,7 @@ class Gateway:
         Without a decision the gateway's share decides, and with FAIL_CLOSED all mutations are refused. Raises as
         `admit` does, and InvalidRequestError for a `request_id` whose decision is awaited already.
         """
-        event = self._publisher.complete(request)
+        event = self._publisher.completed_event(request)
         if not asks_for_mutations(event):
             return self.admit(event)
         parts = checked_parts(event, self.options.max_charges_per_event)
@@ -251,7 +251,7 @@ class Gateway:
         limits = self._in_force.limits
         if limits is None or not self._policy.charges_inline():
             return Admission(0), False
-        return self._inline.charge_request(event, limits.enforced, delivered), True
+        return self._inline.charge_inline(event, limits.enforced, delivered), True
 
     def _answer(self, event: Request, admission: Admission, request_id: str | None) -> Answer:
         """The longer of two waits: that of the admission, and a decided one on events that weren't charged inline."""

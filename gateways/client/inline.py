@@ -50,13 +50,13 @@ class InlineCharges:
             instance, options.quota, options.max_counters, options.max_wait_ms, options.expected_gateways
         )
 
-    def charge_request(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
+    def charge_inline(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
         """Charge the request now, under these quotas."""
         now_ms = self._clock_ms()
         overrides, user, client_id = self._in_force.overrides, event.user or "", event.client_id or ""
         with self._lock:
             self._shares.tighten(overrides.factor(now_ms))
-            admission = self._shares.charge_request(event, quotas, now_ms, delivered)
+            admission = self._shares.charge_shares(event, quotas, now_ms, delivered)
             if event.api == "Produce" and (hold := overrides.hold(user, client_id, quotas.tenants, now_ms)) is not None:
                 admission = held(admission, hold, CountedEntity(user, client_id))
             if event.api in self._bytes and not admission.withhold:

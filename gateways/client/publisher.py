@@ -97,7 +97,7 @@ class EventPublisher:
         self._thread = Thread(target=self._run, name="sluice-event-publisher", daemon=True)
         self._thread.start()
 
-    def complete(self, request: Request | Mapping[str, object]) -> Request:
+    def completed_event(self, request: Request | Mapping[str, object]) -> Request:
         """The event with all that was missing: without a user it is of a client that has not logged in.
 
         The instance is always the gateway's own.
@@ -136,7 +136,7 @@ class EventPublisher:
     def publish_own(self, event: Request) -> None:
         """Queue an event that the gateway itself makes. Drops it if the buffer is full or the gateway is closed."""
         with suppress(GatewayClosedError):
-            self.publish((self.complete(event),), may_block=False)
+            self.publish((self.completed_event(event),), may_block=False)
 
     def close(self, timeout_s: float) -> None:
         """Publish the remaining events for at most `timeout_s`; events left after that count as failed.

@@ -127,7 +127,7 @@ class GatewayShares:
     def __len__(self) -> int:
         return len(self._touched)
 
-    def charge_request(self, request: Request, quotas: Quotas, now_ms: int, delivered: bool = False) -> Admission:
+    def charge_shares(self, request: Request, quotas: Quotas, now_ms: int, delivered: bool = False) -> Admission:
         """Charge a request whose response is ready, or whose mutations are to be executed, under these quotas.
 
         A Fetch that has to wait is taken back, because its response goes out empty, unless it was `delivered`.

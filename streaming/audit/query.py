@@ -95,7 +95,7 @@ class AuditWriter:
         """All tables that are written."""
         return [self._unreadable, quota_metrics_table(self._delta.quota_metrics), *(feed.table for feed in self._feeds)]
 
-    def write(self, records: DataFrame, requests: RequestsTopic, batch_id: int, commit: Commit) -> None:
+    def write_batch(self, records: DataFrame, requests: RequestsTopic, batch_id: int, commit: Commit) -> None:
         """Write one micro-batch; to write it again changes nothing.
 
         Records have the columns of Kafka, `read_at`, the time of the micro-batch, and `epoch`, their header's value.
@@ -271,7 +271,7 @@ class AuditQuery(GatedQuery):
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
         if self._request_ends.began_before_coverage(batch_id):
             commit = Commit(f"sluice-audit-{query_id}", batch_id)
-        self._writer.write(records, self._requests(batch_id), batch_id, commit)
+        self._writer.write_batch(records, self._requests(batch_id), batch_id, commit)
 
     def _known_topics(self) -> set[str]:
         """The ids of requests topics whose events the tables have."""

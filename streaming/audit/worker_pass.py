@@ -105,7 +105,7 @@ def write_part(batches: Iterator[pa.RecordBatch], plan: Plan) -> Iterator[pa.Rec
     part = _Part(plan)
     try:
         for chunk in _chunks(batches):
-            part.write(chunk)
+            part.write_records(chunk)
         report = part.report()
     except BaseException:
         part.remove_files()
@@ -141,7 +141,7 @@ class _Part:
         self._epochs: dict[tuple[str, int, bytes], tuple[int, int]] = {}
         self._faults: Counter[tuple[str, str, str]] = Counter()
 
-    def write(self, records: pa.Table) -> None:
+    def write_records(self, records: pa.Table) -> None:
         """Write these records into files."""
         for name in ("timestamp", "read_at"):
             time = records[name].cast(pa.timestamp("us", "UTC"))

@@ -108,7 +108,7 @@ def _number(decision: bytes) -> int:
 
 def inline(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Decided]:
     shares, quotas = GatewayShares("g", QuotaSettings(), 1000, 2**31 - 1), Quotas(entries)
-    admissions = [shares.charge_request(call.request(), quotas, START_MS + call.at_ms) for call in calls]
+    admissions = [shares.charge_shares(call.request(), quotas, START_MS + call.at_ms) for call in calls]
     return [
         Decided(each.throttle_ms, each.refused or (False,) * len(c.partitions))
         for each, c in zip(admissions, calls, strict=True)

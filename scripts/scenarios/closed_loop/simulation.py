@@ -227,7 +227,7 @@ class ClosedLoop:
         situation = self._situation
         request = _request(situation, client, gateway.clock_ms(time_ms))
         request.instance = gateway.instance
-        admission = gateway.shares.charge_request(request, self._known_quotas, request.timestamp_ms or 0)
+        admission = gateway.shares.charge_shares(request, self._known_quotas, request.timestamp_ms or 0)
         wait_ms, withheld = admission.throttle_ms, admission.withhold
         request.throttled_by = list(admission.throttled_by)
         if situation.waits is Waits.DECIDED:
