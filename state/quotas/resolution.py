@@ -415,6 +415,13 @@ class Quotas(ModeQuotas):
         shadow = ModeQuotas(entries, Mode.SHADOW, self.tenants)
         self.shadow = None if shadow.is_empty() else shadow
 
+    def client_names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The users and the client-ids, as counters have them, that any quota on clients names, in either mode."""
+        modes = [self] if self.shadow is None else [self, self.shadow]
+        entities = [names for mode in modes for kind in CLIENT_KINDS for names in mode.client_limits(kind).entities()]
+        users, client_ids = ({names[part] for names in entities} for part in (0, 1))
+        return _own_names(users), _own_names(client_ids)
+
     def charges_one_counter(self) -> bool:
         """As for one mode. Enforced and shadow quotas have counters of their own, so only one may have any."""
         if self.shadow is None:
@@ -439,6 +446,10 @@ def _names(entity: QuotaEntity) -> tuple[EntityName, ...]:
 def bounded_entity(entity: QuotaEntity) -> QuotaEntity:
     """The entity with the names that counters of its requests have."""
     return QuotaEntity(*map(_bounded_part, _names(entity)))
+
+
+def _own_names(names: Iterable[EntityName]) -> frozenset[str]:
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def level_of(entity: QuotaEntity) -> PrecedenceLevel:

@@ -14,6 +14,7 @@ from sluice.state.contract.records import CountedEntity, Overrides, Request, Unm
 from sluice.state.decisions.charge_plan import (
     EXEMPT_REQUEST_TIME,
     ChargePlan,
+    CounterCharges,
     PartitionCharges,
     Traits,
     bytes_by_partition,
@@ -35,7 +36,7 @@ from sluice.state.decisions.decision import (
     without_charges,
 )
 from sluice.state.errors import InvalidRequestError
-from sluice.state.quotas.entity import client_key, entity_text
+from sluice.state.quotas.entity import Tags, bounded_name, client_key, entity_text
 from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 from sluice.state.quotas.resolution import Quotas
@@ -53,8 +54,9 @@ from sluice.streaming.enforce.wire import (
     heartbeat_record,
 )
 
-_MAX_PLAN_BYTES, _MAX_PARTITION_BYTES = 96 * 1024 * 1024, 24 * 1024 * 1024
-"""Bytes of a generation of the plans that a worker keeps, and of the counters of topic-partitions."""
+_MAX_PLAN_BYTES, _MAX_PARTITION_BYTES, _MAX_ALIKE_BYTES = 96 * 1024 * 1024, 24 * 1024 * 1024, 8 * 1024 * 1024
+"""Bytes of a generation of the plans that a worker keeps, of the counters of topic-partitions, and of what clients
+that are planned alike have in common."""
 
 _PartitionName = tuple[str, int]
 """Topic and partition."""
@@ -150,6 +152,54 @@ class _ClientPlan(msgspec.Struct, gc=False):
         return ENTRY_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
 
 
+class _CounterAlike(msgspec.Struct, gc=False):
+    """A counter that each of the clients planned alike has: `counter` is that of one of them.
+
+    Its key is `prefix` and the key of those of the client's names that it has. All clients have one whose tags have
+    neither name.
+    """
+
+    counter: _Counter
+    prefix: str
+    has_user: bool
+    has_client_id: bool
+
+    @classmethod
+    def of(cls, counter: _Counter, tags: Tags) -> "_CounterAlike":
+        """That of a counter with these tags."""
+        return cls(counter, counter.key.removesuffix(tags.key()), tags.user != "", tags.client_id != "")
+
+    def named(self, user: str, client_id: str, pages: int) -> _Counter:
+        """The counter of the client with these names."""
+        if not (self.has_user or self.has_client_id):
+            return self.counter
+        tags = Tags(bounded_name(user) if self.has_user else "", bounded_name(client_id) if self.has_client_id else "")
+        key = self.prefix + tags.key()
+        page, entity = page_of_entity(key, pages), entity_text(tags.entity())
+        return _Counter(key, page, entity, self.counter.shape, self.counter.amounts)
+
+
+class _Alike(msgspec.Struct, gc=False):
+    """The plan of clients without a quota by their names, but for these names.
+
+    `plan` is that of one of them. If `has_ceiling`, one of the limits may be lent.
+    """
+
+    plan: _ClientPlan
+    counters: list[_CounterAlike]
+    has_ceiling: bool
+
+    def named(self, user: str, client_id: str, pages: int) -> _ClientPlan:
+        """The plan of the client with these names."""
+        counters = [counter.named(user, client_id, pages) for counter in self.counters]
+        record_key = client_key(user, client_id).encode()
+        return _ClientPlan(counters, self.plan.partitions, self.plan.is_exempt, record_key)
+
+
+_Kin = tuple[bool, bool, str, tuple[object, ...]]
+"""All that decides the plan of a client without a quota by its names: whether it gives a user and a client-id, its
+tenant, and the traits of its request."""
+
 _JSON = msgspec.json.Encoder()
 _EXEMPT = unmetered_text(CountedEntity(), EXEMPT_REQUEST_TIME, "exempt")
 _NO_WAITS: Mapping[bytes, dict[str, int]] = {}
@@ -174,6 +224,9 @@ class Planner:
         self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
         self._lent = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
         """The plans with a limit that may be lent."""
+        self._alike = NameCache[_Kin, _Alike](_MAX_ALIKE_BYTES)
+        self._users, self._client_ids = quotas.client_names()
+        """The names that have quotas of their own."""
         self._partitions = NameCache[tuple[PartitionCharges, _PartitionName], _Counter | None](_MAX_PARTITION_BYTES)
         self._unmetered = NameCache[tuple[QuotaKind, _PartitionName], tuple[bytes, bytes]](_MAX_PARTITION_BYTES)
         self._sources: dict[Family, Callable[[Request], list[float]]] = {
@@ -186,7 +239,7 @@ class Planner:
     def lend(self, quotas: Quotas) -> None:
         """Plan under the same quotas, lent otherwise. Clients without a ceiling keep their plans."""
         if quotas is not self.quotas:
-            self.quotas, self._lent = quotas, NameCache(_MAX_PLAN_BYTES)
+            self.quotas, self._lent, self._alike = quotas, NameCache(_MAX_PLAN_BYTES), NameCache(_MAX_ALIKE_BYTES)
 
     def batch(self, decided_at_ms: int, overrides: Overrides | None = None) -> BatchText:
         """The text that decisions of a micro-batch share, which begins at `decided_at_ms`."""
@@ -235,7 +288,7 @@ class Planner:
         the decision that mutes, and the operator's clock may be wrong.
         """
         no_amounts: list[float] = []
-        charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self.quotas))]
+        charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self.quotas).counters)]
         text = said_of_unmute(unmute, decision_id(source.topic, source.partition, source.offset), decided_at_ms, batch)
         record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
         if not charged:
@@ -289,12 +342,34 @@ class Planner:
         plan = self._clients.get(traits) or self._lent.get(traits)
         plan = plan or self._clients.recall(traits) or self._lent.recall(traits)
         if plan is None:
-            planned = plan_charges(request_like(traits), self.quotas, self._settings.quota)
-            record_key = client_key(traits[0], traits[1]).encode()
-            plan = _ClientPlan(self._counters(planned), planned.partitions, planned.is_exempt, record_key)
-            plans = self._lent if planned.has_ceiling else self._clients
-            plans.keep(traits, plan, len(traits[0]) + len(traits[1]) + plan.size())
+            user, client_id = traits[:2]
+            alike = self._alike_of(user, client_id, traits)
+            plan = alike.named(user, client_id, self._settings.pages)
+            plans = self._lent if alike.has_ceiling else self._clients
+            plans.keep(traits, plan, len(user) + len(client_id) + plan.size())
         return plan
+
+    def _alike_of(self, user: str, client_id: str, traits: Traits) -> _Alike:
+        """The plan of this client but for its names; kept only if these have no quotas, as others have it too then."""
+        if bounded_name(user) in self._users or bounded_name(client_id) in self._client_ids:
+            return self._planned_alike(traits)
+        kin = user != "", client_id != "", self.quotas.tenants.of(user, client_id), traits[2:]
+        try:
+            return self._alike[kin]
+        except KeyError:
+            alike = self._planned_alike(traits)
+            return self._alike.keep(kin, alike, len(kin[2]) + alike.plan.size())
+
+    def _planned_alike(self, traits: Traits) -> _Alike:
+        """The plan of a request of these traits, and which of its client's names each counter has."""
+        planned = plan_charges(request_like(traits), self.quotas, self._settings.quota)
+        counters = self._counters(planned.counters)
+        plan = _ClientPlan(counters, planned.partitions, planned.is_exempt, client_key(traits[0], traits[1]).encode())
+        alike = [
+            _CounterAlike.of(counter, charged.tags)
+            for counter, charged in zip(counters, planned.counters.values(), strict=True)
+        ]
+        return _Alike(plan, alike, planned.has_ceiling)
 
     def _with_partitions(
         self, charged: _Charged, plan: _ClientPlan, sizes: dict[_PartitionName, float]
@@ -320,7 +395,7 @@ class Planner:
         except KeyError:
             plan = ChargePlan()
             of_mode.add_to(plan, *name)
-            counter = next(iter(self._counters(plan)), None)
+            counter = next(iter(self._counters(plan.counters)), None)
             size = len(name[0]) + (counter.size() if counter else ENTRY_BYTES)
             return self._partitions.keep((of_mode, name), counter, size)
 
@@ -332,8 +407,8 @@ class Planner:
             text = unmetered_text(CountedEntity(None, None, *name), kind)
             return self._unmetered.keep((kind, name), text, ENTRY_BYTES + len(name[0]) + sum(map(len, text)))
 
-    def _counters(self, plan: ChargePlan) -> list[_Counter]:
-        """The counters of a plan."""
+    def _counters(self, charged: Mapping[str, CounterCharges]) -> list[_Counter]:
+        """The counters of a plan, whose charges these are by key."""
         return [
             _Counter(
                 key,
@@ -342,7 +417,7 @@ class Planner:
                 encode_shape(counter.charges),
                 _amounts_from([self._sources[charge.kind.family] for charge in counter.charges]),
             )
-            for key, counter in plan.counters.items()
+            for key, counter in charged.items()
         ]
 
 
