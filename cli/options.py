@@ -25,6 +25,7 @@ from sluice.kafka_io.client import principal_of
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
 from sluice.state.quotas.alteration import RawEntity, check_entity, check_filter
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
@@ -226,6 +227,10 @@ _FLAGS = {"user": "user", "client": "client-id", "topic": "topic", "tenant": "te
 """Option of EntityOptions, without --, -> the protocol's entity type."""
 
 
+_DEFAULTS = {kind: f"--{option}-defaults" for option, kind in _FLAGS.items()}
+"""The protocol's entity type -> the option for its default entity."""
+
+
 class EntityCommand(TyperCommand):
     """Keeps the order of --entity-name and --entity-default: each belongs to the --entity-type at the same place."""
 
@@ -261,10 +266,11 @@ class EntityOptions:
     ip: Annotated[str | None, typer.Option("--ip", hidden=True)] = None
     ip_defaults: Annotated[bool, typer.Option("--ip-defaults", hidden=True)] = False
 
-    def filters(self, ctx: typer.Context) -> list[EntityFilter]:
+    def filters(self, ctx: typer.Context, *, literal: bool = False) -> list[EntityFilter]:
         """The entities given, in kafka-configs.sh's order; a type without a name means any name.
 
-        Raises UsageError, and InvalidQuotaError for a filter that Kafka refuses.
+        Raises UsageError, and InvalidQuotaError for a filter that Kafka refuses. The name `<default>`, which elsewhere
+        is the default entity, is refused with the option for that, unless the name is meant `literal`ly.
         """
         if self.ip is not None or self.ip_defaults or EntityType.IPS in (self.entity_type or []):
             raise UsageError("Sluice has no quotas on ips; use users or clients")
@@ -275,11 +281,15 @@ class EntityOptions:
             )
         filters = flags or self._typed(ctx)
         check_filter(filters)
+        for component in filters:
+            if component.name == DEFAULT.value and not literal:
+                option = _DEFAULTS[component.entity_type] if flags else "--entity-default"
+                raise UsageError(f"no {component.entity_type} is called <default>; for the default give {option}")
         return filters
 
-    def entity(self, ctx: typer.Context) -> RawEntity:
+    def entity(self, ctx: typer.Context, *, literal: bool = False) -> RawEntity:
         """The one entity given, in kafka-configs.sh's order. Raises like `filters`, and if a name is missing."""
-        filters = self.filters(ctx)
+        filters = self.filters(ctx, literal=literal)
         if not filters:
             raise UsageError(
                 "no entity; give --user, --client, --topic or --tenant, or --entity-type with --entity-name"

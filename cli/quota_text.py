@@ -175,8 +175,27 @@ def _values_content(quotas: Iterable[QuotaEntry], mode: Mode) -> dict[str, Any]:
     return ({"mode": mode.value} if mode is Mode.SHADOW else {}) | {"quotas": values}
 
 
+def writable(entries: Iterable[QuotaEntry]) -> tuple[list[QuotaEntry], list[str]]:
+    """The entries that a quota file can express, and for each other entity a line with the way to remove it."""
+    kept, odd = list[QuotaEntry](), dict[QuotaEntity, list[str]]()
+    for entry in entries:
+        if _is_writable(entry.entity):
+            kept.append(entry)
+        else:
+            odd.setdefault(entry.entity, []).append(entry.kind)
+    return kept, [
+        f"left out {', '.join(keys)} of {entity_text(entity)}, which would be the default entity in a quota file; if"
+        f" it is meant to be that, set it there, and remove this one with --delete-config {','.join(keys)}"
+        for entity, keys in odd.items()
+    ]
+
+
+def _is_writable(entity: QuotaEntity) -> bool:
+    return DEFAULT.value not in entity.to_mapping().values()
+
+
 def _check_writable(entity: QuotaEntity) -> None:
-    if DEFAULT.value in entity.to_mapping().values():
+    if not _is_writable(entity):
         raise InvalidQuotaError(
             "bad_name", f"{entity_text(entity)}: a quota file takes the name <default> for the default entity"
         )

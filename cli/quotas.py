@@ -36,10 +36,12 @@ from sluice.cli.quota_text import (
     read_zookeeper_file,
     refused_alteration,
     refused_edit,
+    writable,
 )
 from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
+from sluice.insight.texts import odd_names
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.contract.records import NO_LOGIN
@@ -97,7 +99,8 @@ def alter_quotas(
     A limit below half of a client's highest minute of the last 15 needs --yes. Charges of counters are
     compared, so a new quota on a user with a client-id can't be before that pair has a counter of its own.
     """
-    target = entity.entity(ctx)
+    only_removes = add_config is None and add_config_file is None
+    target = entity.entity(ctx, literal=only_removes)  # an odd name that is there can be removed
     if add_config is not None and add_config_file is not None:
         raise UsageError("--add-config and --add-config-file are both given; give one")
     configs = read_properties(add_config_file) if add_config_file else read_configs(add_config) if add_config else {}
@@ -227,8 +230,11 @@ def apply_quotas(
 @app.command("export")
 @grouped
 def export_quotas(table: TableOptions) -> None:
-    """Print all quotas as a quota file."""
-    typer.echo(quotas_yaml(table.quotas_table().entries()), nl=False)
+    """Print all quotas as a quota file. Standard error names those that no quota file can express."""
+    entries, left_out = writable(table.quotas_table().entries())
+    for line in left_out:
+        typer.echo(f"sluice: {line}", err=True)
+    typer.echo(quotas_yaml(entries), nl=False)
 
 
 @app.command("import", cls=EntityCommand)
@@ -270,6 +276,8 @@ def import_quotas(
         raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
     else:
         wanted, refused = _cluster_quotas(str(bootstrap_servers), command_config)
+    for line in odd_names(entry.entity for entry in wanted):
+        typer.echo(f"sluice: warning: {line}", err=True)
     edit(table, merging(table, wanted, absent_from(wanted) if prune else None), author, dry_run=dry_run, yes=yes)
     if refused:
         raise typer.Exit(EXIT_FAILED)

@@ -18,7 +18,7 @@ from sluice.cli.options import (
     command_group,
     grouped,
 )
-from sluice.cli.quota_text import tenants_content
+from sluice.cli.quota_text import tenants_content, writable
 from sluice.cli.quotas import DryRunOption, YesOption, edit, merging
 from sluice.cli.resolve import explain
 from sluice.configs.quotas import load_quotas_file
@@ -77,6 +77,9 @@ def describe_tenants(
         if not entries:
             raise UsageError(f"there is no tenant {name!r}; `sluice tenants describe` prints all")
     if json_output:
+        entries, left_out = writable(entries)
+        for line in left_out:
+            typer.echo(f"sluice: {line}", err=True)
         print_json({"tenants": tenants_content(entries)}, indent=True)
     else:
         print_lines(_lines(entries))

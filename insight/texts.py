@@ -1,5 +1,8 @@
 """Entities, counters and limits in words, the same in commands, on pages and in messages."""
 
+from collections.abc import Iterable
+from urllib.parse import unquote
+
 from sluice.insight.live import CounterId
 from sluice.process.format import MAX_NAME, moment, percent, short
 from sluice.state.contract.records import CountedEntity, Override
@@ -43,6 +46,39 @@ def entity_text(entity: QuotaEntity) -> str:
         for part, name in parts.items()
         if name is not None
     )
+
+
+def odd_names(entities: Iterable[QuotaEntity]) -> list[str]:
+    """A line for each entity whose name no client has, most likely: Kafka's word for defaults, or an encoded name.
+
+    >>> odd_names([QuotaEntity(user="CN%3Dapp", client_id=DEFAULT), QuotaEntity(client_id="50%off")])
+    ["user-principal 'CN%3Dapp', the default client-id: 'CN%3Dapp' looks percent-encoded, and requests have names as \
+they are; if 'CN=app' is meant, set it on that name"]
+    """
+    lines = []
+    for entity in dict.fromkeys(entities):
+        for name in (entity.user, entity.client_id):
+            if name == DEFAULT.value:
+                lines.append(f"{entity_text(entity)}: a name of that very text, and not the default entity")
+            elif isinstance(name, str) and (decoded := decoded_name(name)) is not None:
+                lines.append(
+                    f"{entity_text(entity)}: {name!r} looks percent-encoded, and requests have names as they are; if"
+                    f" {decoded!r} is meant, set it on that name"
+                )
+    return lines
+
+
+def decoded_name(name: str) -> str | None:
+    """The name that a percent-encoded one stands for; None if it isn't encoded.
+
+    >>> decoded_name("O%3DA%20client"), decoded_name("50%off"), decoded_name("%ff")
+    ('O=A client', None, None)
+    """
+    try:
+        decoded = unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    return None if decoded == name else decoded
 
 
 def counter_name(counter: CounterId | Tags | CountedEntity) -> str:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
+from sluice.insight.texts import odd_names
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.process.background import LastError
 from sluice.sinks.tables.quotas import QuotasTable
@@ -49,6 +50,7 @@ class QuotaMirror:
         self._compared_with: int | None = None
         self._last_error = LastError()
         self._left_out: frozenset[str] = frozenset()
+        self._odd_names: frozenset[str] = frozenset()
 
     def looks(self) -> Iterator[float]:
         """Look again and again; gives the pause in seconds after each time."""
@@ -81,6 +83,7 @@ class QuotaMirror:
             return
         cluster = client_quotas(answer)
         self._note_left_out(cluster.left_out)
+        self._note_odd_names(odd_names(entry.entity for entry in cluster.entries))
         if any(cluster_changes(entries, cluster.entries)):
             self._alter(cluster.entries)
         self._answer, self._compared_with = answer, version
@@ -103,6 +106,13 @@ class QuotaMirror:
             if line not in self._left_out:
                 log.warning("left out %s", line)
         self._left_out = frozenset(left_out)
+
+    def _note_odd_names(self, lines: list[str]) -> None:
+        """Log each once: nobody can be asked, and what the cluster has is mirrored."""
+        for line in lines:
+            if line not in self._odd_names:
+                log.warning("is this meant? %s", line)
+        self._odd_names = frozenset(lines)
 
     def _note_error(self, error: Exception) -> None:
         """Log an error once, until it changes or is over; one of an unforeseen class with its stack."""

@@ -208,3 +208,17 @@ def test_what_sluice_cannot_take_is_left_out_and_said_once(
     assert len(said) == 2
     assert [left_out for _, left_out in mirrored.reports] == [1, 1, 0, 1]
     assert ALICE in mirrored.table.entries()
+
+
+@pytest.mark.parametrize("name", ["CN%3Dapp", "<default>"])
+def test_a_name_that_no_client_has_is_mirrored_and_asked_about_once(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    mirrored.cluster.quotas = [({"user": name}, {"producer_byte_rate": 1024.0})]
+    mirrored.look()
+    mirrored.cluster.quotas.append(({"user": "bob"}, {"producer_byte_rate": 2048.0}))
+    mirrored.look()
+
+    (said,) = [message for message in messages(caplog) if message.startswith("is this meant? ")]
+    assert f"user-principal '{name}'" in said
+    assert {name, "bob"} <= {entry.entity.user for entry in mirrored.table.entries()}

@@ -691,9 +691,54 @@ def test_a_name_that_looks_like_a_number_is_exported_as_a_name(name: str, tmp_pa
     assert load_quotas_file(file) == entries
 
 
-def test_a_user_who_is_really_called_default_can_not_be_exported_by_mistake(shell: Shell) -> None:
-    shell.lines("alter --user '<default>' --add-config request_percentage=1")
-    assert "takes the name <default> for the default entity" in shell.error("export")
+@pytest.mark.parametrize(
+    ("entity", "option"),
+    [
+        ("--user '<default>'", "the default give --user-defaults"),
+        ("--client-id '<default>'", "the default give --client-defaults"),
+        ("--topic '<default>'", "the default give --topic-defaults"),
+        ("--tenant '<default>'", "the default give --tenant-defaults"),
+        ("--user alice --client '<default>'", "the default give --client-defaults"),
+        ("--entity-type users --entity-name '<default>'", "the default give --entity-default"),
+    ],
+)
+def test_kafkas_word_for_the_default_is_answered_with_the_option_for_it(shell: Shell, entity: str, option: str) -> None:
+    for command in (f"alter {entity} --add-config producer_byte_rate=1", f"describe {entity}"):
+        assert option in shell.error(command)
+    assert shell.table.entries() == []
+
+
+def test_a_quota_on_the_very_name_default_stops_no_export_and_can_be_removed(shell: Shell) -> None:
+    """A mirror takes it from a cluster, which may have it."""
+    keys = (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.PRODUCER_BYTE_RATE)
+    odd = [QuotaEntry(QuotaEntity(user="<default>"), key, 1.0) for key in keys]
+    others = [QuotaEntry(ALICE, QuotaKind.REQUEST_PERCENTAGE, 1.0), QuotaEntry(ANY_CLIENT, keys[0], 2.0)]
+    shell.table.alter(lambda _: [*odd, *others], "kafka", datetime(2026, 1, 2, tzinfo=UTC))
+
+    exported = shell.run("export")
+
+    assert set(load_quotas_file(shell.file(exported.output))) == set(others)
+    assert exported.code == 0
+    removal = f"--delete-config {keys[0]},{keys[1]}"
+    assert exported.error.splitlines() == [
+        f"sluice: left out {keys[0]}, {keys[1]} of user-principal '<default>', which would be the default entity"
+        f" in a quota file; if it is meant to be that, set it there, and remove this one with {removal}"
+    ]
+    shell.lines(f"alter --user '<default>' {removal}")
+    assert set(shell.table.entries()) == set(others)
+
+
+def test_a_name_that_looks_encoded_is_asked_about(shell: Shell, tmp_path: Path) -> None:
+    """ZooKeeper's nodes have encoded names, and requests never."""
+    node = tmp_path / "CN%3Dapp.json"
+    node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
+
+    asked = shell.run(f"import --file {node} --user CN%3Dapp", answer="n\n")
+
+    assert "'CN%3Dapp' looks percent-encoded" in asked.error
+    assert "if 'CN=app' is meant" in asked.error
+    assert shell.table.entries() == []
+    assert shell.run(f"import --file {node} --user 50%off", answer="y\n").error == ""
 
 
 def test_a_zookeeper_node_is_taken_over_without_its_credentials(shell: Shell, tmp_path: Path) -> None:
