@@ -25,7 +25,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 from msgspec import structs
 
-from sluice.cli.errors import CheckError
+from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Properties, Settings
 from sluice.jvm.jars import SPARK_JARS, JarSet
@@ -37,7 +37,7 @@ from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
-from sluice.kafka_io.topics import topic_id_now
+from sluice.kafka_io.topics import differing_topics, topic_id_now
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
 from sluice.process.http_server import is_loopback
@@ -88,15 +88,17 @@ _REPORTERS = "metric.reporters"
 
 
 Check = Callable[[], str]
-"""A line's words if all is well; raises SluiceError, KafkaError or OSError if not."""
+"""A line's words if all is well; raises CheckWarningError, another SluiceError, KafkaError or OSError if not."""
 
 
 def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
-    """Show a line for each check, `ok` or `FAIL`; returns 0 if all pass, else 1. Changes nothing."""
+    """Show a line for each check, `ok`, `warn` or `FAIL`; returns 1 if one fails, else 0. Changes nothing."""
 
     def passes(name: str, check: Check) -> bool:
         try:
             show(f"ok    {name}: {printable(check())}")  # heartbeats, which have names in them, may be forged
+        except CheckWarningError as warning:
+            show(f"warn  {name}: {printable(' '.join(str(warning).split()))}")
         except (SluiceError, OSError, KafkaError) as error:
             unread = f"can't be read ({error}); check that the user may describe topics, and read them"
             words = unread if isinstance(error, KafkaError) else str(error)
@@ -212,19 +214,25 @@ def check_broker(settings: Settings) -> str:
 
 
 def check_topics(settings: Settings) -> str:
-    """The topics of the job. Raises CheckError if one is missing after the first start, and KafkaError."""
-    topics = settings.topics
+    """The topics of the job, and whether they are as it needs them.
+
+    Raises CheckError if one is missing after the first start or loses records, CheckWarningError, and KafkaError.
+    """
+    topics, in_shared_storage = settings.topics, not Checkpoint(settings.enforce.checkpoint).is_local
     wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums]
-    if not Checkpoint(settings.enforce.checkpoint).is_local:
+    if in_shared_storage:
         wanted.append(topics.claims)
     with connect(KafkaAdminClient, settings.kafka) as admin:
         existing = set(admin.list_topics())
     missing = [topic for topic in wanted if topic not in existing]
-    if missing and _is_new(settings):
-        return f"{', '.join(missing)} will be created by sluice run"
-    if missing:
+    if missing and not _is_new(settings):
         raise CheckError(f"{', '.join(missing)} not there; sluice run creates them, or create them yourself")
-    return f"{', '.join(wanted)} exist"
+    found = differing_topics(topics, settings.kafka, in_shared_storage=in_shared_storage)
+    if found:
+        raise (CheckError if any(each.is_fatal for each in found) else CheckWarningError)("; ".join(map(str, found)))
+    if missing:
+        return f"{', '.join(missing)} will be created by sluice run"
+    return f"{', '.join(wanted)} are there, as the job needs them"
 
 
 def check_requests_topic(settings: Settings) -> str:

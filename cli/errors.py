@@ -20,6 +20,10 @@ class CheckError(SluiceError):
     """A check of `sluice doctor` failed."""
 
 
+class CheckWarningError(SluiceError):
+    """A check of `sluice doctor` found what works, but not as it should; no failure."""
+
+
 class TopError(SluiceError):
     """The decisions can't be read."""
 

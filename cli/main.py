@@ -179,6 +179,25 @@ def doctor(config: ConfigOption = None, bootstrap_servers: BootstrapServersOptio
 
 
 @app.command()
+def topics(
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the kafka-topics.sh lines for an administrator; ask no broker.")
+    ] = False,
+) -> None:
+    """Make Sluice's topics that are missing, and compare the others with what it needs.
+
+    Brokers with the plugin, proxies and gateways write to them, so make them first.
+    """
+    settings = job_settings(config, bootstrap_servers)
+    from sluice.cli.topics import made_topics, topic_lines
+
+    for line in topic_lines(settings) if dry_run else made_topics(settings):
+        typer.echo(line)
+
+
+@app.command()
 def broker_plugin(
     out: Annotated[Path, typer.Option("--out", help="Folder for the jar and the lines for server.properties.")],
     principal: Annotated[

@@ -15,5 +15,9 @@ class TopicCreationError(SluiceError):
     """The cluster refuses to create a topic."""
 
 
+class UnfitTopicError(SluiceError):
+    """A topic is configured so that it loses records which the job needs."""
+
+
 class TopicLostError(SluiceError):
     """A topic is not there, was made again, or has lost records while it was read."""

@@ -1,58 +1,36 @@
-"""Creates the Kafka topics that the job reads and writes."""
+"""Creates the Kafka topics that the job reads and writes, and compares those that exist with what it needs."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from typing import Any
 from uuid import UUID
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import InvalidConfigurationError, KafkaError, PolicyViolationError, TopicAlreadyExistsError
 
 from sluice.kafka_io.client import TopicSettings, connect
-from sluice.kafka_io.errors import TopicCreationError
+from sluice.kafka_io.errors import KafkaUnavailableError, TopicCreationError, UnfitTopicError
 from sluice.kafka_io.kafka_python import topic_id_text
+from sluice.kafka_io.topic_needs import (
+    TopicDifference,
+    TopicFound,
+    TopicNeeds,
+    creation_line,
+    difference,
+    lease_needs,
+    lost_without,
+    needs,
+)
 from sluice.process.format import error_line
-from sluice.state.contract.records import MAX_TIMESTAMP_MS
 
 log = logging.getLogger("sluice.topics")
-
-_Spec = tuple[int, Mapping[str, str]]
-"""Partitions and configs of a topic."""
 
 TOPIC_READY_TIMEOUT_MS = 30_000
 """Longest wait until all partitions of a new topic have leaders."""
 
-
-_TIMES = {
-    # A producer sets the time of its records. Spark's Kafka source fails at one whose microseconds are no 64-bit
-    # integer, at every attempt, so the broker must refuse it. Kafka's own bound for the past is none.
-    "message.timestamp.before.max.ms": str(MAX_TIMESTAMP_MS),
-    "message.timestamp.after.max.ms": "3600000",  # Kafka's own since 4.0
-}
-
-_EVENTS = {
-    # A compressed record of 1 MiB may be one of a GiB, and Spark would read it whole, until Java has no memory. The
-    # broker compares what it stores with the topic's max.message.bytes, so it has to store what gateways mean.
-    "compression.type": "uncompressed",
-}
-
-_LEASE = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # a driver reads all of it when it starts
-
-_LIMITS = {
-    "cleanup.policy": "compact",
-    # A new gateway reads this topic from its beginning, so it is kept short: segments are closed and compacted early.
-    "segment.ms": "60000",
-    "min.cleanable.dirty.ratio": "0.1",
-}
-
-_WAITS = _LIMITS | {"delete.retention.ms": "60000"}
-
-
-_SUMS = {
-    # Gateways read it as it grows, a new one the last seconds. Without the segments an hour would stay.
-    "retention.ms": "600000",
-    "segment.ms": "60000",
-}
+_REFUSED = (PolicyViolationError.errno, InvalidConfigurationError.errno)
+"""The errors of a cluster that doesn't want a config, or doesn't know it."""
 
 
 def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
@@ -62,7 +40,7 @@ def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     KafkaUnavailableError if no broker can be reached, TopicCreationError if one refuses, UnsupportedPropertyError as
     kafka_python_config does.
     """
-    return _ensure(_topic_specs(topics), topics, kafka)
+    return _ensure(needs(topics), topics, kafka)
 
 
 def topic_id_now(admin: KafkaAdminClient, topic: str) -> str | None:
@@ -77,23 +55,18 @@ def topic_id_now(admin: KafkaAdminClient, topic: str) -> str | None:
 
 def ensure_lease_topic(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     """As `ensure_topics` for the lease topic, which only a job with its checkpoint in shared storage needs."""
-    return _ensure({topics.claims: (1, _LEASE)}, topics, kafka)  # one partition: its offsets order the acquisitions
+    return _ensure(lease_needs(topics), topics, kafka)
 
 
-def _ensure(specs: Mapping[str, _Spec], topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
-    wanted = {
-        name: {"num_partitions": partitions, "replication_factor": topics.replication_factor, "configs": configs}
-        for name, (partitions, configs) in specs.items()
-    }
+def _ensure(wanted: Mapping[str, TopicNeeds], topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     with connect(KafkaAdminClient, kafka) as admin:
         try:
             existing = set(admin.list_topics())
-            missing = {name: spec for name, spec in wanted.items() if name not in existing}
-            _complete(admin, {name: configs for name, (_, configs) in specs.items() if name in existing})
+            missing = {name: each for name, each in wanted.items() if name not in existing}
+            _complete(admin, {name: each for name, each in wanted.items() if name in existing})
             if not missing:
                 return []
-            answers = admin.create_topics(missing, raise_errors=False)["topics"]
-            created = [answer["name"] for answer in answers if _is_created(answer)]
+            created = _TopicMaker(admin, topics.replication_factor, kafka["bootstrap.servers"]).make(missing)
             admin.wait_for_topics(list(missing), timeout_ms=TOPIC_READY_TIMEOUT_MS)
         except (KafkaError, OSError) as error:
             raise TopicCreationError(
@@ -102,19 +75,128 @@ def _ensure(specs: Mapping[str, _Spec], topics: TopicSettings, kafka: Mapping[st
     return created
 
 
-def _complete(admin: KafkaAdminClient, topics: Mapping[str, Mapping[str, str]]) -> None:
+class _TopicMaker:
+    """Makes topics in a cluster whose policy may refuse some of their configs."""
+
+    def __init__(self, admin: KafkaAdminClient, replication_factor: int, servers: str) -> None:
+        self._admin = admin
+        self._replication_factor = replication_factor
+        self._servers = servers
+
+    def make(self, missing: Mapping[str, TopicNeeds]) -> list[str]:
+        """Make topics; returns those that no other process made first. Raises TopicCreationError, KafkaError.
+
+        A config that the cluster refuses is left out, and one line in the log says what is lost.
+        """
+        answers = self._ask(missing)
+        for name in [name for name, answer in answers.items() if answer["error_code"] in _REFUSED]:
+            allowed, refused = self._allowed(name, missing[name])
+            answers |= self._ask({name: allowed})
+            if refused and not answers[name]["error_code"]:
+                lost = "; ".join(f"without {key} {lost_without(key)} ({why})" for key, why in refused.items())
+                log.warning("topic %s is made without what the cluster refuses: %s", name, lost)
+        for name, answer in answers.items():
+            if answer["error_code"] not in (0, TopicAlreadyExistsError.errno):
+                line = creation_line(self._servers, name, missing[name], self._replication_factor)
+                raise TopicCreationError(
+                    f"topic {name} can't be created: {_reason(answer)}; see section topics of the settings, or let an"
+                    f" administrator make it: {line}"
+                )
+        return [name for name, answer in answers.items() if not answer["error_code"]]
+
+    def _allowed(self, name: str, wanted: TopicNeeds) -> tuple[TopicNeeds, dict[str, str]]:
+        """The topic with the configs that the cluster takes, and its reasons for refusing the others.
+
+        The config that makes a topic compacted stays.
+        """
+        kept = {key: value for key, value in wanted.configs.items() if key == "cleanup.policy" and wanted.is_compacted}
+        refused: dict[str, str] = {}
+        for key in [key for key in wanted.configs if key not in kept]:
+            tried = wanted._replace(configs={**kept, key: wanted.configs[key]})
+            answer = self._ask({name: tried}, validate_only=True)[name]
+            if answer["error_code"] in _REFUSED:
+                refused[key] = _reason(answer)
+            else:
+                kept = dict(tried.configs)
+        return wanted._replace(configs=kept), refused
+
+    def _ask(self, wanted: Mapping[str, TopicNeeds], validate_only: bool = False) -> dict[str, dict[str, Any]]:
+        """The cluster's answers, by topic."""
+        asked = {
+            name: {
+                "num_partitions": each.partitions,
+                "replication_factor": self._replication_factor,
+                "configs": dict(each.configs),
+            }
+            for name, each in wanted.items()
+        }
+        answers = self._admin.create_topics(asked, raise_errors=False, validate_only=validate_only)["topics"]
+        return {answer["name"]: answer for answer in answers}
+
+
+def _reason(answer: Mapping[str, Any]) -> str:
+    return answer.get("error_message") or f"error code {answer['error_code']}"
+
+
+def differing_topics(
+    topics: TopicSettings, kafka: Mapping[str, str], *, in_shared_storage: bool = False
+) -> list[TopicDifference]:
+    """The topics that exist and differ from what the job needs; the lease topic counts `in_shared_storage`.
+
+    A config that the login may not see doesn't differ. Raises KafkaUnavailableError, KafkaError and OSError.
+    """
+    wanted = needs(topics) | (lease_needs(topics) if in_shared_storage else {})
+    with connect(KafkaAdminClient, kafka) as admin:
+        brokers = len(admin.describe_cluster()["brokers"])
+        described = {each["name"]: each for each in admin.describe_topics(list(wanted)) if not each["error_code"]}
+        asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in described]
+        configs = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
+    replicas = max(topics.replication_factor, min(2, brokers))
+    found = (
+        difference(kafka["bootstrap.servers"], name, wanted[name], _found(each, configs.get(name, {})), replicas)
+        for name, each in ((name, described[name]) for name in wanted if name in described)
+    )
+    return [each for each in found if each is not None]
+
+
+def note_differences(
+    topics: TopicSettings, kafka: Mapping[str, str], created: Container[str] = (), *, in_shared_storage: bool = False
+) -> None:
+    """Log each topic that differs from what the job needs; of those that were just `created` the log has it already.
+
+    A cluster that doesn't answer is nothing to stop for. Raises UnfitTopicError for one that loses records.
+    """
+    try:
+        found = differing_topics(topics, kafka, in_shared_storage=in_shared_storage)
+    except (KafkaUnavailableError, KafkaError, OSError) as error:
+        log.warning("can't compare topics with what is needed: %s", error_line(error))
+        return
+    for each in found:
+        if each.is_fatal:
+            raise UnfitTopicError(str(each))
+        if each.topic not in created:
+            log.warning("%s", each)
+
+
+def _found(described: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]) -> TopicFound:
+    partitions = described["partitions"]
+    replicas = min((len(each["replica_nodes"]) for each in partitions), default=0)
+    return TopicFound(len(partitions), replicas, {key: each["value"] for key, each in configs.items()})
+
+
+def _complete(admin: KafkaAdminClient, topics: Mapping[str, TopicNeeds]) -> None:
     """Give the compacted ones of these topics the configs that they lack, such as those that an earlier release made.
 
     A config that an operator has set stays. A login without the rights leaves a line in the log: all works, but whoever
     reads the topic from its beginning takes longer with each week.
     """
-    for name, configs in topics.items():
-        if "cleanup.policy" not in configs:
+    for name, wanted in topics.items():
+        if not wanted.is_compacted:
             continue
         topic = ConfigResource(ConfigResourceType.TOPIC, name)
         found = admin.describe_configs([topic], config_filter="all")["topic"][name]
         own = {key for key, config in found.items() if config["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
-        lacking = {key: value for key, value in configs.items() if key not in own}
+        lacking = {key: value for key, value in wanted.configs.items() if key not in own}
         text = ",".join(f"{key}={value}" for key, value in lacking.items())
         if not found:
             log.info("this login can't see if topic %s is kept short (DescribeConfigs): it should have %s", name, text)
@@ -124,32 +206,3 @@ def _complete(admin: KafkaAdminClient, topics: Mapping[str, Mapping[str, str]]) 
                 log.warning(
                     "topic %s isn't kept short, as this login can't alter it (%s); give it %s", name, answer, text
                 )
-
-
-def _topic_specs(topics: TopicSettings) -> dict[str, _Spec]:
-    large = {"max.message.bytes": str(topics.max_message_bytes)}
-    return {
-        topics.requests: (topics.partitions, _read_by_spark(topics.requests_retention_ms) | _EVENTS),
-        topics.decisions: (topics.partitions, _read_by_spark(topics.decisions_retention_ms) | large),
-        topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
-        topics.limits: (1, _LIMITS),  # one partition: a version ends after all its records
-        topics.waits: (topics.partitions, _WAITS),
-        topics.sums: (topics.partitions, _SUMS | large),
-    }
-
-
-def _read_by_spark(retention_ms: int) -> dict[str, str]:
-    return {"retention.ms": str(retention_ms), **_TIMES}
-
-
-def _is_created(answer: Mapping[str, object]) -> bool:
-    """True for a topic created now, False if another process created it first. Raises TopicCreationError."""
-    code = answer["error_code"]
-    if code == TopicAlreadyExistsError.errno:
-        return False
-    if code != 0:
-        reason = answer.get("error_message") or f"error code {code}"
-        raise TopicCreationError(
-            f"topic {answer['name']} can't be created: {reason}; see section topics of the settings"
-        )
-    return True

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from sluice.configs.settings import Settings
 from sluice.jvm.driver import DriverJava
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
-from sluice.kafka_io.topics import ensure_topics
+from sluice.kafka_io.topics import ensure_topics, note_differences
 from sluice.process.background import BackgroundService
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
@@ -92,9 +92,13 @@ class Job:
 
     def _create_topics(self) -> None:
         self._status.wait_for("broker", f"the broker at {self._settings.kafka['bootstrap.servers']}")
+        topics, kafka = self._settings.topics, self._settings.kafka
         try:
-            for topic in ensure_topics(self._settings.topics, self._settings.kafka):
+            created = ensure_topics(topics, kafka)
+            for topic in created:
                 log.info("created topic %s", topic)
+            in_shared_storage = not Checkpoint(self._settings.enforce.checkpoint).is_local
+            note_differences(topics, kafka, created, in_shared_storage=in_shared_storage)
         except SluiceError:
             if not self._stop.is_set():
                 raise

@@ -24,6 +24,7 @@ from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_needs import TopicDifference
 from sluice.kafka_io.topic_reader import POLL_MS, Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
@@ -202,6 +203,7 @@ def test_before_the_first_start_missing_topics_will_be_created(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "connect", lambda *_: nullcontext(Mock(list_topics=lambda: ["quota-requests"])))
+    monkeypatch.setattr(doctor, "differing_topics", lambda *_, **__: [])
 
     found = doctor.check_topics(settings)
 
@@ -210,6 +212,24 @@ def test_before_the_first_start_missing_topics_will_be_created(
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
     with pytest.raises(CheckError, match=r"quota-decisions, .* not there; sluice run creates them"):
         doctor.check_topics(settings)
+
+
+@pytest.mark.parametrize(("is_fatal", "begin", "code"), [(False, "warn", 0), (True, "FAIL", 1)])
+def test_a_topic_that_differs_from_what_is_needed_is_a_warning_and_one_that_loses_records_a_failure(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, is_fatal: bool, begin: str, code: int
+) -> None:
+    """Also before the first start: then a plugin may have been there before the job."""
+    differing = TopicDifference("quota-requests", "topic quota-requests: x; kafka-configs.sh y", is_fatal)
+    monkeypatch.setattr(doctor, "connect", lambda *_: nullcontext(Mock(list_topics=lambda: ["quota-requests"])))
+    monkeypatch.setattr(doctor, "differing_topics", lambda *_, **__: [differing])
+    monkeypatch.setattr(doctor, "checks_of_machine", lambda _: iter(()))
+    monkeypatch.setattr(doctor, "checks_of_kafka", lambda of: [({"topics": lambda: doctor.check_topics(of)}, 9.0)])
+    lines: list[str] = []
+
+    exit_code = doctor.run_doctor(settings, lines.append)
+
+    assert lines[0] == f"{begin}  topics: topic quota-requests: x; kafka-configs.sh y"
+    assert exit_code == code
 
 
 @pytest.mark.parametrize("name", ["decisions", "quotas"])

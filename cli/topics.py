@@ -1,0 +1,43 @@
+"""`sluice topics`: makes the topics that are missing, before anybody writes to them."""
+
+from collections.abc import Iterator
+
+from kafka.errors import KafkaError
+
+from sluice.configs.settings import Settings
+from sluice.kafka_io.errors import KafkaUnavailableError, UnfitTopicError
+from sluice.kafka_io.topic_needs import creation_line, lease_needs, needs
+from sluice.kafka_io.topics import differing_topics, ensure_lease_topic, ensure_topics
+from sluice.process.format import error_line
+from sluice.streaming.checkpoint.folder import Checkpoint
+
+
+def topic_lines(settings: Settings) -> Iterator[str]:
+    """The command lines that make the topics, where a login other than Sluice's has to do it."""
+    topics = settings.topics
+    wanted = needs(topics) | (lease_needs(topics) if _in_shared_storage(settings) else {})
+    for name, each in wanted.items():
+        yield creation_line(settings.kafka["bootstrap.servers"], name, each, topics.replication_factor)
+
+
+def made_topics(settings: Settings) -> Iterator[str]:
+    """Make the topics that are missing; a line for each of them, and for each that differs from what the job needs.
+
+    Raises UnfitTopicError, after all lines, if one loses records; TopicCreationError and KafkaUnavailableError.
+    """
+    topics, kafka, in_shared_storage = settings.topics, settings.kafka, _in_shared_storage(settings)
+    made = ensure_topics(topics, kafka) + (ensure_lease_topic(topics, kafka) if in_shared_storage else [])
+    yield from (f"made {name}" for name in made)
+    try:
+        found = differing_topics(topics, kafka, in_shared_storage=in_shared_storage)
+    except KafkaError as error:
+        raise KafkaUnavailableError(f"topics can't be compared with what is needed: {error_line(error)}") from error
+    yield from (f"warn: {each}" for each in found if not each.is_fatal)
+    if fatal := [str(each) for each in found if each.is_fatal]:
+        raise UnfitTopicError("; ".join(fatal))
+    if not made and not found:
+        yield "all topics are there, as the job needs them"
+
+
+def _in_shared_storage(settings: Settings) -> bool:
+    return not Checkpoint(settings.enforce.checkpoint).is_local
