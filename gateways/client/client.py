@@ -5,9 +5,12 @@ with Gateway({"bootstrap.servers": "127.0.0.1:9092"}) as gateway:
     answer.throttle_ms  # 0: the client needn't wait
 """
 
+import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -28,10 +31,18 @@ from sluice.state.decisions.waits import TopicPartitionName
 from sluice.state.shares.gateway_shares import Admission
 from sluice.state.shares.read_sums import read_sums
 
+log = logging.getLogger(__name__)
+
 CLOSED_RETRY_MS = 1_000
 """The shortest wait of every client while a gateway refuses all."""
 
 NO_THROTTLE = Answer()
+
+_FORKED = Lock()
+"""Held while a gateway begins anew."""
+
+_PARENTS: list[dict[str, object]] = []
+"""What gateways of this process had before a fork: never destroyed, as that would wait for threads that aren't here."""
 
 
 class Gateway:
@@ -42,7 +53,8 @@ class Gateway:
     UnsupportedPropertyError without `bootstrap.servers`, and for a login or certificate store that kafka-python can't
     use.
 
-    `instance` is the name of this very gateway, by which it recognises what is decided on its own events.
+    `instance` is the name of this very gateway, by which it recognises what is decided on its own events. In a process
+    that was forked off, the gateway begins anew with its first call, as one of its own.
     """
 
     def __init__(
@@ -53,8 +65,14 @@ class Gateway:
     ) -> None:
         kafka_python_config(kafka)
         self.options = options or GatewayOptions()
-        self.instance = self.options.instance or instance_name(self.options.name)
+        self._kafka = kafka
         self._clock_ms = clock_ms
+        self._begin(self.options.instance or instance_name(self.options.name))
+
+    def _begin(self, instance: str) -> None:
+        """Make the parts and start the threads, which belong to this process."""
+        kafka, clock_ms = self._kafka, self._clock_ms
+        self.instance = instance
         self._in_force = InForce(self.instance, self.options, clock_ms)
         self._inline = InlineCharges(self.instance, self.options, self._in_force, clock_ms)
         self._staleness = Staleness(clock_ms)
@@ -90,8 +108,19 @@ class Gateway:
         self._waits_reader = TopicFollower(kafka, waits)
         self._limits_reader = TopicFollower(kafka, limits)
         self._readers = (self._limits_reader, self._waits_reader, self._sums_reader)
+        self._pid = os.getpid()
         for reader in self._readers:
             reader.start()
+
+    def _begin_if_forked(self) -> None:
+        """Begin anew where none of the threads runs: nothing would be sent or read, and a full queue block for ever."""
+        if os.getpid() == self._pid:
+            return
+        with _FORKED:
+            if os.getpid() != self._pid:
+                log.warning("the gateway was made before a fork; it begins anew in process %d", os.getpid())
+                _PARENTS.append(vars(self).copy())
+                self._begin(instance_name(self.options.instance or self.options.name))
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +146,7 @@ class Gateway:
         was dropped. With WhenFull.BLOCK a call waits while too many events are unsent. Raises InvalidRequestError for
         an event that breaks the contract, and GatewayClosedError.
         """
+        self._begin_if_forked()
         event = self._publisher.completed_event(request)
         parts = checked_parts(event, self.options.max_charges_per_event)
         if asks_for_mutations(event) and self.refuses_all():
@@ -137,6 +167,7 @@ class Gateway:
         Without a decision the gateway's share decides, and with FAIL_CLOSED all mutations are refused. Raises as
         `admit` does, and InvalidRequestError for a `request_id` whose decision is awaited already.
         """
+        self._begin_if_forked()
         event = self._publisher.completed_event(request)
         if not asks_for_mutations(event):
             return self.admit(event)
@@ -173,6 +204,7 @@ class Gateway:
         "Produce" and of the (topic, partition) pairs it touches; without `api` all counters of this user and client-id.
         While the gateway refuses all, it is at least CLOSED_RETRY_MS.
         """
+        self._begin_if_forked()
         with_inline = self._policy.charges_inline()
         wait = self._in_force.longest_wait(user or NO_LOGIN, client_id or "", api, topic_partitions, with_inline)
         wait_ms = 0 if wait is None else wait.left_ms(self._clock_ms())
@@ -188,22 +220,27 @@ class Gateway:
         That is so while decisions are stale and the policy is FAIL_CLOSED, and before the limits or the waits that were
         decided earlier are known if the option for that is HOLD.
         """
+        self._begin_if_forked()
         return self._policy.refuses_all()
 
     def is_stale(self) -> bool:
         """True if an event published more than `stale_after_s` ago may still be without a decision."""
+        self._begin_if_forked()
         return self._policy.is_stale()
 
     def wait_until_ready(self, timeout_s: float) -> bool:
         """Wait until all waits that were decided before the start are known; False on timeout."""
+        self._begin_if_forked()
         return self._policy.current.wait(timeout_s)
 
     def shares(self) -> list[Share]:
         """The shares of this gateway's busiest counters, at most 20, as a heartbeat reports them."""
+        self._begin_if_forked()
         return self._inline.busiest()
 
     def stats(self) -> GatewayStats:
         """The gateway's counts."""
+        self._begin_if_forked()
         p50_ms, p99_ms = self._staleness.age_percentiles_ms(0.50, 0.99)
         counters, forgotten = self._inline.size()
         gateways, instances = self._inline.gateways()
@@ -238,7 +275,12 @@ class Gateway:
         )
 
     def close(self) -> None:
-        """Publish the remaining events for at most `close_timeout_s` and end the threads. May be called again."""
+        """Publish the remaining events for at most `close_timeout_s` and end the threads. May be called again.
+
+        In a process that was forked off and never called the gateway there is nothing to end.
+        """
+        if os.getpid() != self._pid:
+            return
         for reader in self._readers:
             reader.stopped.set()
         self._publisher.close(self.options.close_timeout_s)
