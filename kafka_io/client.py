@@ -52,22 +52,24 @@ class TopicSettings:
 def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options: object) -> ClientT:
     """A kafka-python client, such as KafkaProducer, that has reached a broker; `options` are its further arguments.
 
-    Raises KafkaUnavailableError, naming the address, if no broker answers or it refuses the login. kafka-python chooses
-    one of the servers and waits for it as long as it may, so some are also tried alone: another one may answer.
+    Raises KafkaUnavailableError, naming the address, if no broker answers, or its login, TLS, name or protocol is not
+    right: then within some 2 s. kafka-python chooses one of the servers and waits for it as long as it may, so some are
+    also tried alone: another one may answer.
     """
     from kafka.errors import (  # Kafka's client is slow to import; commands that read settings don't need it
         KafkaError,
         KafkaTimeoutError,
     )
-    from kafka.net.compat import KafkaNetClient
 
-    networks = list[KafkaNetClient]()
+    from sluice.kafka_io.broker_search import BrokerSearch
 
-    def network(**configs: object) -> KafkaNetClient:
-        networks.append(KafkaNetClient(**configs))
-        return networks[-1]
+    searches = list[BrokerSearch]()
 
-    config = kafka_python_config(kafka) | {"kafka_client": network}
+    def search(**configs: object) -> BrokerSearch:
+        searches.append(BrokerSearch(**configs))
+        return searches[-1]
+
+    config = kafka_python_config(kafka) | {"kafka_client": search}
     for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
         if argument in config and not Path(str(config[argument])).is_file():
             raise KafkaUnavailableError(
@@ -81,15 +83,22 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
         timeout_ms = max(0.0, deadline_s - time.monotonic()) * 1000 / len(attempts)
         arguments = config | {"bootstrap_servers": attempts.pop(0), "bootstrap_timeout_ms": timeout_ms}
         try:
-            return client(**arguments, **options)
+            connected = client(**arguments, **options)
         except (KafkaError, OSError, ValueError) as error:
-            while networks:  # kafka-python would leave its thread and sockets for ever
-                networks.pop().close()
+            fault = None
+            while searches:  # kafka-python would leave its thread and sockets for ever
+                fault = searches[-1].fault()
+                searches.pop().close()
             if not attempts or not isinstance(error, KafkaTimeoutError):
                 raise KafkaUnavailableError(
-                    f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it runs"
-                    " there, and kafka.bootstrap.servers, security.protocol and login in the settings"
+                    fault
+                    or f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it"
+                    " runs there, and kafka.bootstrap.servers, security.protocol and login in the settings"
                 ) from error
+        else:
+            for each in searches:
+                each.end()
+            return connected
 
 
 def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:

@@ -39,10 +39,10 @@ CLOSED_RETRY_MS = 1_000
 NO_THROTTLE = Answer()
 
 _FORKED = Lock()
-"""Held while a gateway begins anew."""
+"""The lock of a gateway that begins anew."""
 
 _PARENTS: list[dict[str, object]] = []
-"""What gateways of this process had before a fork: never destroyed, as that would wait for threads that aren't here."""
+"""The parts of gateways before a fork: never destroyed, as that would wait for threads that aren't in this process."""
 
 
 class Gateway:

@@ -1,11 +1,15 @@
 """Kafka's property names as the Python client's arguments, and the errors when no broker answers."""
 
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 
+from sluice.kafka_io import broker_search
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect, kafka_python_config
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
@@ -109,13 +113,63 @@ def test_what_the_python_client_cannot_do_is_said_with_what_it_can(properties: d
     assert "hunter2" not in str(caught.value)
 
 
-def test_an_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 300)
+TLS_ALERT = bytes.fromhex("15030300020228")
+"""The answer of a TLS server to bytes that it can't read: no frame of a Kafka broker, and no handshake."""
 
-    with pytest.raises(KafkaUnavailableError, match=r"no Kafka broker answers at 127\.0\.0\.1:1 .* check") as caught:
-        connect(KafkaAdminClient, {"bootstrap.servers": "127.0.0.1:1"})
+
+@contextmanager
+def server_that_answers(answer: bytes) -> Iterator[str]:
+    """A server that reads a little of each connection, sends this and ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):  # the listener is shut down
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(100)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("client", [KafkaAdminClient, KafkaConsumer, KafkaProducer])
+@pytest.mark.parametrize(
+    ("answer", "properties", "said"),
+    [
+        (None, {}, r"no Kafka broker answers at 127\.0\.0\.1:1 \(.*ECONNREFUSED\); check that it runs there"),
+        (None, {"bootstrap.servers": "b.invalid:9092"}, r"no address is known for b\.invalid:9092 \(.*check the name"),
+        (None, {"bootstrap.servers": "b.invalid:1,127.0.0.1:1"}, r"no address is known for b\.invalid:1 "),
+        (b"", {}, "127.* ends connections without an answer .*check that kafka.security.protocol, which is PLAINTEXT,"),
+        (TLS_ALERT, {}, "ends connections without an answer .*check that kafka.security.protocol, which is PLAINTEXT,"),
+        (TLS_ALERT, {"security.protocol": "ssl"}, "no TLS connection with 127.* check that kafka.ssl.truststore.loc"),
+        (b"", {"security.protocol": "SSL"}, "no TLS connection with 127.* kafka.security.protocol is that of this"),
+    ],
+    ids=["dead", "unknown name", "one name unknown", "closes", "TLS there", "TLS refused", "no TLS there"],
+)
+def test_what_keeps_a_client_out_is_said_long_before_the_search_is_over(
+    client: type, answer: bytes | None, properties: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 3_600_000)
+    monkeypatch.setattr(broker_search, "PATIENCE_S", 0.1)
+    there = nullcontext("127.0.0.1:1") if answer is None else server_that_answers(answer)
+    with there as server, pytest.raises(KafkaUnavailableError, match=said) as caught:
+        connect(client, {"bootstrap.servers": server, **properties})
 
     assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_is_silent_is_named_when_the_search_is_over(
+    silent_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 300)
+
+    with pytest.raises(KafkaUnavailableError, match=f"no Kafka broker answers at {silent_broker} .* check"):
+        connect(KafkaAdminClient, {"bootstrap.servers": silent_broker})
 
 
 @pytest.mark.parametrize("client", [KafkaAdminClient, KafkaConsumer, KafkaProducer])

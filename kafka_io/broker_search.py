@@ -1,0 +1,138 @@
+"""The search for a broker with kafka-python: why no server can be used, and an end as soon as that is clear."""
+
+import socket
+import ssl
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+from kafka.errors import (
+    IllegalSaslStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    RequestTimedOutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from sluice.process.format import error_line
+
+PATIENCE_S = 1.0
+"""Time for which servers that can't be used are tried again: a broker may be starting."""
+
+_REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
+_TIMEOUTS = (KafkaTimeoutError, RequestTimedOutError)
+
+
+class NoBrokerUsableError(KafkaError):  # type: ignore[misc] # kafka-python ships no type hints
+    """Every server was tried, and each can't be used; the message is that of `BrokerSearch.fault`."""
+
+
+class _Failure(NamedTuple):
+    error: BaseException | None
+    """None if the server ended a connection that it had let in."""
+    was_connected: bool
+
+    @property
+    def is_final(self) -> bool:
+        """True if to try it again would end as this try did."""
+        return isinstance(self.error, _REFUSALS) or isinstance(self._cause, ssl.SSLError)
+
+    @property
+    def is_of_tls(self) -> bool:
+        """True if TLS began and failed: of kafka-python's errors only that one has another error behind it."""
+        return isinstance(self._cause, OSError)
+
+    @property
+    def _cause(self) -> BaseException | None:
+        return self.error.__context__ if self.error is not None else None
+
+
+class BrokerSearch(KafkaNetClient):  # type: ignore[misc] # kafka-python ships no type hints
+    """kafka-python's network client, for the argument `kafka_client` of its clients.
+
+    Until `end` is called a search ends with NoBrokerUsableError once each server has failed: at once where login or TLS
+    fail, else after PATIENCE_S.
+    """
+
+    def __init__(self, **configs: Any) -> None:
+        net = NetworkSelector(**configs)
+        self._search = _SearchingManager(net, **configs)
+        super().__init__(net=net, manager=self._search, **configs)
+
+    def end(self) -> None:
+        """Let a later search, of a client that is in use, go on for as long as its caller wants."""
+        self._search.is_searching = False
+
+    def fault(self) -> str | None:
+        """The fault in one line, with the server and what to check; None if no server has failed."""
+        return self._search.fault()
+
+
+class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no type hints
+    def __init__(self, net: NetworkSelector, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        self.is_searching = True
+        self._failures: dict[str, _Failure] = {}
+        self._give_up_s = time.monotonic() + PATIENCE_S
+
+    def get_connection(self, node_id: Any, **options: Any) -> KafkaConnection:
+        if self.is_searching and self._is_hopeless():
+            raise NoBrokerUsableError(self.fault())
+        connection = super().get_connection(node_id, **options)
+        if self.cluster.is_bootstrap(node_id):
+            connection.close_future.add_both(partial(self._note, node_id, connection))
+        return connection
+
+    def fault(self) -> str | None:
+        """The fault of the server that came nearest to an answer."""
+        servers = {broker.node_id: broker for broker in self.cluster.bootstrap_brokers()}
+        protocol = self.config["security_protocol"]
+        faults = [
+            _fault(servers[node].host, servers[node].port, failure, protocol)
+            for node, failure in self._failures.items()
+            if node in servers
+        ]
+        return min(faults)[1] if faults else None
+
+    def _is_hopeless(self) -> bool:
+        tried = {broker.node_id for broker in self.cluster.bootstrap_brokers()} <= self._failures.keys()
+        is_final = all(failure.is_final for failure in self._failures.values())
+        return tried and (is_final or time.monotonic() > self._give_up_s)
+
+    def _note(self, node_id: str, connection: KafkaConnection, outcome: object) -> None:
+        error = outcome if isinstance(outcome, BaseException) else None
+        self._failures[node_id] = _Failure(error, connection.parser is not None)
+
+
+def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int, str]:
+    """The fault, with a number that is lower the nearer the server came to an answer."""
+    server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    said = f" ({error_line(failure.error)})" if failure.error is not None else ""
+    if isinstance(failure.error, _REFUSALS):
+        return 0, (
+            f"{server} refuses the login{said}; check kafka.sasl.mechanism, and the user name and password of"
+            " kafka.sasl.jaas.config in the settings"
+        )
+    if failure.is_of_tls:
+        return 1, (
+            f"no TLS connection with {server}{said}; check that kafka.ssl.truststore.location has the authority of its"
+            " certificate, which must name this host, and that kafka.security.protocol is that of this listener"
+        )
+    if failure.was_connected and not isinstance(failure.error, _TIMEOUTS):
+        return 2, (
+            f"{server} ends connections without an answer{said}; check that kafka.security.protocol, which is"
+            f" {protocol}, is that of this listener"
+        )
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError as error:
+        return 3, (
+            f"no address is known for {server} ({error.strerror}); check the name in kafka.bootstrap.servers, and the"
+            " DNS of this machine"
+        )
+    return 4, f"no Kafka broker answers at {server}{said}; check that it runs there, and kafka.bootstrap.servers"
