@@ -158,6 +158,8 @@ def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  limits gave way: {_elastic_text(decision['elastic'])}"
     for wait in decision.get("throttled_by") or []:
         yield f"  applied inline: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
+    for hold in decision["holds"]:
+        yield f"  stopped: {hold}"
     if not decision["charges"]:
         yield f"  charges: none; {'what is refused counts nowhere' if is_refused else 'no quota counts such a request'}"
     for charge in decision["charges"]:

@@ -29,6 +29,7 @@ from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
+    from sluice.sinks.tables.holds import HoldsTable
     from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
@@ -346,6 +347,13 @@ class TableOptions:
 
         delta = self.settings.delta
         return QuotasTable(self.table or delta.quotas, delta.storage_options)
+
+    def holds_table(self) -> "HoldsTable":
+        """The table of holds beside it, which may not exist. Raises InvalidSettingsError."""
+        from sluice.sinks.tables.holds import HoldsTable  # deltalake is slow to import
+
+        delta = self.settings.delta
+        return HoldsTable(self.table or delta.quotas, delta.storage_options)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
 """The commands `sluice quotas ...`: alter, describe, explain and import quotas. None starts Spark."""
 
+import heapq
 import itertools
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +16,7 @@ from typer.exceptions import Abort
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import print_json, print_lines, time_text
+from sluice.cli.holds import hold_client, hold_json, hold_line, release_client
 from sluice.cli.options import (
     AuthorOption,
     EntityCommand,
@@ -41,15 +45,24 @@ from sluice.cli.quota_text import (
 from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
+from sluice.insight.reports.span import from_ms
 from sluice.insight.texts import odd_names
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.contract.records import NO_LOGIN
-from sluice.state.quotas.alteration import Difference, FilterComponent, differences, matches, merged, with_altered
+from sluice.state.quotas.alteration import (
+    Difference,
+    FilterComponent,
+    RawEntity,
+    differences,
+    matches,
+    merged,
+    with_altered,
+)
 from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas, is_mirrored
-from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Family
+from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Family, QuotaKind
 from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
@@ -126,6 +139,8 @@ def alter_quotas(
         _print_dry_run(QuotaEntity.from_mapping(target), before, after)
     else:
         typer.echo(_altered_text(*next(iter(target.items()))))
+    if mode is Mode.ENFORCE and (told := _lowered_text(differences(before, after), target)):
+        typer.echo(f"sluice: {told}", err=True)
     if added and (tenant := target.get("tenant")) is not None and (hint := no_members_text(tenant, after)):
         typer.echo(f"sluice: {hint}", err=True)
 
@@ -180,6 +195,10 @@ def resolve_quotas(
         print_lines(line for explanation in explanations for line in explanation.lines())
 
 
+app.command("hold", cls=EntityCommand)(hold_client)
+app.command("release", cls=EntityCommand)(release_client)
+
+
 @app.command("history", cls=EntityCommand)
 @grouped
 def quotas_history(
@@ -189,14 +208,21 @@ def quotas_history(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most changes to print.")] = 20,
     json_output: JsonOption = False,
 ) -> None:
-    """Print the changes of quotas with author, OS user, host and time, the newest first."""
+    """Print the changes of quotas, and holds, with author, OS user, host and time, the newest first."""
     filters = entity.filters(ctx)
     changes = (change for change in table.quotas_table().history() if _matches(change.entity, filters))
-    newest = itertools.islice(changes, limit)
+    holds = [each for each in table.holds_table().changes() if _matches(_entity(each.hold.client), filters)]
+    told: Iterator[tuple[datetime, Any, str]] = heapq.merge(
+        ((each.changed_at, _change_json(each), _change_line(each)) for each in changes),
+        ((from_ms(each.hold.at_ms), hold_json(each), hold_line(each)) for each in holds),
+        key=itemgetter(0),
+        reverse=True,
+    )
+    newest = itertools.islice(told, limit)
     if json_output:
-        print_json({"changes": [_change_json(change) for change in newest]}, indent=True)
+        print_json({"changes": [as_json for _, as_json, _ in newest]}, indent=True)
     else:
-        print_lines(_change_line(change) for change in newest)
+        print_lines(line for *_, line in newest)
 
 
 @app.command("revert")
@@ -430,6 +456,27 @@ def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:
     names = {"tenant": str(entity.tenant)} if entity.is_member else entity.to_mapping()
     raw = {part.replace("_", "-"): name for part, name in names.items()}
     return matches(raw, filters, strict=bool(filters))
+
+
+def _entity(client: Tags) -> QuotaEntity:
+    return QuotaEntity(client.user or None, client.client_id or None, tenant=client.tenant or None)
+
+
+def _lowered_text(pairs: Iterable[Difference], named: RawEntity) -> str | None:
+    """The rest that brokers let through, if the byte rate of producers was lowered; None if it wasn't.
+
+    >>> low, high = (QuotaEntry(QuotaEntity(user="etl"), QuotaKind.PRODUCER_BYTE_RATE, value) for value in (1.0, 9.0))
+    >>> _lowered_text([(low, high)], {"user": "etl"})
+    >>> _lowered_text([(high, low)], {"user": "etl"}).rpartition(": ")[2]
+    'sluice quotas hold --user etl --for 10m --reason ...'
+    """
+    lowered = (old and new and new.value < old.value and new.kind is QuotaKind.PRODUCER_BYTE_RATE for old, new in pairs)
+    if not any(lowered):
+        return None
+    told = "for 5 minutes brokers let each connection of a producer send a request every 5 s, and then ever more rarely"
+    names = " ".join(f"--{kind} {shlex.quote(name)}" for kind, name in named.items() if name is not None)
+    can_be_held = "topic" not in named and None not in named.values()
+    return told + (f"; to stop a client now: sluice quotas hold {names} --for 10m --reason ..." if can_be_held else "")
 
 
 def _altered_text(entity_type: str, name: str | None) -> str:

@@ -135,15 +135,20 @@ def override_text(override: Override) -> str:
     '75 % of the shares are let through at b-2: queue wait 34 ms'
     >>> override_text(Override("hold", entity=CountedEntity(tenant="shop"), until_ms=0))
     "Producers of tenant 'shop' are throttled until 1970-01-01 00:00:00"
+    >>> override_text(Override("hold", entity=CountedEntity(client_id="app"), reason="eve: it floods", consumers=True))
+    "Producers and consumers of client-id 'app' are stopped: eve: it floods"
     """
     entity, reason = override.entity, override.reason
     if override.kind == "lend":
         return f"{override.factor:.2f} times the quotas are lent, up to ceilings ({reason})"
     if override.kind == "tighten":
         return f"{percent(override.factor)} of the shares are let through at {reason}"
-    whose = "All producers" if entity is None else f"Producers of {counter_text(Tags.of(entity))}"
     until = "" if override.until_ms is None else f" until {moment(override.until_ms)}"
-    return f"{whose} are throttled{until}{f': {reason}' if reason else ''}"
+    why = f"{until}{f': {reason}' if reason else ''}"
+    if override.consumers and entity is not None:
+        return f"Producers and consumers of {counter_text(Tags.of(entity))} are stopped{why}"
+    whose = "All producers" if entity is None else f"Producers of {counter_text(Tags.of(entity))}"
+    return f"{whose} are throttled{why}"
 
 
 def tenant_name(tenants: Tenants, user: str, client_id: str) -> str:

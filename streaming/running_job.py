@@ -10,6 +10,7 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
 from sluice.sinks.limits import limits_publisher
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.waits import ended_waits_remover
 from sluice.state.errors import SluiceError
@@ -17,6 +18,7 @@ from sluice.state.overrides.decider import Decider
 from sluice.state.overrides.disk_guard import DiskGuard
 from sluice.state.overrides.elastic import ElasticLimits
 from sluice.state.overrides.log_dirs import Disks
+from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.overrides.storage_budget import StorageBudgets
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.audit import query as audit
@@ -41,6 +43,7 @@ from sluice.streaming.runtime.maintenance import MaintenanceSchedule
 log = logging.getLogger("sluice.job")
 
 _POLL_S = 0.25
+_LOOK_S = 1.0
 
 
 class RunningJob:
@@ -61,6 +64,8 @@ class RunningJob:
         disks = settings.elastic
         self._disks = DisksWatch(lambda: watch.quotas, disks.disk_floor, disks.disk_remembered_s * 1000)
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
+        self._holds = HoldsTable(settings.delta.quotas, settings.delta.storage_options)
+        self._holds.look()  # before anything is decided, or who is held would be let go for a moment
         self._overrides = OverridesWatch(self._deciders(), table, settings.metrics.top_clients)
 
     def run(self, stop: Event) -> None:
@@ -90,6 +95,7 @@ class RunningJob:
             limits_publisher(topics, kafka, self._watch.in_force, lambda: self._overrides.said),
             ended_waits_remover(topics.waits, kafka),
             self._disks.service(kafka),
+            BackgroundService("holds", self._holds.look, _LOOK_S, failure="holds can't be read", log=log),
             *self._overrides.services(topics, kafka, heartbeats=has_floor or is_elastic),
             self._topic.service(),
             self._decisions_watch(),
@@ -109,7 +115,8 @@ class RunningJob:
         def disks() -> Disks:
             return self._disks.disks
 
-        deciders: list[Decider] = [DiskGuard(disks), StorageBudgets(quotas, disks)]
+        holds = OperatorHolds(lambda: self._holds.holds)
+        deciders: list[Decider] = [holds, DiskGuard(disks), StorageBudgets(quotas, disks)]
         return [ElasticLimits(quotas), *deciders] if self._settings.elastic.limits == "elastic" else deciders
 
     def _decisions_watch(self) -> BackgroundService:

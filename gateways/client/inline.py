@@ -56,8 +56,14 @@ class InlineCharges:
         overrides, user, client_id = self._in_force.overrides, event.user or "", event.client_id or ""
         with self._lock:
             self._shares.tighten(overrides.factor(now_ms))
-            admission = self._shares.charge_shares(event, quotas, now_ms, delivered)
-            if event.api == "Produce" and (hold := overrides.hold(user, client_id, quotas.tenants, now_ms)) is not None:
+            is_fetch, hold = event.api == "Fetch", None
+            if event.api in self._bytes:
+                hold = overrides.hold(user, client_id, quotas.tenants, now_ms, is_fetch)
+            if hold is not None and is_fetch and not delivered:
+                admission = Admission(0, withhold=True)
+            else:
+                admission = self._shares.charge_shares(event, quotas, now_ms, delivered)
+            if hold is not None:
                 admission = held(admission, hold, CountedEntity(user, client_id))
             if event.api in self._bytes and not admission.withhold:
                 self._bytes[event.api] += charged_bytes(event)[0]

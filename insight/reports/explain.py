@@ -1,17 +1,21 @@
 """The reasons of a decision: every charge, and the quota change behind each limit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 from sluice.insight.reports.span import to_ms
 from sluice.insight.sql import Tables, literal
+from sluice.insight.texts import counter_text
 from sluice.insight.waits import deciding
+from sluice.process.format import moment
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.contract.decision_id import DecisionId
+from sluice.state.overrides.operator_holds import OperatorHolds, holds_at
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
@@ -121,18 +125,30 @@ def explain(tables: Tables, decision: Json) -> Json:
     """The decision with the limits of its charges, from the version of the quotas table that was in force.
 
     Of its charges `decides` is True if the wait is the decision's, and `quota_set` the change that set the limit, None
-    where there is none. `quotas_trouble` is the reason if the quotas can't be read.
+    where there is none. `quotas_trouble` is the reason if the quotas can't be read. `holds` are those of operators.
     """
     charges = decision["charges"] or []
     asked = [("" if charge.get("mode") else charge["quota"], charge["throttle_ms"] or 0) for charge in charges]
-    trouble, changes = None, list[Json | None]([None] * len(charges))
+    trouble, changes, holds = None, list[Json | None]([None] * len(charges)), list[str]()
     try:
+        holds = list(_holds(HoldsTable(tables.quotas, tables.storage_options), decision))
         changes = _changes(QuotasTable(tables.quotas, tables.storage_options), decision, charges)
     except QuotasTableError as error:
         trouble = str(error)
     told = zip(charges, deciding(decision["decided_by"], asked), changes, strict=True)
     explained = [{**charge, "decides": decides, "quota_set": change} for charge, decides, change in told]
-    return {**decision, "charges": explained, "quotas_trouble": trouble}
+    return {**decision, "charges": explained, "quotas_trouble": trouble, "holds": holds}
+
+
+def _holds(table: HoldsTable, decision: Json) -> Iterator[str]:
+    """The holds of operators that stopped the client, each with its end, author and reason."""
+    waits = [wait["entity"] for wait in decision["throttled_by"] or () if wait["quota"] == OperatorHolds.name]
+    if not waits:
+        return
+    table.look()
+    for hold in holds_at(table.holds, decision["timestamp_ms"]):
+        if any(hold.client.to_mapping().items() <= entity.items() for entity in waits):
+            yield f"{counter_text(hold.client)} until {moment(hold.until_ms)}, by {hold.reason}"
 
 
 def _changes(table: QuotasTable, decision: Json, charges: Iterable[Json]) -> list[Json | None]:

@@ -10,7 +10,8 @@ from sluice.insight.errors import SpanError
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _AGO = re.compile(r"(\d{1,6})([mhd])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_LENGTH = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
@@ -84,6 +85,18 @@ def read_time(text: str, now: datetime) -> datetime:
             f"{text!r} is no time; expected one such as 2026-11-02 or 2026-11-02T10:15Z, 90m, 24h, 7d before now, or"
             " today, yesterday, monday"
         ) from None
+
+
+def read_length(text: str) -> int:
+    """A length of time such as 90s, 10m, 2h or 1d, in milliseconds. Raises SpanError.
+
+    >>> [read_length(text) for text in ("90s", "10m")]
+    [90000, 600000]
+    """
+    found = _LENGTH.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise SpanError(f"{text!r} is no length of time; expected one such as 90s, 10m, 2h, 1d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])}) // timedelta(milliseconds=1)
 
 
 def _days_ago(text: str, now: datetime) -> int | None:

@@ -22,7 +22,7 @@ _OVERRIDE = "kind STRING, factor DOUBLE, user STRING, client_id STRING, tenant S
 _COLUMNS = pa.schema(
     [
         *columns("decider STRING, number BIGINT, at_ms BIGINT, fresh_ms BIGINT"),
-        pa.field("overrides", _list_of(f"{_OVERRIDE}, reason STRING, until_ms BIGINT")),
+        pa.field("overrides", _list_of(f"{_OVERRIDE}, reason STRING, until_ms BIGINT, consumers BOOLEAN")),
         pa.field("measured", _list_of("name STRING, value DOUBLE, bound DOUBLE, reason STRING")),
         *columns("date DATE"),
     ]

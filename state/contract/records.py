@@ -642,7 +642,8 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
     * `tighten`: gateway `gateway` lets `factor` of its shares through, but of each at least the reservation's part.
     * `lend`: limits with a ceiling are `factor` times the quota, at most the ceiling, on all gateways.
     * `hold`: the producers of `entity`, without one all, get a trickle; on `gateway`, without one on all. An entity is
-      a tenant, or the user and client-id that an event names, each as far as it is given.
+      a tenant, or the user and client-id that an event names, each as far as it is given. With `consumers` its
+      consumers get nothing, and its producers as little as a gateway can let through.
 
     It ends at `until_ms`, without one when its decider doesn't say it any more. `reason` is for people.
     """
@@ -653,6 +654,7 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
     gateway: RequiredName | None = None
     reason: str = ""
     until_ms: EventMs | None = None
+    consumers: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for a factor or scope that its kind can't have; a decoder says it of the record."""
@@ -664,7 +666,7 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
             is_possible = self.factor >= 1.0 and not names and self.gateway is None
         else:
             is_possible = self.factor <= 1.0 and not names and bool(self.gateway)
-        if not is_possible:
+        if not is_possible or (self.consumers and not names):
             raise ValueError(f"{self.kind} can't have this factor or scope")
 
 

@@ -5,8 +5,8 @@ Deciders in the job publish them, each under a key of its own in the limits topi
     limit  = min(ceiling, lend * quota)               the same on all gateways
     bound  = share * max(factor, reservation / quota)  of a gateway that is tightened
 
-`share` is the gateway's part of the limit. A hold leaves a client a trickle. Of several loans, and of several
-factors of a gateway, the least counts.
+`share` is the gateway's part of the limit. A hold leaves producers a trickle, and one with `consumers` lets a consumer
+fetch nothing. Of several loans, and of several factors of a gateway, the least counts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ TIGHT_BURST_S = 0.5
 above its bound would go on for 10 s and more."""
 
 HELD_MS = 10_000
-"""Wait after each request of a producer under a hold: a trickle. It ends no sooner when the hold does."""
+"""Wait after each request of a client under a hold. It ends no sooner when the hold does."""
 
 
 def lent_limit(limit: float, ceiling: float | None, lend: float) -> float:
@@ -152,8 +152,8 @@ class OverridesInForce:
         """The part of its shares that this gateway lets through now."""
         return _least(self._factors, now_ms)
 
-    def hold(self, user: str, client_id: str, tenants: Tenants, now_ms: int) -> Hold | None:
-        """The hold of a producer now; None without one.
+    def hold(self, user: str, client_id: str, tenants: Tenants, now_ms: int, is_fetch: bool = False) -> Hold | None:
+        """The hold of a producer, or of a consumer that fetches, now; None without one.
 
         >>> from sluice.state.quotas.entity import QuotaEntity
         >>> in_force, tenants = OverridesInForce("b-1"), Tenants([QuotaEntity(tenant="shop", user="etl")])
@@ -168,7 +168,8 @@ class OverridesInForce:
             return None
         names = (user, client_id, None), (user, None, None), (None, client_id, None)
         scopes = (None, None, None), (None, None, tenants.of(user, client_id)), *names
-        return next((hold for scope in scopes for hold in holds.get(scope, ()) if now_ms < hold.until_ms), None)
+        found = (hold for scope in scopes for hold in holds.get(scope, ()) if now_ms < hold.until_ms)
+        return next((hold for hold in found if hold.override.consumers or not is_fetch), None)
 
 
 def _least(factors: _Factors, now_ms: int) -> float:

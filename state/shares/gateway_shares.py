@@ -77,7 +77,7 @@ _NO_OUTCOMES: Mapping[CounterKey, Outcome] = {}
 
 
 def held(admission: Admission, hold: Hold, client: CountedEntity) -> Admission:
-    """The same for a producer under a hold. A longer wait of a quota stays. A hold of all is told of the client.
+    """The same for a client under a hold. A longer wait of a quota stays. A hold of all is told of the client.
 
     >>> from sluice.state.contract.records import Override
     >>> hold = Hold("stored_bytes", Override("hold", entity=CountedEntity(tenant="shop")), until_ms=60_000)

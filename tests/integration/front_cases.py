@@ -4,6 +4,8 @@ from contextlib import closing
 from itertools import count
 from typing import Any, Protocol
 
+import msgspec
+import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import ThrottlingQuotaExceededError
 
@@ -100,6 +102,27 @@ class FrontCases:
 
         held = [wait for wait in waits(front) if wait["quota"] == "stored_bytes"]
         assert {wait["entity"]["tenant"] for wait in held} == {"hoarders"}
+
+    @pytest.mark.parametrize("entity", [CountedEntity(client_id="unlimited"), CountedEntity("ANONYMOUS")])
+    def test_a_client_that_an_operator_stops_gets_nothing_and_goes_on_10_s_after_its_release(
+        self, front: Front, entity: CountedEntity
+    ) -> None:
+        """No limit holds it, so its counter has none of its names."""
+        stop = Override("hold", entity=entity, reason="carol: it floods", consumers=True)
+        produce(front.servers, "another", 60, most=1_000_000)  # what the consumer would get
+        front.override("operator", stop)
+        eventually(lambda: is_producer_held(front, "unlimited"))
+        assert consume(front.servers, "unlimited", 12, most=1) == 0
+        assert produce(front.servers, "unlimited", 12) <= 150_000, "at most a request in ten seconds"
+        if entity.client_id:
+            assert produce(front.servers, "another", 60, most=1_000_000) == 1_000_000
+        front.override("operator")
+        eventually(lambda: produce(front.servers, "unlimited", 12, most=1_000_000) == 1_000_000)
+        assert consume(front.servers, "unlimited", 60, most=1_000_000) >= 1_000_000
+
+        held = [wait for wait in waits(front) if wait["quota"] == "operator"]
+        assert held
+        assert all(wait["entity"].items() >= msgspec.to_builtins(entity).items() for wait in held)
 
     def test_all_producers_are_held_while_a_disk_of_any_broker_is_low_and_no_consumer(self, front: Front) -> None:
         front.override("disk_guard", Override("hold", reason="broker 9: /data has 5 of 100 bytes free"))

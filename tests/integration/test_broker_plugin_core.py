@@ -182,6 +182,9 @@ IMPOSSIBLE = (
     b'{"kind":"hold","entity":{"tenant":"shop","user":"u"}}',
     b'{"kind":"hold","entity":{"topic":"t"}}',
     b'{"kind":"hold","until_ms":"7"}',
+    b'{"kind":"hold","consumers":true}',
+    b'{"kind":"hold","entity":{"user":"u"},"consumers":1}',
+    b'{"kind":"lend","factor":2,"consumers":true}',
     b'{"kind":"close"}',
     b"{}",
 )
@@ -264,7 +267,13 @@ def random_limits(draw: random.Random) -> Records:
         brokers = [Override("tighten", draw.choice([0.2, 0.75]), gateway=name) for name in draw.sample("abc", 2)]
         lent = [Override("lend", draw.choice([1.5, 4.0]))] if draw.random() < 0.7 else []
         held = [
-            Override("hold", entity=entity, gateway=draw.choice([None, "a", "b"])) for entity in draw.sample(HELD, 2)
+            Override(
+                "hold",
+                entity=entity,
+                gateway=draw.choice([None, "a", "b"]),
+                consumers=entity is not None and draw.random() < 0.5,
+            )
+            for entity in draw.sample(HELD, 2)
         ]
         said = {"elastic": [*lent, *brokers], "stored_bytes": held[:1], "another": held[1:]}
         for decider, overrides in said.items():
@@ -279,8 +288,9 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
     overrides = OverridesInForce("b")
     overrides.hear(view.overrides, 0)
     held = [
-        overrides.hold("u", "c", Tenants([QuotaEntity(tenant=name, user="u")] if name else []), 0)
+        overrides.hold("u", "c", Tenants([QuotaEntity(tenant=name, user="u")] if name else []), 0, is_fetch)
         for name in HELD_TENANTS
+        for is_fetch in (False, True)
     ]
     by = [None if hold is None else hold.decider for hold in held]
     answer: dict[str, Any] = {"garbage": view.garbage, "held": by, "version": None, "missed": view.missed_removals}

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.overrides.log_dirs import FRESH_MS
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from tests.builders import T0, member, quota
 from tests.decided_sums import sums_of
@@ -273,6 +275,44 @@ def test_producers_of_a_client_that_is_held_wait_until_the_end_of_the_hold_and_n
         one.run(25)
     assert found == [[True, False], [False, False]]
     assert {(wait["quota"], wait["entity"].get("client_id")) for wait in one.waits()} == {("curfew", "app")}
+
+
+APP, ANYBODY, SHOP = CountedEntity(client_id="app"), CountedEntity("ANONYMOUS"), CountedEntity(tenant="shop")
+OF_APP, OF_USER = QuotaEntity(client_id="app"), QuotaEntity(user="ANONYMOUS")
+
+
+@pytest.mark.parametrize(
+    ("entity", "limited", "others"),
+    [
+        (APP, OF_APP, ["other"]),
+        (APP, OF_USER, ["other"]),
+        (APP, QuotaEntity(user=DEFAULT), ["other"]),
+        (APP, None, ["other"]),
+        (CountedEntity("ANONYMOUS", "app"), OF_USER, ["other"]),
+        (ANYBODY, QuotaEntity(client_id=DEFAULT), []),
+        (ANYBODY, OF_APP, []),
+        (SHOP, OF_USER, ["other"]),
+        (SHOP, None, ["other"]),
+    ],
+)
+def test_a_client_that_is_stopped_by_any_of_its_names_waits_whatever_counter_it_has_and_goes_on_afterwards(
+    one: Gateways, entity: CountedEntity, limited: QuotaEntity | None, others: list[str]
+) -> None:
+    (gateway,) = one.all
+    limits = [quota(kind, 1e9, limited) for kind in (PRODUCE, FETCH)] if limited else []
+    one.limit(*limits, member(tenant="shop", client_id="app"))
+    stop, found = Override("hold", entity=entity, consumers=True, reason="it floods"), []
+    for stopped in ([], [stop], []):
+        one.override("operator", *stopped)
+        one.run(1)
+        for kind in (PRODUCE, FETCH):
+            ways = [gateway.charge(kind, client_id, 1_000) for client_id in ("app", *others)]
+            found.append([is_held(gateway, ms) if ms else False for ms in ways])
+        one.step()  # publishes why they wait
+    free, held = ([[False, False]], [[True, False]]) if others else ([[False]], [[True]])
+    assert found == [*free * 2, *held * 2, *free * 2]
+    assert {wait["quota"] for wait in one.waits()} == {"operator"}
+    assert all(wait["entity"].items() >= msgspec.to_builtins(entity).items() for wait in one.waits())
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ def test_a_record_that_is_said_again_is_believed_longer_and_one_that_is_not_isnt
         ("tighten", {"factor": 0.5}),
         ("tighten", {"factor": 1.5, "gateway": "b-1"}),
         ("hold", {"factor": 0.5}),
+        ("hold", {"consumers": True}),
     ],
 )
 def test_an_override_that_no_gateway_can_apply_is_never_made(kind: str, scope: dict[str, object]) -> None:

@@ -17,8 +17,13 @@ from deltalake import DeltaTable
 from sluice.cli.quota_text import quotas_yaml, read_configs, read_properties
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
+from sluice.insight.reports.span import to_ms
 from sluice.insight.texts import java_double
+from sluice.process.clock import now_ms
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.records import CountedEntity
+from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, Membership, QuotaKind
@@ -949,3 +954,69 @@ def test_a_table_that_is_not_the_jobs_is_altered_freely(mirroring: MirroringShel
     other.table.create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
     result = other.run(f"alter --user a --add-config request_percentage=1 --config {mirroring.settings}")
     assert (result.code, len(other.table.entries())) == (0, 1)
+
+
+class TestHold:
+    """`sluice quotas hold` and `release`."""
+
+    HOLD = "hold --client-id app --for 10m --reason 'it floods'"
+
+    def test_it_is_told_who_is_held_until_when_and_in_the_history(self, shell: Shell) -> None:
+        began_ms = now_ms()
+        shell.run("alter --client-id app --add-config producer_byte_rate=100")
+        held = shell.run(f"{self.HOLD} --as carol")
+        released = shell.run("release --client-id app --as dave")
+        assert held.output.startswith("Holding client-id 'app' until ")
+        assert released.output == "Released client-id 'app'.\n"
+        lines = shell.run("history").output.splitlines()
+        assert [line.split("  ")[0] for line in lines] == ["hold", "hold", "version 1"]
+        assert [line.split("  ")[2].split()[0] for line in lines[:2]] == ["dave", "carol"]
+        assert lines[0].endswith("  client-id 'app' released")
+        assert lines[1].endswith(": it floods")
+        newest, before, _ = json.loads(shell.run("history --json").output)["changes"]
+        assert (newest["key"], newest["new"], before["entity"]) == ("hold", None, {"client_id": "app"})
+        assert before["new"]["reason"] == "it floods"
+        until = datetime.fromisoformat(before["new"]["until"])
+        assert 599_000 <= to_ms(until) - began_ms < 720_000
+        assert len(shell.run("history --user etl").output) == 0
+
+    def test_the_job_stops_who_is_held_until_the_end_or_the_release(self, shell: Shell) -> None:
+        table = HoldsTable(shell.table.path)
+        decider = OperatorHolds(lambda: table.holds)
+        found = []
+        for line in (self.HOLD, "hold --user etl --for 1h --reason x --as eve", "release --client-id app"):
+            shell.run(line)
+            table.look()
+            found.append([each.entity for each in decider.decide(now_ms()).overrides])
+        app, etl = CountedEntity(client_id="app"), CountedEntity(user="etl")
+        assert found == [[app], [app, etl], [etl]]
+        [hold] = decider.decide(now_ms()).overrides
+        assert (hold.kind, hold.consumers, hold.reason) == ("hold", True, "eve: x")
+        assert hold.until_ms is not None
+        assert not decider.decide(hold.until_ms).overrides
+
+    @pytest.mark.parametrize(
+        ("line", "problem"),
+        [
+            ("hold --reason x", "no entity"),
+            ("hold --topic t --reason x", "a hold is of a user, a client-id, both, or a tenant"),
+            ("hold --user-defaults --reason x", "a hold is of a user, a client-id, both, or a tenant"),
+            (f"hold --user {'x' * 257} --reason x", "a name has 257 characters; expected at most 256"),
+            ("hold --user x --reason ' '", "--reason has 1 characters; expected 1 to 200"),
+            ("hold --user x --reason x --for 5", "'5' is no length of time; expected one such as 90s"),
+            ("hold --user x --reason x --for 8d", "--for 8d is longer than 7d"),
+            ("release --user x", "user 'x' isn't held; held now: nobody"),
+        ],
+    )
+    def test_what_can_not_be_held_is_refused(self, shell: Shell, line: str, problem: str) -> None:
+        ended = shell.run(line)
+        assert ended.code == 2
+        assert problem in ended.error
+
+    def test_alter_tells_what_brokers_let_through_under_a_lowered_limit_and_how_to_stop_a_client(
+        self, shell: Shell
+    ) -> None:
+        set_to = "alter --client-id app --yes --add-config producer_byte_rate="
+        told = [shell.run(f"{set_to}{value}").error.partition("sluice: for 5 minutes")[2] for value in (1000, 1, 2)]
+        assert [bool(line) for line in told] == [False, True, False]
+        assert told[1].endswith("sluice quotas hold --client-id app --for 10m --reason ...\n")

@@ -136,8 +136,10 @@ public final class Cases {
         ArrayNode held = answer.putArray("held");
         Overrides overrides = new Overrides(view.overrides(), "b", 0);
         for (JsonNode tenant : asked.get("tenants")) {
-            Overrides.Hold hold = overrides.hold(new Tags("u", "c", tenant.textValue()));
-            held.add(hold == null ? null : hold.decider);
+            for (Kind kind : List.of(Kind.PRODUCE, Kind.FETCH)) {
+                Overrides.Hold hold = overrides.hold(kind, new Tags("u", "c", tenant.textValue()));
+                held.add(hold == null ? null : hold.decider);
+            }
         }
         answer.put("missed", view.missedRemovals());
         Quotas quotas = view.inForce();

@@ -143,18 +143,25 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     /**
      * The meter that a client's requests are charged to. Never waits.
      *
-     * <p>A client without a limit of its own has one with its client-id if that is why it is in its tenant.
+     * <p>A client without a limit of its own has one with its client-id if that is why it is in its tenant. So has a client
+     * that is held by a name that its counter doesn't have, as long as it is held.
      */
     public CounterKey meterOf(Kind kind, String user, String clientId) {
         Quotas quotas = quotas();
-        String tenant = quotas.tenantOf(kind, user, clientId);
+        Overrides.Hold hold = overrides.hold(kind, user, clientId, quotas.tenants());
+        String tenant = hold != null && hold.isOfTenant()
+                ? quotas.tenants().of(user, clientId)
+                : quotas.tenantOf(kind, user, clientId);
         Resolution found = quotas.resolve(kind, user, clientId);
-        boolean isNamed = found.level == 0 && !quotas.tenantOf(kind, found.tags).equals(tenant);
+        boolean isHeldByName = hold != null && overrides.hold(kind, found.tags.in(tenant)) == null;
+        boolean isNamed = isHeldByName || found.level == 0 && !quotas.tenantOf(kind, found.tags).equals(tenant);
         Tags tags = isNamed ? new Tags(Names.bounded(user), Names.bounded(clientId)) : found.tags;
         CounterKey key = new CounterKey(kind, tags.in(tenant));
-        boolean isNew = (isNamed || found.isAnyClientId()) && !kind.isCount() && meters.of(key) == null;
-        if (isNew && !admitsCounter()) {
-            tags = isNamed ? found.tags : quotas.resolve(kind, user, NewNames.MORE).tags;
+        boolean isInvented = isHeldByName ? !hold.isOfClientId() : isNamed || found.isAnyClientId();
+        if (isInvented && !kind.isCount() && meters.of(key) == null && !admitsCounter()) {
+            tags = isHeldByName
+                    ? new Tags(Names.bounded(user), NewNames.MORE)
+                    : isNamed ? found.tags : quotas.resolve(kind, user, NewNames.MORE).tags;
             key = new CounterKey(kind, tags.in(tenant));
         }
         if (!kind.isCount() && !quotas.tenantOf(kind, tags).equals(tenant)) {
@@ -294,12 +301,15 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
 
     /** Why a meter's clients are throttled, whatever their quotas are; null if they aren't. */
     private Overrides.Hold holdOf(Meter meter) {
-        if (meter.counter.kind != Kind.PRODUCE) {
-            return null;
-        }
-        return ownLowDisk == null
-                ? overrides.hold(meter.key.tags)
-                : new Overrides.Hold(Overrides.DISK_GUARD, false, ownLowDisk);
+        boolean isOfProducers = meter.counter.kind == Kind.PRODUCE;
+        return ownLowDisk != null && isOfProducers
+                ? new Overrides.Hold(Overrides.DISK_GUARD, Overrides.EVERYBODY, ownLowDisk)
+                : overrides.hold(meter.counter.kind, meter.key.tags);
+    }
+
+    /** Whether neither producers nor consumers of a meter get anything now. Never waits. */
+    public boolean isStopped(CounterKey key) {
+        return overrides.stop(key.tags) != null;
     }
 
     /** Looks which overrides hold now, and whether this broker's own disk is low. Says whether that has changed. */
@@ -313,7 +323,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
             LOG.warn("Producers throttled as a disk of this broker is low: {}", wasLow ? "none" : "all (" + ownLowDisk + ")");
         }
         if (!overrides.holdsAs(before)) {
-            LOG.warn("Producers throttled by the job: {}", overrides.held());
+            LOG.warn("Clients throttled by the job: {}", overrides.held());
         }
         return wasLow != (ownLowDisk != null) || !overrides.isLike(before);
     }
@@ -404,7 +414,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         Overrides.Hold hold = meter.isHeld() ? holdOf(meter) : null;
         if (hold != null) { // the mute is no quota's, though Kafka notes it as one
             heldBy = hold.decider;
-            heldMsOf.put(hold.isOfTenant ? meter.key.ofTenant() : new CounterKey(meter.counter.kind, client), heldMs);
+            heldMsOf.put(hold.isOfTenant() ? meter.key.ofTenant() : new CounterKey(meter.counter.kind, client).own(), heldMs);
         } else {
             heldMsOf.put(meter.counter, heldMs);
             for (CommonBucket bucket : meter.common()) {

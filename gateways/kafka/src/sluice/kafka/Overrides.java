@@ -10,11 +10,11 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * The overrides that hold at a gateway at a time: what is lent, the part of its shares that it lets through, and whose
- * producers are throttled. The same rules as `state/quotas/overrides.py`.
+ * The overrides that hold at a gateway at a time: what is lent, the part of its shares that it lets through, and which
+ * clients are throttled. The same rules as `state/quotas/overrides.py`.
  */
 final class Overrides {
-    /** The longest mute of a producer under a hold, and so its longest wait after the hold. */
+    /** The longest mute of a client under a hold, and so its longest wait after the hold. */
     static final long HELD_MS = 10_000;
 
     /** The decider that holds producers because of a disk. */
@@ -28,6 +28,7 @@ final class Overrides {
     final double lend;
     final double factor;
     private final Map<List<String>, Hold> holds = new HashMap<>(); // by user, client-id and tenant; all null is everybody
+    private final Map<List<String>, Hold> stops = new HashMap<>(); // those of them that consumers are under, too
     private final List<Object> numbers = new ArrayList<>(); // the same as long as gateways do the same
 
     /** Those of `said`, by decider, that hold at gateway `instance` now. */
@@ -46,7 +47,11 @@ final class Overrides {
                 } else if (each.kind.equals("tighten")) {
                     least = isHere ? Math.min(least, each.factor) : least;
                 } else if (isHere) {
-                    holds.putIfAbsent(each.scope, new Hold(record.getKey(), each.scope.get(2) != null, each.reason));
+                    Hold hold = new Hold(record.getKey(), each.scope, each.reason);
+                    holds.putIfAbsent(each.scope, hold);
+                    if (each.isOfConsumers) {
+                        stops.putIfAbsent(each.scope, hold);
+                    }
                 }
             }
         }
@@ -54,8 +59,25 @@ final class Overrides {
         lend = Double.isNaN(leastLend) ? 1 : leastLend;
     }
 
-    /** The hold of a client's producers; null without one. */
-    Hold hold(Tags client) {
+    /** The hold of a client's producers or consumers; null without one. Other requests have none. */
+    Hold hold(Kind kind, Tags client) {
+        return kind == Kind.PRODUCE ? found(holds, client) : kind == Kind.FETCH ? stop(client) : null;
+    }
+
+    /** The hold under which neither producers nor consumers of a client get anything; null if there is none. */
+    Hold stop(Tags client) {
+        return found(stops, client);
+    }
+
+    /** The same of a client by all its names, which the tags of its counter may not have. */
+    Hold hold(Kind kind, String user, String clientId, Tenants tenants) {
+        if (holds.isEmpty()) {
+            return null; // each request asks
+        }
+        return hold(kind, new Tags(Names.bounded(user), Names.bounded(clientId), tenants.of(user, clientId)));
+    }
+
+    private static Hold found(Map<List<String>, Hold> holds, Tags client) {
         if (holds.isEmpty()) {
             return null;
         }
@@ -80,15 +102,16 @@ final class Overrides {
 
     /** Whether both throttle the same clients. */
     boolean holdsAs(Overrides other) {
-        return holds.keySet().equals(other.holds.keySet());
+        return holds.keySet().equals(other.holds.keySet()) && stops.keySet().equals(other.stops.keySet());
     }
 
-    /** The throttled producers and the reason, in words. */
+    /** The throttled clients and the reason, in words. */
     String held() {
         List<String> held = new ArrayList<>();
         holds.forEach((scope, hold) -> {
             String whose = scope.equals(EVERYBODY) ? "all" : "user " + scope.get(0) + ", client-id " + scope.get(1);
-            held.add((hold.isOfTenant ? "tenant " + scope.get(2) : whose) + " (" + hold.decider + ": " + hold.reason + ")");
+            String who = (hold.isOfTenant() ? "tenant " + scope.get(2) : whose) + (stops.containsKey(scope) ? ", consumers too" : "");
+            held.add(who + " (" + hold.decider + ": " + hold.reason + ")");
         });
         return held.isEmpty() ? "none" : String.join(", ", held);
     }
@@ -102,18 +125,26 @@ final class Overrides {
         return Arrays.asList(user, clientId, tenant);
     }
 
-    /** Why producers are throttled. */
+    /** Why clients are throttled. */
     static final class Hold {
         /** Events have it as the name of a quota. */
         final String decider;
 
-        final boolean isOfTenant;
         final String reason;
+        private final List<String> scope;
 
-        Hold(String decider, boolean isOfTenant, String reason) {
+        Hold(String decider, List<String> scope, String reason) {
             this.decider = decider;
-            this.isOfTenant = isOfTenant;
+            this.scope = scope;
             this.reason = reason;
+        }
+
+        boolean isOfTenant() {
+            return scope.get(2) != null;
+        }
+
+        boolean isOfClientId() {
+            return scope.get(1) != null;
         }
     }
 
@@ -147,7 +178,8 @@ final class Overrides {
                         scopeOf(each.path("entity")),
                         Json.textOrNull(each, "gateway"),
                         Json.textOrEmpty(each, "reason"),
-                        each.has("until_ms") ? Json.whole(each, "until_ms") : Long.MAX_VALUE));
+                        each.has("until_ms") ? Json.whole(each, "until_ms") : Long.MAX_VALUE,
+                        each.path("consumers")));
             }
             return new Said(Json.whole(record, "number"), atMs, freshMs, singles, nowMs);
         }
@@ -174,8 +206,16 @@ final class Overrides {
         private final String gateway;
         private final String reason;
         private final long untilMs;
+        private final boolean isOfConsumers;
 
-        Single(String kind, double factor, List<String> scope, String gateway, String reason, long untilMs)
+        Single(
+                String kind,
+                double factor,
+                List<String> scope,
+                String gateway,
+                String reason,
+                long untilMs,
+                JsonNode consumers)
                 throws IOException {
             this.kind = kind;
             this.factor = factor;
@@ -183,11 +223,16 @@ final class Overrides {
             this.gateway = gateway;
             this.reason = reason;
             this.untilMs = untilMs;
+            this.isOfConsumers = consumers.asBoolean();
+            Json.check(consumers.isMissingNode() || consumers.isBoolean(), "consumers is neither true nor false");
             Json.check(isPossible(), kind + " can't have this factor or scope");
         }
 
         private boolean isPossible() {
             boolean isOfAll = scope.equals(EVERYBODY);
+            if (isOfAll && isOfConsumers) {
+                return false;
+            }
             switch (kind) {
                 case "hold":
                     boolean isClient = scope.get(2) == null || scope.get(0) == null && scope.get(1) == null;

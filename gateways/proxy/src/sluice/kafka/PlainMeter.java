@@ -83,6 +83,11 @@ final class PlainMeter extends Meter {
         noteThrottled(Math.min(waitMs, ProxyGateway.MAX_MUTE_MS), ownWaitMs(nowMs) > 0, nowMs);
     }
 
+    /** Notes that a client which sends now is stopped. */
+    synchronized void noteStopped(long nowMs) {
+        noteThrottled(Overrides.HELD_MS, true, nowMs);
+    }
+
     private long ownWaitMs(long nowMs) {
         if (isHeld()) {
             return Overrides.HELD_MS;

@@ -102,6 +102,11 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         return waitMs > 0;
     }
 
+    /** Notes that what a client sends isn't served, as it is stopped, so that events tell of it. */
+    public void noteStopped(CounterKey counter) {
+        meter(counter).noteStopped(time.milliseconds());
+    }
+
     /** The most bytes that the response to a fetch that asks for so many may have, as Kafka bounds it. No counter bounds nothing. */
     public int fetchBytes(CounterKey counter, int asked) {
         Double limit = counter == null ? null : fetchLimit(counter);

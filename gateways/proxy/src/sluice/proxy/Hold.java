@@ -6,7 +6,7 @@ package sluice.proxy;
  */
 record Hold(long sinceNs) {
     /** The longest time for which a request is delayed. Kroxylicious closes the connection after 20 s, with decisions. */
-    private static final long MAX_MS = 10_000;
+    static final long MAX_MS = 10_000;
 
     private static final long LOOK_AGAIN_MS = 1_000; // limits may be raised meanwhile
 

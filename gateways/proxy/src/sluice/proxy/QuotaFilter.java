@@ -17,6 +17,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import org.apache.kafka.common.message.ApiVersionsResponseData;
+import org.apache.kafka.common.message.FetchRequestData;
+import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
@@ -170,12 +172,17 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return later;
     }
 
-    /** Serves a request when neither the connection nor a quota makes it wait any more. */
+    /** Serves a request when neither the connection nor a quota makes it wait any more, and its client isn't stopped. */
     private CompletionStage<RequestFilterResult> admit(Asked asked, boolean isNew) {
         long nowNs = System.nanoTime();
-        long nextMs = asked.hold.nextMs(Math.max(mute.leftMs(), owedMs(asked.charges.keySet())), nowNs);
+        boolean isStopped = isStopped(asked);
+        long waitMs = isStopped ? Hold.MAX_MS : Math.max(mute.leftMs(), owedMs(asked.charges.keySet()));
+        long nextMs = asked.hold.nextMs(waitMs, nowNs);
         if (nextMs <= 0) {
-            return serve(asked);
+            return isStopped ? refuse(asked) : serve(asked);
+        }
+        if (isStopped && isNew) {
+            asked.charges.keySet().stream().filter(proxy.gateway()::isStopped).forEach(proxy.gateway()::noteStopped);
         }
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
         executor.schedule(
@@ -186,6 +193,17 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                 nextMs,
                 TimeUnit.MILLISECONDS);
         return later;
+    }
+
+    private boolean isStopped(Asked asked) {
+        return asked.charges.keySet().stream().anyMatch(proxy.gateway()::isStopped);
+    }
+
+    /** Answers a fetch of a stopped client without records. A produce has no such answer: its connection is closed. */
+    private CompletionStage<RequestFilterResult> refuse(Asked asked) {
+        return asked.message instanceof FetchRequestData
+                ? asked.context.requestFilterResultBuilder().shortCircuitResponse(new FetchResponseData()).completed()
+                : asked.context.requestFilterResultBuilder().withCloseConnection().completed();
     }
 
     /** Completes a later answer with the result of a step, or with what it throws: else its client would wait for ever. */

@@ -1,0 +1,108 @@
+"""`sluice quotas hold` and `release`: stop a client now, and let it go on. Neither starts Spark."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sluice.cli.errors import UsageError
+from sluice.cli.format import time_text
+from sluice.cli.options import AuthorOption, EntityOptions, TableOptions, changed_from, grouped
+from sluice.insight.reports.span import from_ms, read_length
+from sluice.insight.texts import counter_text
+from sluice.process.clock import now_ms
+from sluice.process.format import moment, printable
+from sluice.state.overrides.operator_holds import MAX_HOLDS, OperatorHold, holds_at
+from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
+
+if TYPE_CHECKING:
+    from sluice.sinks.tables.holds import HoldChange
+
+_LONGEST_DAYS = 7
+_MAX_REASON = 200
+
+
+@grouped
+def hold_client(
+    ctx: typer.Context,
+    entity: EntityOptions,
+    table: TableOptions,
+    author: AuthorOption,
+    reason: Annotated[str, typer.Option("--reason", help="Why; consoles, logs and alerts show it.")],
+    length: Annotated[str, typer.Option("--for", help="How long: 90s, 10m, 2h, 1d; at most 7d.")] = "10m",
+) -> None:
+    """Stop a client now: within seconds its producers and consumers get nothing, whatever its quotas are.
+
+    A broker reads each request of a producer before it can make it wait, so each connection still gets one through in
+    10 s. Quotas stay as they are. The same command again sets another end.
+    """
+    held = _client(ctx, entity)
+    if not reason.strip() or len(reason) > _MAX_REASON:
+        raise UsageError(f"--reason has {len(reason)} characters; expected 1 to {_MAX_REASON}")
+    lasting_ms = read_length(length)
+    if lasting_ms > _LONGEST_DAYS * 86_400_000:
+        raise UsageError(f"--for {length} is longer than {_LONGEST_DAYS}d; lower the client's quotas, or hold it again")
+    now = now_ms()
+    others = {hold.client for hold in _holds_now(table, now)} - {held}
+    if len(others) >= MAX_HOLDS:
+        raise UsageError(f"{len(others)} clients are held; expected at most {MAX_HOLDS}: release some, or lower quotas")
+    _append(table, author, OperatorHold(held, now, now + lasting_ms, reason.strip()))
+    until = moment(now + lasting_ms)
+    typer.echo(f"Holding {printable(counter_text(held))} until {until} UTC; `sluice quotas release` ends it.")
+
+
+@grouped
+def release_client(ctx: typer.Context, entity: EntityOptions, table: TableOptions, author: AuthorOption) -> None:
+    """Let a client go on that was stopped by `hold`: within 10 s, the wait that a broker asked for last."""
+    held, now = _client(ctx, entity), now_ms()
+    holds = [hold.client for hold in _holds_now(table, now)]
+    if held not in holds:
+        known = ", ".join(counter_text(each) for each in holds) or "nobody"
+        raise UsageError(f"{counter_text(held)} isn't held; held now: {printable(known)}")
+    _append(table, author, OperatorHold(held, now, now, ""))
+    typer.echo(f"Released {printable(counter_text(held))}.")
+
+
+def hold_line(change: "HoldChange") -> str:
+    """A hold or release as a line of the history."""
+    hold = change.hold
+    ended = hold.until_ms == hold.at_ms
+    what = "released" if ended else f"held until {moment(hold.until_ms)}: {hold.reason}"
+    whose = f"{change.changed_by} ({change.changed_from})"
+    return f"hold  {time_text(from_ms(hold.at_ms))}  {whose}  {counter_text(hold.client)} {what}"
+
+
+def hold_json(change: "HoldChange") -> dict[str, Any]:
+    """The same as JSON, in the form of a change of quotas."""
+    hold = change.hold
+    new = {"until": time_text(from_ms(hold.until_ms)), "reason": hold.reason}
+    return {
+        "version": None,
+        "changed_by": change.changed_by,
+        "changed_from": change.changed_from._asdict(),
+        "changed_at": time_text(from_ms(hold.at_ms)),
+        "entity": hold.client.to_mapping(),
+        "key": "hold",
+        "old": None,
+        "new": None if hold.until_ms == hold.at_ms else new,
+    }
+
+
+def _client(ctx: typer.Context, entity: EntityOptions) -> Tags:
+    """The user, client-id or tenant given. Raises UsageError for others, and for names that counters don't have."""
+    named = entity.entity(ctx)
+    if "topic" in named or None in named.values():
+        raise UsageError("a hold is of a user, a client-id, both, or a tenant, each by its name")
+    if longest := max((name for name in named.values() if name and len(name) > MAX_TAG_LENGTH), key=len, default=None):
+        raise UsageError(f"a name has {len(longest)} characters; expected at most {MAX_TAG_LENGTH}")
+    return Tags(named.get("user") or "", named.get("client-id") or "", tenant=named.get("tenant") or "")
+
+
+def _holds_now(table: TableOptions, at_ms: int) -> list[OperatorHold]:
+    table.quotas_table().version()  # says what to do where no job has run
+    return holds_at((change.hold for change in table.holds_table().changes()), at_ms)
+
+
+def _append(table: TableOptions, author: AuthorOption, hold: OperatorHold) -> None:
+    from sluice.sinks.tables.holds import HoldChange  # deltalake is slow to import
+
+    table.holds_table().append(HoldChange(hold, author.name(), changed_from(table.settings)))
