@@ -12,10 +12,10 @@ from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_set
 from sluice.cli.quota_text import no_members_text
 from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
-from sluice.insight.texts import client_text, counter_text, entity_text, value_text
-from sluice.process.format import figure, printable, short
+from sluice.insight.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
+from sluice.process.format import duration, figure, percent, printable, short
 from sluice.state.contract.decision_id import DecisionId
-from sluice.state.contract.records import REFUSED_API, CountedEntity
+from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 
@@ -143,11 +143,11 @@ def unknown_text(user: str | None, client_id: str | None, entries: Iterable[Quot
 
 
 def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
-    """The explained decision in words; names are those of the client."""
-    is_refused = decision["api"] == REFUSED_API
-    verdict = "refused by the gateway" if is_refused else decision["verdict"]
-    yield f"{decision['decision_id']}: {verdict}{_verdict_wait(decision)}"
-    whose = f"user '{decision['user'] or ''}', client-id '{decision['client_id'] or ''}'"
+    """The explained decision in words: first the wait of its client, then the reasons."""
+    wait_ms = decision["throttle_time_ms"] or 0
+    until = f" until {_time(decision['mute_until_ms'])}" if wait_ms else ""
+    yield f"{decision['decision_id']}: {_felt(decision)}; the job: {decision['verdict']}{until}"
+    whose = client_text(decision["user"], decision["client_id"])
     yield f"  request: {decision['api']} of {whose} at {_time(decision['timestamp_ms'])}{_through(decision)}"
     by = f", because of {decision['decided_by']}" if decision["decided_by"] else ""
     version = f"under version {decision['quota_version']} of the quotas"
@@ -155,12 +155,13 @@ def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  topic: the one with the id {decision['source_topic_id']}"
     yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
     if decision.get("elastic"):
-        yield f"  limits gave way: {_elastic_text(decision['elastic'])}"
+        yield f"  limits gave way: {_elastic_text(decision['elastic'], decision['gateway'])}"
     for wait in decision.get("throttled_by") or []:
-        yield f"  applied inline: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
+        yield f"  applied inline: {duration(wait['ms'])} for {wait['quota']} of {_counter(wait['entity'])}"
     for hold in decision["holds"]:
         yield f"  stopped: {hold}"
     if not decision["charges"]:
+        is_refused = decision["api"] == REFUSED_API
         yield f"  charges: none; {'what is refused counts nowhere' if is_refused else 'no quota counts such a request'}"
     for charge in decision["charges"]:
         yield from _charge_lines(charge)
@@ -168,22 +169,29 @@ def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  the quotas can't be read: {decision['quotas_trouble']}"
 
 
-def _elastic_text(note: dict[str, Any]) -> str:
+def _felt(decision: dict[str, Any]) -> str:
+    """The wait of the client, by what its gateway applied inline, or else by the decision."""
+    gateway, wait_ms, quota = decision["gateway"] or "its gateway", decision["throttle_time_ms"], decision["decided_by"]
+    if inline := decision.get("throttled_by"):
+        longest = max(inline, key=lambda wait: wait["ms"])
+        refused = "refused" if decision["api"] == REFUSED_API else f"throttled for {duration(longest['ms'])}"
+        return f"{refused} by {gateway} ({longest['quota']})"
+    if inline is not None or not wait_ms:
+        return "not throttled"
+    return f"{'refused' if decision['verdict'] == Verdict.REJECT else 'throttled'} for {duration(wait_ms)} ({quota})"
+
+
+def _elastic_text(note: dict[str, Any], gateway: str | None) -> str:
     """Text of how far limits gave way, and why.
 
-    >>> _elastic_text({"number": 7, "lend": None, "factor": 0.75, "reason": "broker-2: queue wait 34 ms"})
-    'state 7, the gateway let 0.75 of its shares through (broker-2: queue wait 34 ms)'
+    >>> _elastic_text({"number": 7, "lend": None, "factor": 0.75, "reason": "broker-2: queue wait 34 ms"}, "broker-2")
+    'broker-2 was tightened: queue wait 34 ms; 75 % of its shares were admitted (state 7)'
     """
     factor, lend = note["factor"] or 1.0, note["lend"] or 1.0
-    parts = [f"state {note['number']}"]
-    parts += [f"{lend:.2f} times the quotas lent, up to ceilings"] if lend > 1.0 else []
-    parts += [f"the gateway let {factor:.2f} of its shares through"] if factor < 1.0 else []
-    return ", ".join(parts) + (f" ({note['reason']})" if note["reason"] else "")
-
-
-def _verdict_wait(decision: dict[str, Any]) -> str:
-    wait_ms = decision["throttle_time_ms"] or 0
-    return f", wait {wait_ms} ms until {_time(decision['mute_until_ms'])}" if wait_ms else ""
+    parts = [f"{lend:.2f} times the quotas were lent, up to ceilings"] if lend > 1.0 else []
+    if factor < 1.0:
+        parts += [tightened_text(gateway, note["reason"] or ""), f"{percent(factor)} of its shares were admitted"]
+    return f"{'; '.join(parts)} (state {note['number']})"
 
 
 def _through(decision: dict[str, Any]) -> str:
@@ -194,22 +202,24 @@ def _charge_lines(charge: dict[str, Any]) -> Iterator[str]:
     mode = f" ({charge['mode']})" if charge.get("mode") else ""
     marks = [
         *(["over the limit"] if charge["violated"] else []),
-        *([f"asks for {charge['throttle_ms']} ms"] if charge["throttle_ms"] else []),
+        *([f"asks for {duration(charge['throttle_ms'])}"] if charge["throttle_ms"] else []),
         *(["decides"] if charge["decides"] else []),
     ]
-    quota = f"{charge['quota']}{mode} of {_counter(charge['entity'])}"
-    yield f"  {'*' if charge['decides'] else '-'} {quota}: {', '.join(marks) or 'no wait'}"
+    quota = charge["quota"]
+    whose = f"{quota}{mode} of {_counter(charge['entity'])}"
+    yield f"  {'*' if charge['decides'] else '-'} {whose}: {', '.join(marks) or 'no wait'}"
     level = "" if charge.get("tokens") is None else f", {figure(charge['tokens'])} tokens left"
-    rate = "" if charge["rate"] is None else f", rate {figure(charge['rate'])}"
-    allowed = "no limit" if charge["limit"] is None else f"limit {figure(charge['limit'])} (level: {charge['matched']})"
-    yield f"      charged {figure(charge['value'])}{rate}, {allowed}{level}"
+    rate = "" if charge["rate"] is None else f", rate {quota_amount(quota, charge['rate'])}"
+    limit = f"limit {quota_amount(quota, charge['limit'])} (level: {charge['matched']})"
+    allowed = "no limit" if charge["limit"] is None else limit
+    yield f"      charged {quota_amount(quota, charge['value'], per_s=False)}{rate}, {allowed}{level}"
     if (change := charge["quota_set"]) is not None:
-        old = "no quota" if change["old"] is None else figure(change["old"])
+        old = "no quota" if change["old"] is None else quota_amount(quota, change["old"])
         version, was = "", ""
         if change["version"] is not None:
             version, was = f" with version {change['version']}", f"{old} -> "
         when = datetime.fromisoformat(change["changed_at"]).isoformat(timespec="seconds")
-        yield f"      set by {change['changed_by']} at {when}{version}: {was}{figure(change['new'])}"
+        yield f"      set by {change['changed_by']} at {when}{version}: {was}{quota_amount(quota, change['new'])}"
 
 
 def _counter(entity: dict[str, Any] | None) -> str:

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import print_json, print_rows, time_text
+from sluice.cli.format import MAX_NAME, print_json, print_rows, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.sql import say_no_rows
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.insight.reports.span import By, Per
-from sluice.insight.texts import counter_name
-from sluice.process.format import duration, percent, quantity
+from sluice.insight.texts import NO_NAME, counter_name
+from sluice.process.format import duration, percent, quantity, short
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
@@ -127,7 +127,13 @@ def _tenants(settings: Settings, by: By, file: Path | None) -> Tenants:
     return tenants
 
 
+def _name(name: str | None) -> str:
+    return short(name or "", MAX_NAME) or NO_NAME
+
+
 _SHOWN: dict[str, Callable[[Any], str]] = {
+    "user": _name,
+    "client_id": _name,
     "start": lambda at: at.strftime("%Y-%m-%d %H:%M"),
     "bytes_in": lambda size: quantity(size, "B"),
     "bytes_out": lambda size: quantity(size, "B"),

@@ -4,11 +4,15 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 from sluice.insight.live import CounterId
-from sluice.process.format import MAX_NAME, moment, percent, short
+from sluice.process.format import MAX_NAME, NOTHING, amount, moment, percent, quantity, short
 from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, StorageKey
 from sluice.state.quotas.tenants import Tenants
+
+NO_NAME = "(no name)"
+"""A client that gave neither user nor client-id, and one of them in a table that has both."""
 
 NO_TENANT = "(none)"
 """The tenant of clients that are in none."""
@@ -88,7 +92,7 @@ def counter_name(counter: CounterId | Tags | CountedEntity) -> str:
     if counter.topic is not None:
         return f"topic {short(counter.topic)}" + (f", partition {counter.partition}" if counter.partition >= 0 else "")
     names = {"": counter.user, "client-id ": counter.client_id, "tenant ": counter.tenant}
-    return " / ".join(f"{part}{short(name)}" for part, name in names.items() if name) or "(no name)"
+    return " / ".join(f"{part}{short(name)}" for part, name in names.items() if name) or NO_NAME
 
 
 def client_text(user: str | None, client_id: str | None) -> str:
@@ -109,7 +113,7 @@ def counter_text(counter: Tags) -> str:
     if counter.topic is not None:
         return f"partition {counter.partition} of topic '{counter.topic}'"
     names = (("user", counter.user), ("client-id", counter.client_id), ("tenant", counter.tenant))
-    return " and ".join(f"{label} '{name}'" for label, name in names if name) or "no name"
+    return " and ".join(f"{label} '{name}'" for label, name in names if name) or NO_NAME
 
 
 def value_text(entry: QuotaEntry) -> str:
@@ -126,6 +130,30 @@ def elastic_text(reservation: float | None, ceiling: float | None) -> str:
     numbers = (("reservation", reservation), ("ceiling", ceiling))
     text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
     return f" ({text})" if text else ""
+
+
+def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
+    """An amount in the unit of its quota; a plain number for a quota of a later release.
+
+    >>> quota_amount("producer_byte_rate", 1048576.0), quota_amount("stored_bytes", 2e9), quota_amount("newer", 7.0)
+    ('1.05 MB/s', '2 GB', '7')
+    """
+    kind = ENTRY_KINDS.get(quota)
+    if kind is None or isinstance(kind, Membership):
+        return NOTHING if value is None else f"{value:.6g}"
+    if isinstance(kind, StorageKey):
+        return NOTHING if value is None else quantity(value, "B")
+    return amount(kind.quota if isinstance(kind, ElasticKey) else kind, value, per_s=per_s)
+
+
+def tightened_text(gateway: str | None, reason: str) -> str:
+    """The reason for a wait on a gateway that was tightened by its load.
+
+    >>> tightened_text("broker-2", "broker-2: bytes in 124 % of capacity")
+    'broker-2 was tightened: bytes in 124 % of capacity'
+    """
+    name = gateway or "the gateway"
+    return f"{name} was tightened" + (f": {cause}" if (cause := reason.removeprefix(f"{name}: ")) else "")
 
 
 def override_text(override: Override) -> str:

@@ -14,10 +14,10 @@ from msgspec import UNSET
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
-from sluice.insight.texts import counter_name, entity_text, override_text
-from sluice.process.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
+from sluice.insight.texts import counter_name, entity_text, override_text, quota_amount, tightened_text
+from sluice.process.format import NOTHING, amount, duration, moment, percent, printable, short
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
-from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership, StorageKey
+from sluice.state.quotas.kinds import Family
 from sluice.state.quotas.tenants import member_text
 
 LONGEST_IN_ADDRESS = 1_000
@@ -104,16 +104,6 @@ def digest_of(key: CounterId) -> str:
 def element_id(key: CounterId) -> str:
     """The id of a counter's element, by which the script finds it again."""
     return "c" + hashlib.sha256(repr(key).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
-    """A quota_amount in the unit of its quota; a plain number for a member, or a quota of a later release."""
-    kind = ENTRY_KINDS.get(quota)
-    if kind is None or isinstance(kind, Membership):
-        return NOTHING if value is None else f"{value:.6g}"
-    if isinstance(kind, StorageKey):
-        return NOTHING if value is None else quantity(value, "B")
-    return amount(kind.quota if isinstance(kind, ElasticKey) else kind, value, per_s=per_s)
 
 
 def age(ms: float) -> str:
@@ -220,8 +210,9 @@ def _seconds_text(seconds: Sequence[Second]) -> str:
 
 
 _FUNCTIONS: tuple[Callable[..., str], ...] = (
-    *(address, element_id, quota_amount, age, throttle_time, remaining, used, would_wait, sentence),
-    *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart, band_of, tenant_of),
-    *(counter_name, entity_text, member_text, override_text, duration, moment, percent, printable, short),
+    *(address, element_id, age, throttle_time, remaining, used, would_wait, sentence, band_of, tenant_of),
+    *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
+    *(counter_name, entity_text, member_text, override_text, quota_amount, tightened_text),
+    *(duration, moment, percent, printable, short),
 )
 FILTERS = {function.__name__: function for function in _FUNCTIONS}

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,13 +57,14 @@ def explain(*arguments: str, code: int = 0) -> str:
 @pytest.mark.usefixtures("tables")
 def test_a_decision_is_explained_with_its_charge_and_the_change_behind_its_limit() -> None:
     assert explain("quota-requests-0-1") == (
-        "quota-requests-0-1: REJECT, wait 108000 ms until 2026-11-02T10:01:49.000+00:00\n"
-        "  request: CreateTopics of user 'alice', client-id 'app' at 2026-11-02T10:00:01.000+00:00\n"
+        "quota-requests-0-1: refused for 1 min 48 s (controller_mutation_rate);"
+        " the job: REJECT until 2026-11-02T10:01:49.000+00:00\n"
+        "  request: CreateTopics of user 'alice' and client-id 'app' at 2026-11-02T10:00:01.000+00:00\n"
         "  decided: at 2026-11-02T10:00:01.000+00:00 under version 1 of the quotas,"
         " because of controller_mutation_rate\n"
-        "  * controller_mutation_rate of user 'alice': over the limit, asks for 108000 ms, decides\n"
-        "      charged 0, rate 19.355, limit 5 (level: user), -540 tokens left\n"
-        "      set by bob at 2026-11-01T10:00:00+00:00 with version 1: 10 -> 5\n"
+        "  * controller_mutation_rate of user 'alice': over the limit, asks for 1 min 48 s, decides\n"
+        "      charged 0, rate 19.4/s, limit 5/s (level: user), -540 tokens left\n"
+        "      set by bob at 2026-11-01T10:00:00+00:00 with version 1: 10/s -> 5/s\n"
     )
 
 
@@ -85,8 +87,8 @@ def test_as_json_it_has_the_decision_and_the_quota_behind_each_charge() -> None:
 def test_a_default_quota_is_named_by_its_level_and_a_hostile_name_can_not_control_the_terminal() -> None:
     answer = explain("quota-requests-0-3")
 
-    assert "limit 50 (level: default user)" in answer
-    assert "set by bob at 2026-11-01T10:00:00+00:00 with version 1: no quota -> 50" in answer
+    assert "limit 50/s (level: default user)" in answer
+    assert "set by bob at 2026-11-01T10:00:00+00:00 with version 1: no quota -> 50/s" in answer
     assert "\\x1b[2J\\u202e" in answer
     assert all(sign.isprintable() or sign == "\n" for sign in answer)
     assert "no quota counts" in explain("quota-requests-0-2")
@@ -103,7 +105,7 @@ def test_decisions_of_one_id_on_topics_that_were_made_again_are_told_apart(table
     found = last_throttled(tables, "alice", "app", T + timedelta(days=3), 9)
 
     assert ids == ["topic: the one with the id third", "topic: the one with the id second"]
-    assert explain("quota-requests-0-1").count("quota-requests-0-1: REJECT") == 3
+    assert explain("quota-requests-0-1").count("quota-requests-0-1: refused for 1 min ") == 3
     assert [row["source_topic_id"] for row in found if row["decision_id"] == "quota-requests-0-1"] == [
         "third",
         "second",
@@ -126,7 +128,7 @@ def test_a_client_has_its_last_throttled_requests_before_a_time(tables: Tables) 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("client", [["--user", "alice"], []])
 def test_without_an_id_the_last_throttled_request_of_the_client_or_of_anybody_is_explained(client: list[str]) -> None:
-    assert explain(*client, "--at", "2026-11-02T11:00").startswith("quota-requests-0-1: REJECT")
+    assert explain(*client, "--at", "2026-11-02T11:00").startswith("quota-requests-0-1: refused for 1 min 48 s")
 
 
 @pytest.mark.usefixtures("tables")
@@ -141,7 +143,7 @@ def test_a_name_of_the_other_kind_is_found_and_said(kind: str) -> None:
     name, other = {"user": ("app", "client-id"), "client-id": ("alice", "user")}[kind]
     ended = invoke("explain", f"--{kind}", name, "--at", "2026-11-02T11:00")
 
-    assert ended.output.startswith("quota-requests-0-1: REJECT")
+    assert ended.output.startswith("quota-requests-0-1: refused for 1 min 48 s")
     assert f"sluice: no {kind} '{name}' was throttled; these are requests of {other} '{name}'" in ended.error
 
 
@@ -193,8 +195,8 @@ def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_thrott
     write_tables(here, [quota(5)], [event_at(T, "mallory", "Connect"), refused], T)
 
     assert explain("--user", "mallory") == (
-        "quota-requests-0-1: refused by the gateway\n"
-        "  request: Refused of user 'mallory', client-id '' at 2026-11-02T10:00:00.000+00:00\n"
+        "quota-requests-0-1: refused by its gateway (connection_rate); the job: ALLOW\n"
+        "  request: Refused of user 'mallory' at 2026-11-02T10:00:00.000+00:00\n"
         "  decided: at 2026-11-02T10:00:00.000+00:00 under version 0 of the quotas\n"
         "  applied inline: 800 ms for connection_rate of user 'mallory'\n"
         "  charges: none; what is refused counts nowhere\n"
@@ -215,11 +217,13 @@ def test_the_last_request_that_waited_for_a_limit_of_a_tenant_is_explained(here:
 
     answer = explain("--tenant", "shop")
 
-    assert answer.startswith("quota-requests-0-1: REJECT, wait 108000 ms until ")
-    assert "of user 'shop-2', client-id 'app'" in answer
-    assert "  * controller_mutation_rate of tenant 'shop': over the limit, asks for 108000 ms, decides" in answer
-    assert "limit 5 (level: tenant)" in answer
-    assert "      set by seed at 2026-11-02T10:00:00+00:00 with version 0: no quota -> 5\n" in answer
+    assert answer.startswith(
+        "quota-requests-0-1: refused for 1 min 48 s (controller_mutation_rate); the job: REJECT until "
+    )
+    assert "of user 'shop-2' and client-id 'app'" in answer
+    assert "  * controller_mutation_rate of tenant 'shop': over the limit, asks for 1 min 48 s, decides" in answer
+    assert "limit 5/s (level: tenant)" in answer
+    assert "      set by seed at 2026-11-02T10:00:00+00:00 with version 0: no quota -> 5/s\n" in answer
     assert "applied inline: 800 ms for stored_bytes of tenant 'bank'" in explain("--tenant", "bank")
     misspelt = explain("--tenant", "shpo", code=1)
     assert "sluice: no request waited for a limit of tenant 'shpo'\n" in misspelt
@@ -230,12 +234,40 @@ def test_a_decision_is_explained_with_how_far_limits_gave_way(here: Path) -> Non
     tables = report_tables(here)
     note = {"number": 7, "lend": 1.5, "factor": 0.75, "reason": "broker-2: queue wait 34 ms"}
     refused = decided([creates(T), creates(T)], Quotas([quota(5)]))
-    write_decisions(tables.decisions, [each | {"elastic": note} for each in refused])
+    write_decisions(tables.decisions, [each | {"gateway": "broker-2", "elastic": note} for each in refused])
 
     assert (
-        "  limits gave way: state 7, 1.50 times the quotas lent, up to ceilings, the gateway let 0.75 of its shares"
-        " through (broker-2: queue wait 34 ms)\n"
+        "  limits gave way: 1.50 times the quotas were lent, up to ceilings;"
+        " broker-2 was tightened: queue wait 34 ms; 75 % of its shares were admitted (state 7)\n"
     ) in explain("--user", "alice")
+
+
+@pytest.mark.parametrize(
+    ("answered", "felt"),
+    [
+        ({"ms": 2_943, "gateway": "broker-2"}, "throttled for 2.9 s by broker-2 (producer_byte_rate); the job: ALLOW"),
+        ({"ms": 37_788, "gateway": None}, "throttled for 37.8 s by its gateway (producer_byte_rate); the job: ALLOW"),
+        ({"ms": None, "gateway": "broker-2"}, "not throttled; the job: ALLOW"),
+    ],
+)
+def test_it_begins_with_what_the_client_waited_and_units_are_those_of_usage(
+    here: Path, answered: dict[str, Any], felt: str
+) -> None:
+    """A broker throttles by its share before the job has decided, so most decisions on what it throttled are ALLOW."""
+    ms = answered["ms"]
+    waits = [] if ms is None else [{"quota": "producer_byte_rate", "entity": {"client_id": "app"}, "ms": ms}]
+    entity = QuotaEntity(client_id="app")
+    limit = QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 1_048_576.0)
+    touched = [{"topic": "orders", "partition": 0, "bytes": 5_242_880}]
+    said: dict[str, Any] = {"gateway": answered["gateway"], "topic_partitions": touched, "throttled_by": waits}
+    known = {name: value for name, value in said.items() if value is not None}
+    write_tables(here, [limit], [event_at(T, "", "Produce", **known)], T)
+
+    answer = explain("quota-requests-0-0")
+
+    assert answer.startswith(f"quota-requests-0-0: {felt}")
+    assert "  request: Produce of client-id 'app' at " in answer
+    assert "      charged 5.24 MB, rate 524 kB/s, limit 1.05 MB/s (level: client-id)\n" in answer
 
 
 @pytest.mark.parametrize("name", ["req-000000000001", "quota-requests-0-01"])
