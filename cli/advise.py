@@ -1,7 +1,7 @@
 """The command `sluice advise`: limits proposed from recorded usage, as a quota file."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,10 +17,13 @@ from sluice.cli.whatif import report_lines
 from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.texts import entity_text
 from sluice.insight.whatif.whose import Whose, whose_of
+from sluice.kafka_io.client import principal_of
 from sluice.process.format import printable
+from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import merged
+from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, UNLIMITED, QuotaKind
 
 if TYPE_CHECKING:
     from sluice.insight.whatif.advice import Proposal
@@ -36,7 +39,7 @@ def advise(
     quota: Annotated[str | None, typer.Option("--quota", help="Propose this quota only.")] = None,
     by: Annotated[
         Whose | None,
-        typer.Option(help="Entity of the limits.", show_default="the one that most quotas in force are set on"),
+        typer.Option(help="Entity of the limits.", show_default="those that most quotas in force are set on"),
     ] = None,
     defaults: Annotated[bool, typer.Option("--defaults", help="One limit for the default entity instead.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None,
@@ -57,27 +60,66 @@ def advise(
     from sluice.insight.whatif.run import Task, rates_seen, replay
 
     delta, in_force = settings.delta, quotas_in_force(settings, "the proposal is replayed alone")
-    by = by or whose_of(in_force)
+    entities = [by] if by else whose_of(in_force)
     members = [entry for entry in in_force if entry.entity.is_member]
     if by is Whose.TENANT and not members:
         raise UsageError(NO_TENANT)
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
     ends = wait_ends(Tables(delta.decisions, delta.quotas, delta.storage_options), span)
     task = Task(delta.decisions, delta.storage_options, span, [], settings.quota, idle_expiry_ms, ends=ends)
-    seen = rates_seen(task, by, kinds, processes, members)
-    proposed = proposals((pooled(seen.items(), by) if defaults else seen).items(), percentile, headroom)
+    own = [QuotaEntry(QuotaEntity(user=name), kind, UNLIMITED) for name in _logins(settings.kafka) for kind in kinds]
+    proposed: list[Proposal] = []
+    left_out: set[QuotaEntity] = set()
+    for whose in entities:
+        others = [*members, *own]
+        if whose is Whose.CLIENT_ID and len(entities) > 1:  # of a user with a limit, that on the client-id won't count
+            known = [*in_force, *(each.entry for each in proposed)]
+            others += [entry for entry in known if entry.kind in kinds and _is_on_user(entry)]
+        seen = rates_seen(task, whose, kinds, processes, others)
+        if defaults:  # they hold everybody
+            seen = pooled(seen.items(), whose)
+        left_out |= {entity for entity, _ in seen if _is_left_out(entity, settings.kafka)}
+        proposed += proposals(
+            ((key, rates) for key, rates in seen.items() if key[0] not in left_out), percentile, headroom
+        )
     entries = [proposal.entry for proposal in proposed]
     scenario = merged(in_force, entries)
     task = replace(task, scenarios=[scenario])
     replayed = replay(task, processes)
-    evidence = _evidence(proposed) if proposed else [_nothing(by, replayed.clients[-1])]
-    lines = [_heading(span, percentile, headroom), *evidence, *_effect(replayed, [scenario])]
+    evidence = _evidence(proposed) if proposed else [_nothing(entities, replayed.clients[-1])]
+    without = [f"{_name(entity)} gets no limit: {_LEFT_OUT}" for entity in sorted(left_out, key=_name)]
+    lines = [_heading(span, percentile, headroom), *evidence, *without, *_effect(replayed, [scenario])]
     text = "".join(f"# {line}".rstrip() + "\n" for line in lines) + (quotas_yaml(entries) if entries else "")
     if out is None:
         typer.echo(text, nl=False)
         return
     _write(out, text)
     typer.echo("\n".join(lines))
+
+
+_LEFT_OUT = "it is Sluice's own, or of all clients without a login"
+
+
+def _logins(kafka: Mapping[str, str]) -> list[str]:
+    """The user of Sluice's own login, if it has one."""
+    principal = principal_of(kafka)
+    return [] if principal is None else [principal.removeprefix("User:")]
+
+
+def _is_left_out(entity: QuotaEntity, kafka: Mapping[str, str]) -> bool:
+    """True for Sluice's own login and client-ids, and for the user of all clients without a login."""
+    own = kafka.get("client.id", "sluice")
+    client_id = entity.client_id if isinstance(entity.client_id, str) else ""
+    return entity.user in (NO_LOGIN, *_logins(kafka)) or client_id == own or client_id.startswith(f"{own}-")
+
+
+def _is_on_user(entry: QuotaEntry) -> bool:
+    """True for an enforced quota on a user with all its client-ids."""
+    return entry.entity.user is not None and entry.entity.client_id is None and not entry.shadow
+
+
+def _name(entity: QuotaEntity) -> str:
+    return printable(entity_text(entity))
 
 
 def _kinds(quota: str | None) -> Sequence[QuotaKind]:
@@ -104,19 +146,20 @@ def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
             minutes = seen.waits.waited_ms / 60_000
             cut = f"; {seen.waits.throttled} of them waited, {minutes:.1f} minutes: demand was cut, it may need more"
         yield (
-            f"{printable(entity_text(entry.entity))}: {entry.kind} {entry.value:.15g} from {rate:.15g} "
+            f"{_name(entry.entity)}: {entry.kind} {entry.value:.15g} from {rate:.15g} "
             f"(highest {highest:.15g}); {seen.waits.requests} requests{clients} in {_counted(len(seen.hours), 'hour')} "
             f"on {_counted(seen.days, 'day')}{cut}; confidence {seen.confidence}"
         )
 
 
-def _nothing(by: Whose, clients: "Iterable[ClientName]") -> str:
+def _nothing(entities: Sequence[Whose], clients: "Iterable[ClientName]") -> str:
     """The reason why there is no limit to propose: perhaps clients have another name than that asked for."""
+    by, *others = entities
     if by is Whose.TENANT:
         return "No member of a tenant used anything that these quotas limit."
     other = Whose.USER if by is Whose.CLIENT_ID else Whose.CLIENT_ID
     named = len({name for client in clients if (name := client[0 if other is Whose.USER else 1])})
-    if named:
+    if named and not others:
         return (
             f"No {by} used anything that these quotas limit; the requests have"
             f" {_counted(named, str(other))}: --by {other} proposes limits for those."

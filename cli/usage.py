@@ -80,7 +80,7 @@ def usage(
     if by is None:
         from sluice.insight.whatif.whose import Whose, whose_of
 
-        whose = By.USER if whose_of(quotas_in_force(settings)) is Whose.USER else By.CLIENT
+        whose = By.USER if Whose.USER in whose_of(quotas_in_force(settings)) else By.CLIENT
         by = By.TENANT if tenants is not None else whose
     if sort is None and top is not None:
         sort = "bytes"

@@ -92,6 +92,13 @@ def report_lines(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
         yield from table_lines(("step", "throttled", "minutes waited", "clients throttled"), cells)
         yield ""
         yield from table_lines(("limit", "step 1", f"step {len(scenarios)}"), _limit_cells(scenarios[0], scenarios[-1]))
+    for part, unknown in replayed.unknown.items():
+        name = part.value.replace("_", "-")
+        if unknown and any(part.is_of(entry.entity) for entries in scenarios for entry in entries):
+            yield (
+                f"{unknown} of {replayed.rows} decisions have no {name}, as a gateway sums up several {name}s:"
+                f" no quota on {name}s is tried on them"
+            )
     if replayed.without_amounts:
         yield f"{replayed.without_amounts} of {replayed.rows} decisions say no amounts, and were free"
     if any(replayed.given_up):
@@ -146,6 +153,7 @@ def _report_json(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
     ]
     return {
         "without_amounts": replayed.without_amounts,
+        **{f"without_{part}": unknown for part, unknown in replayed.unknown.items()},
         "given_up": max(replayed.given_up),
         "total": total_json(clients),
         "steps": steps if len(steps) > 1 else [],

@@ -25,7 +25,7 @@ START_MS = 1_800_000_000_000
 DECISIONS = decisions_table("unused").columns
 
 
-def event(at_ms: int, user: str = "alice", client_id: str = "app", **said: Any) -> bytes:
+def event(at_ms: int, user: str | None = "alice", client_id: str = "app", **said: Any) -> bytes:
     """A request event at so many milliseconds after START_MS; a Produce unless it says otherwise."""
     return json.dumps(
         {"api": "Produce", "timestamp_ms": START_MS + at_ms, "user": user, "client_id": client_id} | said

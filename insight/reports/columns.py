@@ -46,6 +46,13 @@ def is_valid(column: pa.Array) -> Flags:
     return plain(column.is_valid().cast(pa.int8())).astype(np.bool_)
 
 
+def is_empty(column: pa.Array) -> Flags:
+    """True where the text of a column is empty, and not null: (n,)."""
+    texts, text_of = coded(column)
+    flags: Flags = np.array([*(text == "" for text in texts[:-1]), False])[text_of]
+    return flags
+
+
 def list_sums(lists: pa.Array, name: str) -> tuple[Integers, Integers]:
     """The sum of a field of the items of each of n lists, and their number; 0 for null: (n,) each.
 

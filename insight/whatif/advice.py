@@ -91,14 +91,14 @@ class Proposal(NamedTuple):
 class Advisor:
     """Meters recorded requests on counters of one shape, as the job would if all of them had a limit of their own.
 
-    `members` are those of tenants.
+    `others` are members of tenants, and quotas whose clients are metered apart, such as those that come before.
     """
 
     def __init__(
-        self, whose: Whose, kinds: Collection[QuotaKind], settings: QuotaSettings, members: Sequence[QuotaEntry] = ()
+        self, whose: Whose, kinds: Collection[QuotaKind], settings: QuotaSettings, others: Sequence[QuotaEntry] = ()
     ) -> None:
         unlimited = [QuotaEntry(whose.default(), kind, UNLIMITED) for kind in kinds]
-        self._meters = Meters(Quotas([*members, *unlimited]), settings)
+        self._meters = Meters(Quotas([*others, *unlimited]), settings)
         self._whose = whose
         self._sums = {kind: _Sums() for kind in kinds}
 

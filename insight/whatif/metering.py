@@ -11,10 +11,12 @@ import numpy as np
 
 from sluice.insight.reports.recorded_waits import WaitEvents
 from sluice.insight.whatif.overrides import STRICT, RecordedOverrides
+from sluice.insight.whatif.whose import tried_charges
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, columns_of, concatenate
 from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.arithmetic.counter_arrays import Charges, CounterArrays
-from sluice.state.decisions.charge_plan import Traits, plan_limited, points, request_like
+from sluice.state.contract.records import Request
+from sluice.state.decisions.charge_plan import Traits, points, request_like
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import CLIENT_KINDS, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -29,6 +31,21 @@ class Lane(NamedTuple):
     api: str
 
 
+class Named(NamedTuple):
+    """Traits of requests, and whether their events had a user and a client-id, though empty."""
+
+    traits: Traits
+    has_user: bool
+    has_client_id: bool
+
+    def request(self) -> Request:
+        """A request of these traits."""
+        request = request_like(self.traits)
+        request.user = request.user if self.has_user else None
+        request.client_id = request.client_id if self.has_client_id else None
+        return request
+
+
 class Batch(NamedTuple):
     """n recorded requests by column, (n,) each, in the order in which they were decided. Times are epoch ms.
 
@@ -41,7 +58,7 @@ class Batch(NamedTuple):
     requests: Integers
     lanes: Sequence[Lane]
     lanes_of: Integers
-    traits: Sequence[Traits]
+    traits: Sequence[Named]
     traits_of: Integers
     bytes: Integers
     handler_ns: Integers
@@ -71,7 +88,7 @@ class Meters:
         self._quotas = quotas
         self._overrides = overrides
         self._settings = settings
-        self._plans: dict[Traits, dict[QuotaKind, tuple[int, Charge]]] = {}
+        self._plans: dict[Named, dict[QuotaKind, tuple[int, Charge]]] = {}
         self._numbers: dict[QuotaKind, dict[Tags, int]] = {kind: {} for kind in CLIENT_KINDS}
         self._columns: dict[QuotaKind, Columns] = {kind: columns_of([]) for kind in CLIENT_KINDS}
 
@@ -110,13 +127,13 @@ class Meters:
             rates = self._rates(kind, numbers[rows], batch.times_ms[rows], charges)
             yield Metered(kind, list(self._numbers[kind]), rows, numbers[rows], rates, charges.limits)
 
-    def _plan(self, traits: Traits) -> dict[QuotaKind, tuple[int, Charge]]:
+    def _plan(self, traits: Named) -> dict[QuotaKind, tuple[int, Charge]]:
         """The number of the counter, and the charge without its amount, by kind."""
         plan = self._plans.get(traits)
         if plan is None:
             plan = self._plans[traits] = {
                 charge.kind: (self._numbers[charge.kind].setdefault(tags, len(self._numbers[charge.kind])), charge)
-                for tags, charge in plan_limited(request_like(traits), self._quotas, self._settings)
+                for tags, charge in tried_charges(traits.request(), self._quotas, self._settings)
             }
         return plan
 

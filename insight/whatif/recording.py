@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.insight.reports.columns import coded, column_of, distinct, is_valid, list_sums, numbers
+from sluice.insight.reports.columns import coded, column_of, distinct, is_empty, is_valid, list_sums, numbers
 from sluice.insight.reports.events import Events, FilePart, joined
 from sluice.insight.reports.recorded_waits import LANE, client_waits_ms, wait_fields
 from sluice.insight.reports.span import Span
 from sluice.insight.waits import WaitEnds
-from sluice.insight.whatif.metering import Batch, Lane
+from sluice.insight.whatif.metering import Batch, Lane, Named
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
 from sluice.state.arithmetic.columns import Flags, Integers
@@ -37,7 +37,10 @@ Chosen = Callable[[pa.RecordBatch], Flags]
 
 
 class Recording:
-    """The decisions of a span. The row groups that overlap in time are in memory together, and no others."""
+    """The decisions of a span. The row groups that overlap in time are in memory together, and no others.
+
+    `rows` are those so far, `without_amounts` some of them, and `unknown` those of an unknown user, or client-id.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Recording:
         """Open the table at `path`; of its rows only those that `chosen` flags. Raises QueryError."""
         self.rows = 0
         self.without_amounts = 0
+        self.unknown = dict.fromkeys(Part, 0)
         self._ends = ends or WaitEnds()
         fields = (*ORDER, *wait_fields(self._ends), "verdict", "amounts")
         self._events = Events(path, storage_options, span, fields)
@@ -71,6 +75,8 @@ class Recording:
                 rows = batch.slice(start, most)
                 self.rows += rows.num_rows
                 self.without_amounts += rows["amounts"].null_count
+                for part in Part:
+                    self.unknown[part] += int(is_empty(rows[part.value]).sum())
                 yield rows
 
     def _in_order(self) -> Iterator[pa.RecordBatch]:
@@ -162,14 +168,18 @@ def batch_of(rows: pa.RecordBatch, ends: WaitEnds) -> Batch:
         sums["mutations"][1] > 0,
         has["mutations_charged"],
         has["request_time_ns"] | has["network_time_ns"],
+        *(is_valid(rows[part.value]) for part in Part),
     ]
     codes = lanes_of.astype(np.int64)
     for flag in flags:
         codes = 2 * codes + flag
     kinds, first, traits_of = np.unique(codes, return_index=True, return_inverse=True)
     traits = [
-        (lanes[lane].user, lanes[lane].client_id, planned_api(lanes[lane].api), *(bool(flag[row]) for flag in flags))
-        for lane, row in zip((kinds >> len(flags)).tolist(), first.tolist(), strict=True)
+        Named((lane.user, lane.client_id, planned_api(lane.api), *of_row[:-2]), *of_row[-2:])
+        for lane, of_row in (
+            (lanes[place], [bool(flag[row]) for flag in flags])
+            for place, row in zip((kinds >> len(flags)).tolist(), first.tolist(), strict=True)
+        )
     ]
     return Batch(
         times_ms,

@@ -18,10 +18,10 @@ import numpy as np
 
 from sluice.insight.waits import Waited
 from sluice.insight.whatif.overrides import STRICT, RecordedOverrides
+from sluice.insight.whatif.whose import tried_charges
 from sluice.state.arithmetic.columns import columns_of
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, charge_mutations
 from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
-from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.decision import ALLOWED, Answer, Waits, answered
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import Family, QuotaSettings
@@ -63,7 +63,7 @@ class Decider:
         """Make the charges of the request that have a limit."""
         if now_ms >= self._forget_at_ms:
             self._forget(now_ms)
-        charges = plan_limited(request, self.quotas, self._settings)
+        charges = tried_charges(request, self.quotas, self._settings)
         if self._overrides:
             self._give_way(charges, request.instance or "", now_ms)
         if request.mutations:

@@ -64,14 +64,16 @@ class Task:
 class Replayed:
     """The result of a replay: for each scenario every client then and now.
 
-    `rows` is the number of decisions. Those `without_amounts` were free. `given_up` counts requests that were never
-    sent because too many others waited, for each scenario.
+    `rows` is the number of decisions. Those `without_amounts` were free. `unknown` counts those whose user, or
+    client-id, the gateway didn't know. `given_up` counts requests that were never sent because too many others waited,
+    for each scenario.
     """
 
     clients: list[dict[ClientName, ClientReplay]]
     rows: int = 0
     without_amounts: int = 0
     given_up: list[int] = field(default_factory=list)
+    unknown: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(Part, 0))
 
 
 def replay(task: Task, processes: int) -> Replayed:
@@ -114,7 +116,13 @@ def replay_share(task: Task, part: Part | None) -> Replayed:
         task.only,
     )
     clients = [served | of_scenario for of_scenario in replayed.clients]
-    return replace(replayed, clients=clients, rows=recording.rows, without_amounts=recording.without_amounts)
+    return replace(
+        replayed,
+        clients=clients,
+        rows=recording.rows,
+        without_amounts=recording.without_amounts,
+        unknown=recording.unknown,
+    )
 
 
 def late_names(meters: Meters, batch: Batch, part: Part) -> set[str]:
@@ -136,7 +144,8 @@ def _replayed(task: Task, recording: Recording) -> Replayed:
         for each in replays:
             each.replay_request(recorded)
     clients = [_asked(each.finish(), task.only) for each in replays]
-    return Replayed(clients, recording.rows, recording.without_amounts, [each.given_up for each in replays])
+    given_up = [each.given_up for each in replays]
+    return Replayed(clients, recording.rows, recording.without_amounts, given_up, recording.unknown)
 
 
 class Counts:
@@ -169,20 +178,22 @@ class Counts:
 
 
 def rates_seen(
-    task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int, members: Sequence[QuotaEntry] = ()
+    task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int, others: Sequence[QuotaEntry] = ()
 ) -> SeenByQuota:
-    """The rates of each entity in the span of the task; its scenarios don't count. `members` are those of tenants.
+    """The rates of each entity in the span of the task; its scenarios don't count.
+
+    `others` are members of tenants, and quotas whose clients have no part in these rates.
 
     Raises QueryError.
     """
-    work = partial(_rates_of_share, whose, kinds, members)
+    work = partial(_rates_of_share, whose, kinds, others)
     return {key: seen for share in in_shares(work, task, whose.part, processes) for key, seen in share.items()}
 
 
 def _rates_of_share(
-    whose: Whose, kinds: Collection[QuotaKind], members: Sequence[QuotaEntry], task: Task, part: Part | None
+    whose: Whose, kinds: Collection[QuotaKind], others: Sequence[QuotaEntry], task: Task, part: Part | None
 ) -> SeenByQuota:
-    advisor = Advisor(whose, kinds, task.quota, members)
+    advisor = Advisor(whose, kinds, task.quota, others)
     for batch in recording_of(task, part).batches():
         advisor.read_batch(batch)
     return advisor.seen()
@@ -229,6 +240,7 @@ def _joined(parts: Sequence[Replayed]) -> Replayed:
         sum(part.rows for part in parts),
         sum(part.without_amounts for part in parts),
         [sum(each) for each in zip(*(part.given_up for part in parts), strict=True)],
+        {part: sum(share.unknown[part] for share in parts) for part in Part},
     )
 
 

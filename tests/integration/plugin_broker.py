@@ -181,7 +181,7 @@ def proxy_settings(servers: str, **topics: Any) -> Settings:
 
 
 def published_bytes(servers: str, client_id: str = "greedy", **login: Any) -> Counter[str]:
-    """Bytes in the events of a client-id, by API; those of a counter of a user alone have an empty one."""
+    """Bytes in the events of a client-id, by API."""
     sums: Counter[str] = Counter()
     for event in published(servers, **login):
         if "bytes" in event and event["client_id"] == client_id:

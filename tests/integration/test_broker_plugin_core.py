@@ -685,27 +685,18 @@ def random_amount_case(draw: random.Random) -> dict[str, Any]:
     return of_window | {"limits": limits, "charges": random_charges(draw, window)}
 
 
-CounterSums = dict[tuple[QuotaKind, Tags], float]
+CounterSums = dict[tuple[QuotaKind, Tags | None], float]
+"""Charges by kind and counter; those without a limit together, as a broker keeps one counter for many of them."""
 
 
 def charged_to(limits: LimitsInForce, charges: Sequence[Sequence[Any]]) -> CounterSums:
-    """A broker keeps one counter for all clients of a user that have no limit, if they aren't limited on trial.
-
-    Where tenants have limits, such counters may be those of any of the clients, and are left out.
-    """
     sums: CounterSums = {}
     for quota, user, client_id, amount, _, _ in charges:
         tenant = Tags(tenant=limits.enforced.tenants.of(user, client_id))
         if tenant.tenant and limits.enforced.limit_of(KINDS[quota], tenant) is not None:
             sums[KINDS[quota], tenant] = sums.get((KINDS[quota], tenant), 0.0) + amount
         found = limits.enforced.resolve_client(KINDS[quota], user, client_id)
-        if found.limit is None:
-            trial = limits.shadow.resolve_client(KINDS[quota], user, client_id)
-            if any(each.tenant_limits(KINDS[quota]) for each in (limits.enforced, limits.shadow)):
-                continue
-            names = (user, "") if trial.limit is None else (trial.tags.user, trial.tags.client_id)
-            found = limits.enforced.resolve_client(KINDS[quota], *names)
-        counter = KINDS[quota], found.tags
+        counter = KINDS[quota], None if found.limit is None else found.tags
         sums[counter] = sums.get(counter, 0.0) + amount
     return sums
 
@@ -717,7 +708,7 @@ def decided_by_the_job(quotas: Quotas, events: Sequence[str]) -> CounterSums:
         for counters in plan_charges(request, quotas, QuotaSettings()).counters.values():
             for charge in counters.charges:
                 if charge.kind in CLIENT_KINDS and not charge.shadow:
-                    counter = charge.kind, counters.tags
+                    counter = charge.kind, None if charge.limit is None else counters.tags
                     sums[counter] = sums.get(counter, 0.0) + sum(charge.amounts)
     return sums
 
@@ -732,12 +723,42 @@ def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(
         assert in_force is not None
         decided = decided_by_the_job(in_force.enforced, events)
         for (kind, tags), amount in charged_to(in_force, case["charges"]).items():
-            if not (in_force.enforced.client_limits(kind) or tags.tenant):
+            if tags is None and not in_force.enforced.client_limits(kind):
                 assert (kind, tags) not in decided
             elif kind is QuotaKind.REQUEST_PERCENTAGE:  # events have whole nanoseconds
                 assert decided[kind, tags] == pytest.approx(amount, abs=1e-4, rel=1e-9)
             else:
                 assert decided[kind, tags] == amount, (kind, tags, case)
+
+
+def names_in_events(java: JavaCases, entry: QuotaEntry, charges: Sequence[tuple[str, str, bool]]) -> list[str]:
+    """User and client-id of each event, if these clients produce a byte each; some have an event of theirs at once."""
+    steps = [
+        ["producer_byte_rate", *names, 1.0, START_MS + at_ms, then] for at_ms, (*names, then) in enumerate(charges)
+    ]
+    case = {"samples": 11, "window_ms": 1_000, "properties": plugin_properties() | {"node.id": "1"}, "charges": steps}
+    events = java.answer("amounts", case | {"records": as_json(limit_records([entry]))})
+    return [f"{event['user']}|{event['client_id']}" for event in map(json.loads, events)]
+
+
+def test_events_name_the_user_and_the_client_id_that_their_requests_have_in_common(java: JavaCases) -> None:
+    """The limit may be on either. A request is noted before it is charged, so names count for the next event, too."""
+    of_client_id = QuotaEntry(QuotaEntity(client_id="app"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
+    of_user = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
+    alice, bob = ("alice", "app", True), ("bob", "app", True)
+
+    assert names_in_events(java, of_client_id, [alice, alice]) == ["alice|app", "alice|app"]
+    assert names_in_events(java, of_client_id, [("alice", "app", False), bob, bob, bob]) == ["|app", "|app", "bob|app"]
+    assert names_in_events(java, of_client_id, [alice, bob, bob]) == ["alice|app", "|app", "bob|app"]
+    assert names_in_events(java, of_user, [alice, ("alice", "other", True)]) == ["alice|app", "alice|"]
+    assert names_in_events(java, of_user, [("eve", "app", True)]) == ["eve|app"], "no limit at all"
+
+
+def test_a_gateway_keeps_no_long_name_of_a_client_that_no_limit_names(java: JavaCases) -> None:
+    of_user = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
+
+    assert names_in_events(java, of_user, [("alice", 256 * "x", True)]) == [f"alice|{256 * 'x'}"]
+    assert names_in_events(java, of_user, [("alice", 257 * "x", True)]) == ["alice|"]
 
 
 def test_a_job_can_read_a_heartbeat_that_comes_before_the_first_look_at_a_meter(java: JavaCases) -> None:

@@ -218,6 +218,53 @@ def test_limits_are_on_what_the_quotas_in_force_are_set_on(
         assert [entry["entity"] for entry in yaml.safe_load(printed)] == [named]
 
 
+def recorded_without_logins(tmp_path: Path, entries: Sequence[QuotaEntry], *events: bytes) -> None:
+    """Quotas in force, and requests of the client `app`, which doesn't log in, and others."""
+    settings = load_settings(tmp_path / "settings.yaml")
+    QuotasTable(settings.delta.quotas).alter(lambda _: [*entries], "ops", datetime(2026, 11, 2, tzinfo=UTC))
+    shutil.rmtree(settings.delta.decisions)
+    of_app = [event(second * 1000, "ANONYMOUS", bytes=2000) for second in range(60)]
+    write_decisions(settings.delta.decisions, simulated([*of_app, *events], entries))
+
+
+def test_where_as_many_quotas_are_on_users_as_on_client_ids_limits_are_on_both(
+    command: list[str], tmp_path: Path
+) -> None:
+    """The limit of alice comes before one on her client-id, and one on ANONYMOUS would be of all who don't log in."""
+    on_both = [quota(PRODUCER, 9000.0, user="alice"), quota(PRODUCER, 9000.0, client_id="app")]
+    recorded_without_logins(tmp_path, on_both, event(0, client_id="of-alice", bytes=2000))
+
+    printed = invoke(*command).output
+
+    assert [entry["entity"] for entry in yaml.safe_load(printed)] == [{"client_id": "app"}, {"user": "alice"}]
+    assert (
+        "# user-principal 'ANONYMOUS' gets no limit: it is Sluice's own, or of all clients without a login" in printed
+    )
+
+
+def test_no_limit_is_proposed_for_a_login_or_a_client_id_of_sluice(command: list[str], tmp_path: Path) -> None:
+    with (tmp_path / "settings.yaml").open("a") as settings:
+        settings.write(
+            "kafka:\n  security.protocol: SASL_PLAINTEXT\n  sasl.mechanism: PLAIN\n"
+            """  sasl.jaas.config: 'x required username="quotas" password="p";'\n"""
+        )
+    own = [event(0, "quotas", "reader", bytes=2000), event(0, "ANONYMOUS", "sluice-1-limits", bytes=2000)]
+    recorded_without_logins(tmp_path, [], event(0, bytes=2000), *own)
+
+    by_user, by_client_id = (invoke(*command, "--by", by).output for by in ("user", "client-id"))
+
+    assert [entry["entity"] for entry in yaml.safe_load(by_user)] == [{"user": "alice"}]
+    assert [entry["entity"] for entry in yaml.safe_load(by_client_id)] == [{"client_id": "app"}]
+
+
+def test_it_says_on_how_many_decisions_no_quota_on_users_is_tried(command: list[str], tmp_path: Path) -> None:
+    recorded_without_logins(tmp_path, [], event(0, bytes=2000), event(0, "", "of-several", bytes=2000))
+
+    printed = invoke(*command, "--by", "user").output
+
+    assert "# 1 of 62 decisions have no user, as a gateway sums up several users: no quota on users is tried" in printed
+
+
 def test_where_nothing_was_recorded_nothing_is_proposed(command: list[str], tmp_path: Path) -> None:
     """The output is an empty quota file."""
     printed = invoke(*command, "--from", "2026-01-01", "--to", "2026-01-02").output

@@ -145,7 +145,11 @@ def test_each_decision_is_that_of_simulate_to_the_bit(
     expected = [answer for answer in simulated(stream, entries, chosen) if answer["api"] != "GatewayHeartbeat"]
     # Kafka's bucket without a quota runs dry too, if the clock steps back by more than the window.
     assume(not any(each["limit"] is None and each["violated"] for answer in expected for each in answer["charges"]))
-    write_decisions(path, [answer | {"decided_at_ms": 1} for answer in simulated(stream, [], chosen)])
+    known = [
+        answer | {name: answer[name] or None for name in ("user", "client_id")}
+        for answer in simulated(stream, [], chosen)
+    ]
+    write_decisions(path, [answer | {"decided_at_ms": 1} for answer in known])  # "" would be one that isn't known
     span = Span(strategies.START_MS - 1000, strategies.START_MS + 10_000)
     decider = Decider(Quotas(entries), quota, 3_600_000)
 
@@ -446,6 +450,47 @@ def test_hostile_names_are_escaped_in_the_table(command: list[str]) -> None:
 
     assert "\x1b" not in out
     assert r"\x1b[2Jbob / client-id app" in out
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_no_quota_on_users_is_tried_on_a_client_whose_user_is_not_known(
+    command: list[str], tmp_path: Path, processes: str
+) -> None:
+    """A gateway that sums up requests of several users says "": as one they would wait for each other."""
+    events = [event(at_ms, "", f"app-{at_ms % 3}", bytes=9000) for at_ms in range(0, 60_000, 500)]
+    write_decisions(tmp_path / "decisions", simulated(events, []))
+
+    printed = invoke(*command, "--processes", processes).output
+    found = {client["user"]: client for client in json.loads(invoke(*command, "--json").output)["clients"]}
+
+    assert "120 of 241 decisions have no user, as a gateway sums up several users: no quota on users" in printed
+    assert (found[""]["throttled_now"], found["\x1b[2Jbob"]["throttled_now"]) == (0, 1)
+
+
+def test_a_client_without_a_user_is_tried_as_the_job_decides_it(command: list[str], tmp_path: Path) -> None:
+    """Null is the empty name, which default quotas match."""
+    events = [event(at_ms, client_id="nobody", user=None, bytes=9000) for at_ms in range(0, 60_000, 500)]
+    write_decisions(tmp_path / "decisions", simulated(events, []))
+
+    printed = invoke(*command).output
+
+    assert "have no user" not in printed
+    assert "client-id nobody" in printed
+
+
+@pytest.mark.parametrize("on", [{"client_id": None}, {"user": "alice", "client_id": None}])
+def test_no_quota_on_client_ids_is_tried_where_the_client_id_is_not_known(
+    command: list[str], tmp_path: Path, on: Json
+) -> None:
+    events = [event(at_ms, client_id="", bytes=9000) for at_ms in range(0, 60_000, 500)]
+    write_decisions(tmp_path / "decisions", simulated(events, []))
+    (tmp_path / "quotas.yaml").write_text(json.dumps([{"entity": on, "quotas": {"producer_byte_rate": 1000}}]))
+
+    printed = invoke(*command).output
+    found = {client["client_id"]: client for client in json.loads(invoke(*command, "--json").output)["clients"]}
+
+    assert "120 of 241 decisions have no client-id, as a gateway sums up several client-ids" in printed
+    assert found[""]["throttled_now"] == 0
 
 
 def test_a_span_without_decisions_has_no_clients(command: list[str]) -> None:

@@ -508,10 +508,9 @@ public final class Cases {
     private static JsonNode amounts(JsonNode asked) throws IOException {
         BrokerGateway gateway = gateway(asked);
         gateway.takeLimits(view(asked).inForce());
-        KafkaMeters meters = gateway.meters;
         Events events = new Events("gateway", "me");
         ArrayNode answer = JSON.createArrayNode();
-        try (Metrics metrics = metricsOf(meters)) {
+        try (Metrics metrics = metricsOf(gateway.meters)) {
             Map<CounterKey, Sensor> sensors = new HashMap<>();
             long nowMs = 0;
             for (JsonNode step : asked.get("charges")) {
@@ -521,20 +520,20 @@ public final class Cases {
                 Sensor sensor = sensors.computeIfAbsent(meter, key -> sensor(metrics, key, asked));
                 sensor.record(step.get(3).doubleValue(), nowMs, false);
                 if (step.get(5).booleanValue()) {
-                    look(meters, events, nowMs, answer);
+                    look(gateway, events, nowMs, answer);
                 }
             }
-            look(meters, events, nowMs, answer);
+            look(gateway, events, nowMs, answer);
         }
         return answer;
     }
 
-    private static void look(KafkaMeters meters, Events events, long nowMs, ArrayNode answer) throws IOException {
-        for (Meter meter : meters.all()) {
+    private static void look(BrokerGateway gateway, Events events, long nowMs, ArrayNode answer) {
+        for (Meter meter : gateway.meters.all()) {
             meter.look(nowMs);
             if (meter.hasUnpublished()) {
-                Tags client = meters.clientOf(meter.key);
                 Meter.Sum sum = meter.takeUnpublished(nowMs);
+                Tags client = gateway.named(meter.key, sum.callers);
                 byte[] event = events.sum(meter.counter.kind, client, sum, Collections.emptyMap(), null, nowMs);
                 answer.add(new String(event, StandardCharsets.UTF_8));
             }

@@ -167,6 +167,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         if (!kind.isCount() && !quotas.tenantOf(kind, tags).equals(tenant)) {
             meters.noteClient(key, user, clientId);
         }
+        if (!kind.isCount()) {
+            meters.noteCaller(key, user, clientId);
+        }
         return key;
     }
 
@@ -421,8 +424,25 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 heldMsOf.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
             }
         }
-        byte[] event = events.sum(meter.counter.kind, client, sum, heldMsOf, heldBy, nowMs);
+        byte[] event = events.sum(meter.counter.kind, named(meter.key, sum.callers), sum, heldMsOf, heldBy, nowMs);
         publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
+    }
+
+    /**
+     * The names in an event: those of a meter's counter, and those that its callers have in common. If the job wouldn't
+     * charge these to the same counter and tenant, as limits have changed, they are left out.
+     */
+    Tags named(CounterKey key, Tags callers) {
+        Tags own = key.own().tags;
+        if (callers == null || own.topic != null) {
+            return meters.clientOf(key);
+        }
+        String user = own.user.isEmpty() ? callers.user : own.user;
+        String clientId = own.clientId.isEmpty() ? callers.clientId : own.clientId;
+        Quotas quotas = quotas();
+        boolean isSame = quotas.resolve(key.kind, user, clientId).tags.equals(own)
+                && quotas.tenantOf(key.kind, user, clientId).equals(key.tags.tenant);
+        return isSame ? new Tags(user, clientId) : meters.clientOf(key);
     }
 
     /** Whether an event may reach the requests topic now. */

@@ -24,6 +24,7 @@ public abstract class Meter {
     final CounterKey counter;
     final Window window;
     final LongestMute longestMute;
+    final Callers callers = new Callers();
 
     private final LongSupplier clockMs;
     private volatile CommonBucket[] common = NONE;
@@ -228,7 +229,8 @@ public abstract class Meter {
     /** Takes what is to be published. */
     synchronized Sum takeUnpublished(long nowMs) {
         isHoldUntold = false;
-        Sum sum = new Sum(Math.max(0, amount()), Math.min(unpublishedRequests, Integer.MAX_VALUE), unpublishedSinceMs);
+        long requests = Math.min(unpublishedRequests, Integer.MAX_VALUE);
+        Sum sum = new Sum(Math.max(0, amount()), requests, unpublishedSinceMs, callers.take());
         unpublished -= units(sum);
         unpublishedRequests -= sum.requests;
         unpublishedSinceMs = nowMs;
@@ -241,6 +243,7 @@ public abstract class Meter {
         unpublished += units(sum);
         unpublishedRequests += sum.requests;
         unpublishedSinceMs = Math.min(unpublishedSinceMs, sum.sinceMs);
+        callers.add(sum.callers);
     }
 
     private long amount() {
@@ -264,10 +267,14 @@ public abstract class Meter {
         final long requests;
         final long sinceMs;
 
-        Sum(long amount, long requests, long sinceMs) {
+        /** Null if they aren't known. */
+        final Tags callers;
+
+        Sum(long amount, long requests, long sinceMs, Tags callers) {
             this.amount = amount;
             this.requests = requests;
             this.sinceMs = sinceMs;
+            this.callers = callers;
         }
     }
 }

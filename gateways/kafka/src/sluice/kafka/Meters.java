@@ -12,10 +12,12 @@ import java.util.function.BiFunction;
  */
 class Meters<M extends Meter> {
     static final int MAX_METERS = 100_000;
+    private static final int MAX_FIRST = 1_000; // more than a gateway has threads that make meters
 
     private final Map<CounterKey, M> meters = new ConcurrentHashMap<>();
     private final Map<CounterKey, CommonBucket> common = new ConcurrentHashMap<>();
     private final Map<CounterKey, Tags> clients = new ConcurrentHashMap<>();
+    private final Map<CounterKey, Tags> first = new ConcurrentHashMap<>(); // callers of meters that aren't made yet
     private final long maxMuteMs;
     private final Window window;
     private final BiFunction<CounterKey, LongestMute, M> make;
@@ -46,6 +48,10 @@ class Meters<M extends Meter> {
         }
         if (key.ofTenant() != null || common.containsKey(own)) {
             join(meter, own);
+        }
+        Tags caller = first.remove(key);
+        if (caller != null) {
+            meter.callers.add(caller);
         }
         meters.put(key, meter);
         return meter;
@@ -89,6 +95,19 @@ class Meters<M extends Meter> {
             }
         }
         return true;
+    }
+
+    /** Notes who sends a request that a meter is charged for, which may not be made yet. */
+    void noteCaller(CounterKey key, String user, String clientId) {
+        M meter = meters.get(key);
+        if (meter != null) {
+            meter.callers.note(user, clientId);
+            return;
+        }
+        if (first.size() >= MAX_FIRST) {
+            first.clear();
+        }
+        first.put(key, Callers.of(user, clientId));
     }
 
     /** Notes a client of a meter whose own user and client-id are in no tenant, or in another. */

@@ -10,15 +10,23 @@ public final class Mutations {
     static final int MAX_TOPICS = 1_000;
 
     final CounterKey counter;
+    final Tags caller;
     final String api;
     final int apiVersion;
     final Map<String, Integer> partitions;
 
     private final CompletableFuture<Answer> answer = new CompletableFuture<>();
 
-    /** `partitions` by topic are charged in this order. */
-    public Mutations(CounterKey counter, String api, int apiVersion, Map<String, Integer> partitions) {
+    /** `partitions` by topic are charged in this order, to the counter of this user and client-id. */
+    public Mutations(
+            CounterKey counter,
+            String user,
+            String clientId,
+            String api,
+            int apiVersion,
+            Map<String, Integer> partitions) {
         this.counter = counter;
+        this.caller = Callers.of(user, clientId);
         this.api = api;
         this.apiVersion = apiVersion;
         this.partitions = new LinkedHashMap<>(partitions);

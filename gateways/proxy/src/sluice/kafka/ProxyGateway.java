@@ -139,7 +139,9 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
     public void noteRefused(CounterKey key, CounterKey counter, String user, String clientId, long waitMs) {
         Tags own = key.own().tags;
         boolean isNamed = quotas().tenantOf(key.kind, own).equals(key.tags.tenant);
-        Tags client = isNamed ? own : new Tags(Names.bounded(user), Names.bounded(clientId));
+        Tags client = isNamed
+                ? named(key, Callers.of(user, clientId))
+                : new Tags(Names.bounded(user), Names.bounded(clientId));
         refusals.add(new Refusals.Refusal(key, counter, client, 1, time.milliseconds(), waitMs));
     }
 
@@ -178,7 +180,7 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         String id = events.newId();
         awaited.put(id, mutations);
         mutations.answer().whenComplete((answer, error) -> awaited.remove(id));
-        Tags client = meters.clientOf(mutations.counter);
+        Tags client = named(mutations.counter, mutations.caller);
         publish(client, events.mutations(id, mutations, client, nowMs), nowMs, () -> giveUp(mutations));
     }
 

@@ -32,7 +32,7 @@ final class Refusals {
     record Refusal(CounterKey key, CounterKey counter, Tags client, int requests, long atMs, long waitMs) {
         Refusal and(Refusal later) {
             int sum = (int) Math.min(Integer.MAX_VALUE, (long) requests + later.requests);
-            return new Refusal(key, later.counter, client, sum, later.atMs, later.waitMs);
+            return new Refusal(key, later.counter, Callers.both(client, later.client), sum, later.atMs, later.waitMs);
         }
     }
 }

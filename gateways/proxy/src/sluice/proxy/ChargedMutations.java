@@ -17,9 +17,10 @@ import sluice.kafka.ProxyGateway;
  * given back, and the job learns of the rest alone. For the event loop of the connection.
  */
 final class ChargedMutations {
-    static final ChargedMutations NONE = new ChargedMutations(null, null, null, (short) 0);
+    static final ChargedMutations NONE = new ChargedMutations(null, null, null, null, (short) 0);
 
     private final ProxyGateway gateway;
+    private final Client client;
     private final CounterKey counter;
     private final ApiKeys api;
     private final short version;
@@ -27,9 +28,10 @@ final class ChargedMutations {
     private final Map<String, Integer> decided = new LinkedHashMap<>();
     private boolean isSettled;
 
-    /** `api` and its version are those of the request. */
-    ChargedMutations(ProxyGateway gateway, CounterKey counter, ApiKeys api, short version) {
+    /** `api` and its version are those of the request of `client`. */
+    ChargedMutations(ProxyGateway gateway, Client client, CounterKey counter, ApiKeys api, short version) {
         this.gateway = gateway;
+        this.client = client;
         this.counter = counter;
         this.api = api;
         this.version = version;
@@ -67,7 +69,7 @@ final class ChargedMutations {
         if (rest.isEmpty()) {
             return then.apply(Set.of());
         }
-        Mutations undecided = new Mutations(counter, api.name, version, rest);
+        Mutations undecided = new Mutations(counter, client.user(), client.clientId(), api.name, version, rest);
         gateway.ask(undecided);
         return executor.completeOnFilterDispatchThread(undecided.answer())
                 .handle((answer, error) -> refused(rest, answer, mute))

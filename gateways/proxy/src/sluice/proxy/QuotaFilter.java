@@ -263,8 +263,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             Map<String, Integer> partitions = ChargedMutations.bounded(
                     topics.partitions(TopicRequest.present(answer)), proxy.settings().maxPartitionsPerRequest);
             ApiKeys api = ApiKeys.forId(asked.message.apiKey());
-            ChargedMutations mutations = new ChargedMutations(
-                    proxy.gateway(), asked.client.counter(Kind.MUTATION, proxy.gateway()), api, asked.header.requestApiVersion());
+            CounterKey counter = asked.client.counter(Kind.MUTATION, proxy.gateway());
+            short version = asked.header.requestApiVersion();
+            ChargedMutations mutations =
+                    new ChargedMutations(proxy.gateway(), asked.client, counter, api, version);
             return mutations.decide(partitions, topics.strictSince, mute, executor, refused ->
                     execute(asked, topics, refused, mutations, partitions.size()));
         });
