@@ -341,6 +341,10 @@ class TableOptions:
         settings = self.settings
         return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
 
+    def gives_way(self) -> bool:
+        """False if the job's limits are strict, so that reservations and ceilings don't count. Raises as above."""
+        return self.table not in (None, self.settings.delta.quotas) or self.settings.elastic.limits == "elastic"
+
     def quotas_table(self) -> "QuotasTable":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""
         from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import

@@ -46,7 +46,7 @@ from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.span import from_ms
-from sluice.insight.texts import odd_names
+from sluice.insight.texts import NOT_IN_FORCE, odd_names
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.contract.records import NO_LOGIN
@@ -62,7 +62,7 @@ from sluice.state.quotas.alteration import (
 from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Family, QuotaKind
+from sluice.state.quotas.kinds import ENTRY_KINDS, KEY_ALIASES, KINDS_BY_NAME, ElasticKey, Family, QuotaKind
 from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def alter_quotas(
         _print_dry_run(QuotaEntity.from_mapping(target), before, after)
     else:
         typer.echo(_altered_text(*next(iter(target.items()))))
+    _say_if_strict(table, added)
     if mode is Mode.ENFORCE and (told := _lowered_text(differences(before, after), target)):
         typer.echo(f"sluice: {told}", err=True)
     if added and (tenant := target.get("tenant")) is not None and (hint := no_members_text(tenant, after)):
@@ -158,6 +159,7 @@ def describe_quotas(
     rows = [row for row in rows if _matches(row.entry.entity, filters)]
     if not json_output:
         print_lines(describe_lines(row.entry for row in rows))
+        _say_if_strict(table, (row.entry.kind for row in rows))
         return
     quotas = [
         {
@@ -192,7 +194,7 @@ def resolve_quotas(
             {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True
         )
     else:
-        print_lines(line for explanation in explanations for line in explanation.lines())
+        print_lines(line for explanation in explanations for line in explanation.lines(table.gives_way()))
 
 
 app.command("hold", cls=EntityCommand)(hold_client)
@@ -456,6 +458,12 @@ def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:
     names = {"tenant": str(entity.tenant)} if entity.is_member else entity.to_mapping()
     raw = {part.replace("_", "-"): name for part, name in names.items()}
     return matches(raw, filters, strict=bool(filters))
+
+
+def _say_if_strict(table: TableOptions, keys: Iterable[str]) -> None:
+    """Say on standard error if reservations or ceilings among the keys don't count."""
+    if any(isinstance(ENTRY_KINDS.get(key), ElasticKey) for key in keys) and not table.gives_way():
+        typer.echo(f"sluice: reservations and ceilings are {NOT_IN_FORCE}", err=True)
 
 
 def _entity(client: Tags) -> QuotaEntity:

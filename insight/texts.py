@@ -121,15 +121,22 @@ def value_text(entry: QuotaEntry) -> str:
     return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
 
 
-def elastic_text(reservation: float | None, ceiling: float | None) -> str:
+NOT_IN_FORCE = "not in force: elastic.limits is strict"
+"""The text for reservations and ceilings that nothing gives way by."""
+
+
+def elastic_text(reservation: float | None, ceiling: float | None, is_in_force: bool = True) -> str:
     """The numbers beside a limit, nothing without any.
 
     >>> elastic_text(512.0, 4096.0), elastic_text(None, None)
     (' (reservation 512.0, ceiling 4096.0)', '')
+    >>> elastic_text(None, 4096.0, is_in_force=False)
+    ' (ceiling 4096.0, not in force: elastic.limits is strict)'
     """
     numbers = (("reservation", reservation), ("ceiling", ceiling))
     text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
-    return f" ({text})" if text else ""
+    trouble = "" if is_in_force else f", {NOT_IN_FORCE}"
+    return f" ({text}{trouble})" if text else ""
 
 
 def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:

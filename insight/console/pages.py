@@ -16,7 +16,7 @@ from sluice.insight.errors import QueryError
 from sluice.insight.live import CounterId, CounterState, LiveModel
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
-from sluice.insight.texts import entity_text
+from sluice.insight.texts import NOT_IN_FORCE, entity_text
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.format import NOTHING, short
 from sluice.sinks.tables.quotas import QuotaChange
@@ -98,6 +98,8 @@ class Facts:
     health: JobProbe
     settings: QuotaSettings
     followers: Sequence[TopicFollower]
+    gives_way: bool = True
+    """False if limits are strict, so that reservations and ceilings don't count."""
 
     @property
     def tenants(self) -> Tenants:
@@ -181,7 +183,8 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
         rows.values(),
         key=lambda row: (-(row.highest or 0.0), entity_text(row.entry.entity), row.entry.kind, row.entry.shadow),
     )
-    return {"rows": ordered[:MOST_QUOTAS], "known": len(rows)}
+    is_strict = not facts.gives_way and any(row.elastic for row in rows.values())
+    return {"rows": ordered[:MOST_QUOTAS], "known": len(rows), "strict": NOT_IN_FORCE if is_strict else None}
 
 
 def overview(facts: Facts, _given: Given, now_ms: int) -> Context:

@@ -8,6 +8,7 @@ the quota a second are the project's own.
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
+from time import gmtime, strftime
 from typing import NamedTuple
 
 import msgspec
@@ -52,11 +53,18 @@ itself. The heartbeat and its decision come on top. Which decision of this span 
 FRESH_MS = 5_000
 """Time for which a load counts, and gateways believe what was decided. Without news the limits are the quotas again."""
 
+_NEWS_MS = 3_000
+"""Time for which a reason is told without its own time."""
+
 _MAX_BROKERS_BYTES = 512 * 1024
 """Most bytes of the brokers in a record, which has to fit into Kafka's whatever heartbeats say."""
 
-_MEDIAN_OF = 3
-"""Heartbeats whose median counts, unless the load is one of bytes: a pause of Java in one second is no load."""
+_JUDGED_BY = 3
+"""Heartbeats by which a load is judged: a pause of Java in one second is no load, nor is one large request.
+
+Bytes above the capacity count as their mean: a second of them alone stops what grows, and tightens nobody. Their end is
+known at once.
+"""
 
 
 class MeasuredLoad(NamedTuple):
@@ -85,6 +93,7 @@ class ElasticRule:
 
     def __init__(self) -> None:
         self._past: deque[_Past] = deque([_Past(0, 1.0, {})])
+        self._tightened: dict[str, MeasuredLoad] = {}  # what lowered the factor last
 
     def decide(self, loads: Mapping[str, MeasuredLoad], most_lend: float, now_ms: int) -> list[Override]:
         """The overrides from now on. `most_lend` is the largest ceiling over its quota, 1 without any.
@@ -110,15 +119,29 @@ class ElasticRule:
             factor = self._factor(name, fresh[name], since_s)
             if factor < 1.0:
                 factors[name] = factor
+                if factor < before.factors.get(name, 1.0):
+                    self._tightened[name] = fresh[name]
+        self._tightened = {name: each for name, each in self._tightened.items() if name in factors}
         lend = self._lend(fresh, bool(factors), most_lend, since_s)
         self._past.append(_Past(now_ms, lend, factors))
         while len(self._past) > 1 and self._past[1].at_ms <= now_ms - LATEST_MS - FRESH_MS:
             self._past.popleft()
-        tight = [Override("tighten", each, gateway=name, reason=fresh[name].reason) for name, each in factors.items()]
+        tight = [
+            Override("tighten", each, gateway=name, reason=self._why(name, fresh[name], now_ms))
+            for name, each in factors.items()
+        ]
         if lend == 1.0:
             return tight
         busiest = max(each.load for each in fresh.values())
         return [Override("lend", lend, reason=f"load {busiest:.2f}: {lend:.2f} times the quotas lent"), *tight]
+
+    def _why(self, name: str, present: MeasuredLoad, now_ms: int) -> str:
+        """The reason that lowered the factor last, until it is 1 again; the present load is what it has left."""
+        tightened = self._tightened[name]
+        if now_ms - tightened.at_ms <= _NEWS_MS:
+            return tightened.reason
+        at = strftime("%H:%M:%S", gmtime(tightened.at_ms / 1000))
+        return f"{tightened.reason} at {at}" + (", recovering" if present.load < RECOVERY_LOAD else "")
 
     def _factor(self, name: str, measured: MeasuredLoad, since_s: float) -> float:
         """The factor that fits the load, as far as it may grow. A loan is taken back before any of the quota is cut."""
@@ -176,9 +199,12 @@ class ElasticLimits(Decider):
             if self._brokers_bytes + named_bytes > _MAX_BROKERS_BYTES:
                 return
             self._brokers_bytes += named_bytes
-        heard = self._heard.setdefault(instance, deque(maxlen=_MEDIAN_OF))
+        heard = self._heard.setdefault(instance, deque(maxlen=_JUDGED_BY))
         heard.append(load)
-        load = load if reason.startswith("bytes") else median(heard)
+        if not reason.startswith("bytes"):
+            load = median(heard)
+        elif load > FULL_LOAD:
+            load = max(FULL_LOAD, min(load, sum(heard) / _JUDGED_BY))
         self._loads[instance] = MeasuredLoad(load, named, min(heartbeat.timestamp_ms, arrived_ms))
 
     def decide(self, now_ms: int) -> Decided:

@@ -83,6 +83,17 @@ def test_an_overloaded_broker_tightens_alone_and_recovers_by_a_twentieth_a_secon
     assert factors[-1] == 1.0
 
 
+def test_the_reason_is_what_lowered_the_factor_until_it_is_1_again() -> None:
+    rule = ElasticRule()
+    decide(rule, 10_000, one=1.8)
+    reasons = [each.reason for at_ms in range(11_000, 26_000, 1_000) for each in decide(rule, at_ms, 1.0, one=0.1)]
+    assert reasons[0] == "one: load 1.8"
+    assert set(reasons[2:]) == {"one: load 1.8 at 00:00:09, recovering"}
+    assert 8 <= len(reasons) < 14
+    [again] = decide(rule, 30_000, one=1.2)
+    assert again.reason == "one: load 1.2"
+
+
 def test_one_overload_is_answered_once_until_its_answer_shows() -> None:
     rule = ElasticRule()
     found = [factor_of(decide(rule, at_ms, one=1.1), "one") for at_ms in (10_000, 11_000, 12_000)]
@@ -287,9 +298,24 @@ def test_the_job_goes_back_to_the_quotas_as_gateways_do_when_it_cannot_read_load
     assert watch.said["elastic"].overrides == []
 
 
+def test_one_large_request_tightens_no_broker_and_two_busy_seconds_do(watch: OverridesWatch, clock: Clock) -> None:
+    found = []
+    for load in (1.24, 0.0, 0.0, 1.24, 0.0, 1.24, 1.24):
+        clock.ms += 1_000
+        hear(watch, clock, "b-1-1f", load)
+        watch.decide(clock.ms)
+        found.append(any(each.kind == "tighten" for each in watch.said["elastic"].overrides))
+    assert found == [False, False, False, False, False, False, False]
+    clock.ms += 1_000
+    hear(watch, clock, "b-1-1f", 1.24)
+    watch.decide(clock.ms)
+    [tight] = watch.said["elastic"].overrides
+    assert tight.kind == "tighten"
+
+
 def test_numbers_count_the_changes_and_a_reason_is_none(watch: OverridesWatch, clock: Clock) -> None:
     numbers = []
-    for load in (0.75, 0.8, 1.2):
+    for load in (0.75, 0.8, 2.2):
         clock.ms += 1_000
         hear(watch, clock, "b-1-1f", load)
         watch.decide(clock.ms)
@@ -310,7 +336,8 @@ def test_metrics_say_how_far_limits_give_way(watch: OverridesWatch, clock: Clock
 
     assert factor("lend") == 1.1
     for instance, load in (("b-2-1a", 1.8), ("b-2-1f", 1.2)):
-        hear(watch, clock, instance, load)
+        for _ in range(3):
+            hear(watch, clock, instance, load)
     watch.decide(clock.ms)
 
     assert factor("lend") is None
@@ -445,7 +472,8 @@ def test_forged_heartbeats_make_no_state_that_a_record_cannot_hold_and_drive_no_
     for number in range(3_000):
         heartbeat = DecidedHeartbeat(f"{name}{number}-1f", "x", clock.ms, load=(1e30, "queue wait 1e+30 ms"))
         watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
-    hear(watch, clock, "b-1-1f", 1.8)
+    for _ in range(3):
+        hear(watch, clock, "b-1-1f", 1.8)
     watch.decide(clock.ms)
 
     record = watch.said["elastic"]

@@ -956,6 +956,20 @@ def test_a_table_that_is_not_the_jobs_is_altered_freely(mirroring: MirroringShel
     assert (result.code, len(other.table.entries())) == (0, 1)
 
 
+def test_a_reservation_and_a_ceiling_say_where_they_are_not_in_force(tmp_path: Path) -> None:
+    said = []
+    for limits in ("strict", "elastic"):
+        quotas = tmp_path / limits
+        QuotasTable(str(quotas)).create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
+        settings = quotas.with_suffix(".yaml")
+        settings.write_text(f"delta: {{quotas: {quotas}}}\nelastic: {{limits: {limits}}}\n")
+        added = "producer_byte_rate=9,producer_byte_rate_ceiling=18"
+        for line in (f"alter --user etl --add-config {added}", "describe", "resolve --user etl"):
+            ended = invoke("quotas", *line.split(), "--config", settings)
+            said.append("not in force: elastic.limits is strict" in ended.output + ended.error)
+    assert said == [True, True, True, False, False, False]
+
+
 class TestHold:
     """`sluice quotas hold` and `release`."""
 
