@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from threading import Lock
 
 import msgspec
@@ -144,7 +145,8 @@ class OverridesWatch(Collector):
         """The present metrics. Two processes of one gateway, of which one has just ended, are one series."""
         factors, measured, bounds = (GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _GAUGES)
         for name, record in self.said.items():
-            for labels, value in dict(_sample(*each) for each in self._now({name: record})[: self._top]).items():
+            samples = [_sample(*each) for each in self._now({name: record})[: self._top]]
+            for labels, value in dict(sorted(samples, key=itemgetter(1), reverse=True)).items():  # the least counts
                 factors.add_metric(labels, value)
             if self._clock_ms() - record.at_ms <= record.fresh_ms:
                 for figure in record.measured[: self._top]:
@@ -180,7 +182,7 @@ class OverridesWatch(Collector):
 
 def _sample(decider: str, override: Override) -> tuple[tuple[str, ...], float]:
     entity = override.entity or CountedEntity()
-    gateway = gateway_name(override.gateway or "")
+    gateway = gateway_name(gateway_name(override.gateway or ""))  # without its node, as other metrics name it
     names = (gateway, entity.tenant or "", entity.user or "", entity.client_id or "")
     return (decider, override.kind, *map(label_of, names)), 0.0 if override.kind == "hold" else override.factor
 
