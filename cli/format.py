@@ -6,10 +6,12 @@ Names come from events, so no character of a name may act on a terminal, or run 
 import csv
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -22,7 +24,10 @@ from sluice.process.format import NOTHING, printable, short
 MAX_NAME = 60
 """Characters of a name in a table; JSON and CSV have the whole name."""
 
-_FIGURE = re.compile(rf"{NOTHING}?|-?\d[\d.e+]*(/s)?( (%|[A-Za-z]{{1,3}}(/s)?|\d+))*")
+MIN_NAME = 20
+"""Those that a name keeps on a narrow terminal."""
+
+_FIGURE = re.compile(rf"{NOTHING}?|(> |-)?\d[\d.e+]*(/s)?( (%|[A-Za-z]{{1,3}}(/s)?|\d+))*")
 """A number, or a figure of `process.format`: 3, 1.05 MB/s, 80 %, 1 min 30 s, or none."""
 
 _FORMULA = re.compile(r"(?:^|(?<=;))(?=[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
@@ -30,9 +35,12 @@ _FORMULA = re.compile(r"(?:^|(?<=;))(?=[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff2
 The last four signs are the first ones in full width."""
 
 
-def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table_lines(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None, least: Sequence[str] = ()
+) -> Iterator[str]:
     """The lines of a table, each column as wide as its widest text, and to the right if it has figures alone.
 
+    If it is wider than `width` cells, the columns in `least` are left out until it isn't, the first of these first.
     Only the cells are measured by rich: its `Table` takes 30 times as long for the thousands of rows of a report.
 
     >>> for line in table_lines(("client", "requests"), [("日本", "12"), ("bob", "7")]):
@@ -40,16 +48,42 @@ def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
     client  requests
     日本          12
     bob            7
+    >>> list(table_lines(("client", "requests", "level"), [("bob", "7", "user")], 16, ["level", "requests"]))
+    ['client  requests', 'bob            7']
     """
     texts = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
     numeric = [bool(texts) and all(map(_FIGURE.fullmatch, cells)) for _, *cells in zip(columns, *texts, strict=True)]
+    shown = [True] * len(columns)
+    for name in least:
+        if width is None or sum(cells + 2 for cells in compress(widths, shown)) - 2 <= width:
+            break
+        shown[columns.index(name)] = False
     for row in (columns, *texts):
         padded = (
-            " " * (width - cell_len(text)) + text if right else text + " " * (width - cell_len(text))
-            for text, width, right in zip(row, widths, numeric, strict=True)
+            " " * (cells - cell_len(text)) + text if right else text + " " * (cells - cell_len(text))
+            for text, cells, right in compress(zip(row, widths, numeric, strict=True), shown)
         )
         yield "  ".join(padded).rstrip()
+
+
+def terminal_width() -> int | None:
+    """The cells of a line of standard output; None if it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fitting(parts: Iterable[str], width: int) -> str:
+    """The first parts that a line of this width has room for, the very first in any case.
+
+    >>> fitting(["sluice top", "25/s ALLOW", "397 counters"], 30)
+    'sluice top  25/s ALLOW'
+    """
+    first, *others = parts
+    for part in others:
+        if cell_len(f"{first}  {part}") > width:
+            break
+        first = f"{first}  {part}"
+    return first
 
 
 def time_text(at: datetime) -> str:

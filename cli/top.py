@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import TopError, UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
+from sluice.cli.format import MAX_NAME, MIN_NAME, fitting, print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
-from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
+from sluice.insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
 from sluice.insight.texts import counter_name
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.process.clock import now_ms
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from sluice.kafka_io.kafka_python import FetchedRecord
 
 SINCE_S = 60
-"""Seconds of decisions that are read at the start: those of the waits that are shown; no rate lasts longer."""
-
-MOST_READ = 5_000
-"""Most decisions that are read at the start without --since: the first table is to be quick at any rate."""
+"""Seconds of decisions that are read at the start: those of the means and waits that are shown."""
 
 SNAPSHOT_ROWS = 40
 
@@ -45,22 +42,31 @@ SORTS = ("usage", "wait", "rate", "name")
 QUOTAS = (None, *QuotaKind)
 """The filters that a key goes through; None shows all quotas."""
 
-COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "LEVEL", "WAITED/MIN", "MIN/H", "LAST 3 MINUTES")
+COLUMNS = (
+    *("CLIENT", "QUOTA", "USED", "LIMIT", "MEAN", "RATE", "LEFT", "LEVEL"),
+    *("WAITED/MIN", "MIN/H", "LAST 3 MINUTES"),
+)
+_LEAST = ("LEVEL", "LEFT", "LAST 3 MINUTES", "MIN/H", "RATE", "LIMIT", "MEAN")
+"""The columns that a narrow terminal has no room for, the first of these first."""
+
+_OTHER_CELLS = 50
+"""Cells that a long name leaves to the other columns."""
+
 SPARK_POINTS = 18
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MAX_FILTER = 80
 _NO_COUNTER = "no counter with a limit was charged"
 
-_BANDS = ((1.0, "red"), (0.9, "yellow"), (0.8, "cyan"))
+_BANDS = ((OVER, "red"), (NEAR_LIMIT, "yellow"), (0.8, "cyan"))
 """Shares of the limit from which on a row has a colour."""
 
 _RATE_S = 10
 """Seconds over which verdicts are counted."""
 
 _WAIT_MS = 100
-_READ_PAST_S = 10.0
+_READ_PAST_S = 30.0
 
-_KEYS = "q quit  s sort  f quota  / filter  Esc all"
+_KEYS = ("q quit", "s sort", "f quota", "/ filter", "Esc all")
 
 
 def top(
@@ -69,15 +75,7 @@ def top(
     sort: Annotated[str, typer.Option(help=f"Order: {', '.join(SORTS)}.")] = SORTS[0],
     quota: Annotated[str | None, typer.Option("--quota", help="Show this quota alone.")] = None,
     text: Annotated[str, typer.Option("--filter", help="Show names with this text alone.")] = "",
-    since_s: Annotated[
-        int | None,
-        typer.Option(
-            "--since",
-            help=f"Seconds of decisions to begin with; by default {SINCE_S}, and at most {MOST_READ} decisions.",
-            show_default=False,
-            min=1,
-        ),
-    ] = None,
+    since_s: Annotated[int, typer.Option("--since", help="Seconds of decisions to begin with.", min=1)] = SINCE_S,
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two tables.", min=0.1)] = 1.0,
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
@@ -96,7 +94,7 @@ def top(
         elif json_output:
             print_json(_snapshot(reader, view), indent=True)
         else:
-            print_lines(_snapshot_lines(reader, view))
+            print_lines(_snapshot_lines(reader, view, terminal_width()))
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,13 @@ def _is_chosen(counter: CounterState, quota: QuotaKind | None, text: str) -> boo
 _Order = Callable[[LiveModel, int], Callable[[CounterState], tuple[Any, ...]]]
 
 _ORDERS: Mapping[str, _Order] = {
-    "usage": lambda model, now_ms: lambda counter: (-(model.usage.used(counter, now_ms) or 0.0), counter.key),
+    "usage": lambda model, now_ms: (
+        lambda counter: (
+            -(model.usage.used(counter, now_ms) or 0.0),
+            -(model.usage.share(counter, now_ms) or 0.0),
+            counter.key,
+        )
+    ),
     "wait": lambda _, now_ms: lambda counter: (-counter.waited_ms(now_ms), counter.key),
     "rate": lambda model, now_ms: lambda counter: (-(model.usage.rate(counter, now_ms) or 0.0), counter.key),
     "name": lambda _, __: lambda counter: (*_names(counter.key), counter.key),
@@ -180,6 +184,7 @@ def json_row(row: CounterRow) -> dict[str, object]:
         "matched": row.matched,
         "limit": row.limit,
         "rate": row.rate,
+        "mean": row.mean,
         "usage": row.used,
         "remaining": row.remaining,
         "wait_ms": row.wait_ms,
@@ -199,60 +204,51 @@ def verdicts_per_s(model: LiveModel, now_ms: int, since_ms: int) -> dict[str, fl
     return counted
 
 
-def row_lines(rows: Sequence[CounterRow]) -> Iterator[str]:
-    """The rows as a table."""
-    return table_lines(COLUMNS, map(_cells, rows))
+def row_lines(rows: Sequence[CounterRow], width: int | None = None) -> Iterator[str]:
+    """The rows as a table, with as many columns as a terminal of this width has room for."""
+    most_name = MAX_NAME if width is None else min(MAX_NAME, max(MIN_NAME, width - _OTHER_CELLS))
+    return table_lines(COLUMNS, (_cells(row, most_name) for row in rows), width, _LEAST)
 
 
-def _cells(row: CounterRow) -> tuple[str, ...]:
+def _cells(row: CounterRow, most_name: int) -> tuple[str, ...]:
     """The row as texts, one for each of COLUMNS."""
     kind = row.key.kind
     return (
-        short(counter_name(row.key), MAX_NAME),
+        short(counter_name(row.key), most_name),
         kind.value + (" (shadow)" if row.key.shadow else ""),
         percent(row.used),
         amount(kind, row.limit),
+        amount(kind, row.mean),
         amount(kind, row.rate),
         amount(kind, row.remaining, per_s=kind.family is not Family.MUTATIONS),
         short(row.matched, MAX_NAME),
         duration(row.waited_ms) if row.waited_ms else NOTHING,
         str(row.hour_minutes),
-        sparkline(row.points[-SPARK_POINTS:], row.limit, row.over),
+        "".join(map(_block, row.points, row.limits, row.over()))[-SPARK_POINTS:],
     )
 
 
-def sparkline(points: Sequence[float], limit: float | None, over: float | None) -> str:
-    """Rates as blocks; the last but one is the limit, a full one above `over`. Nothing was decided where there is none.
+def _block(point: float, limit: float, is_over: bool) -> str:
+    """A mean rate as a block: a full one is over the limit, the last but one at it. Empty where nothing was charged.
 
-    >>> sparkline([math.nan, 0.0, 50.0, 100.0, 120.0, 200.0], 100.0, over=110.0)
-    ' ▁▄▇██'
+    >>> "".join(map(_block, [math.nan, 0.0, 50.0, 100.0, 120.0], [100.0] * 5, [False, False, False, False, True]))
+    ' ▁▄▇█'
     """
-    blocks = []
-    for point in points:
-        share = 0.0 if limit is None or not point > 0 else point / limit
-        level = len(_SPARKS) - 1 if over is not None and point > over else round(min(share, 1.0) * (len(_SPARKS) - 2))
-        blocks.append(" " if math.isnan(point) else _SPARKS[level])
-    return "".join(blocks)
+    share = min(point / limit, 1.0) if point > 0 and limit > 0 else 0.0
+    return " " if math.isnan(point) else _SPARKS[-1 if is_over else round(share * (len(_SPARKS) - 2))]
 
 
 class DecisionsReader:
-    """A reader of the decisions topic into a live model.
+    """A reader of the decisions topic into a live model."""
 
-    All decisions since `since_ms` are read.
-    """
-
-    def __init__(self, settings: Settings, since_s: int | None) -> None:
-        """Begin `since_s` seconds ago; None stands for SINCE_S, but at most MOST_READ decisions.
-
-        Raises KafkaUnavailableError, and TopError if there is no topic.
-        """
+    def __init__(self, settings: Settings, since_s: int) -> None:
+        """Begin `since_s` seconds ago. Raises KafkaUnavailableError, and TopError if there is no topic."""
         from sluice.kafka_io.topic_reader import TopicReader  # Kafka's client is slow to import
 
         self.model = LiveModel(settings.quota)
         self.read = 0
         self.last_read_ms = 0
-        self.since_ms = now_ms() - (since_s or SINCE_S) * 1000
-        self._most = MOST_READ if since_s is None else None
+        self.since_ms = now_ms() - since_s * 1000
         topic = settings.topics.decisions
         kafka = settings.kafka | OF_COMMANDS
         self._topic = TopicReader(kafka, topic, self.since_ms, fenced=True, on_restart=self.model.forget)
@@ -264,21 +260,11 @@ class DecisionsReader:
         """Read the decisions up to the present. Raises TopError."""
         until_s = time.monotonic() + _READ_PAST_S
         with _readable():
-            self._leave_out_old()
             for _, record in self._topic.read_to_end():
                 self._apply([record])
                 if time.monotonic() > until_s:
-                    raise TopError(f"the decisions of the last {_READ_PAST_S:g} s can't be read in time")
-
-    def _leave_out_old(self) -> None:
-        """Leave out the oldest records but for `_most` in all, of each partition in proportion."""
-        unread = self._topic.unread()
-        total = sum(unread.values())
-        if self._most is None or total <= self._most:
-            return
-        at_ms = now_ms()
-        self.since_ms = at_ms - (at_ms - self.since_ms) * self._most // total
-        self._topic.skip_to_last({partition: count * self._most // total for partition, count in unread.items()})
+                    read = f"{self.read} decisions were read in {_READ_PAST_S:g} s"
+                    raise TopError(f"{read}, and more are left; give --since fewer seconds")
 
     def read_new(self) -> None:
         """Read the decisions there are, or wait for one a moment. Raises TopError."""
@@ -331,13 +317,13 @@ def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
     }
 
 
-def _snapshot_lines(reader: DecisionsReader, view: View) -> Iterator[str]:
+def _snapshot_lines(reader: DecisionsReader, view: View, width: int | None) -> Iterator[str]:
     at_ms, model = now_ms(), reader.model
     span_s = max(1.0, (at_ms - reader.since_ms) / 1000)
     verdicts = "  ".join(f"{count / span_s:.1f}/s {verdict}" for verdict, count in sorted(model.total.items()))
     yield f"{reader.read} decisions in {span_s:.0f} s  {printable(verdicts)}  {model.known} counters"
     rows = rows_of(model, view, at_ms, SNAPSHOT_ROWS)
-    yield from row_lines(rows) if rows else [_NO_COUNTER]
+    yield from row_lines(rows, width) if rows else [_NO_COUNTER]
 
 
 def _run_live(reader: DecisionsReader, view: View, interval_s: float) -> None:
@@ -361,26 +347,30 @@ def _run_live(reader: DecisionsReader, view: View, interval_s: float) -> None:
                     size,
                     time.monotonic() + interval_s,
                 )  # rich's own ignores a change if COLUMNS is set
-                live.update(screen(reader, view, max(0, size.height - 4)), refresh=True)
+                live.update(screen(reader, view, max(0, size.height - 4), size.width), refresh=True)
 
 
-def screen(reader: DecisionsReader, view: View, most: int) -> "Group":
-    """One screen: state, view and keys, and a table of the first `most` rows; a line is cut at the terminal's edge."""
+def screen(reader: DecisionsReader, view: View, most: int, width: int) -> "Group":
+    """One screen: state, view and keys, and a table of the first `most` rows, as far as each has room."""
     from rich.console import Group
     from rich.text import Text
 
     at_ms, model = now_ms(), reader.model
     verdicts = verdicts_per_s(model, at_ms, reader.since_ms)
-    rates = "  ".join(f"{rate:.0f}/s {printable(verdict)}" for verdict, rate in sorted(verdicts.items()))
-    age = f"last decision read {(at_ms - reader.last_read_ms) / 1000:.0f} s ago" if reader.last_read_ms else "none yet"
+    rates = [f"{rate:.0f}/s {printable(verdict)}" for verdict, rate in sorted(verdicts.items())] or ["no decisions"]
+    age = f"read {(at_ms - reader.last_read_ms) / 1000:.0f} s ago" if reader.last_read_ms else "none read yet"
     text = view.text if view.typed is None else f"{view.typed}_"
-    chosen = f"by {view.sort}; quota {view.quota.value if view.quota else 'any'}; filter {printable(text) or '-'}"
+    chosen = [
+        f"by {view.sort}",
+        *([view.quota.value] if view.quota else []),
+        *([f"filter {printable(text)}"] if text else []),
+    ]
     rows = rows_of(model, view, at_ms, most)
     lines = [
-        (f"sluice top  {rates or 'no decisions'}  {model.known} counters  {age}", ""),
-        (f"{chosen}  [{_KEYS}]", ""),
+        (fitting(["sluice top", *rates, f"{model.known} counters", age], width), ""),
+        (fitting([*chosen, *_KEYS], width), ""),
         ("", ""),
-        *zip(row_lines(rows), ["", *map(colour, rows)], strict=True),
+        *zip(row_lines(rows, width), ["", *map(colour, rows)], strict=True),
     ]
     if not rows:
         lines[3:] = [(_NO_COUNTER, "")]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -28,7 +28,10 @@ from sluice.state.quotas.kinds import EntryKind, QuotaKind
 _TOPIC = "orders"
 _PARTITIONS = 4
 _LIMIT = 1_000_000.0
-_SPAN_MS = 10_000
+_BURST_MS = 10_000
+"""The time of a fresh counter's burst, which no mean has."""
+
+_MEAN_MS = 60_000
 _LIMITS_S = 5.0
 _KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CONSUMER_BYTE_RATE}
 _CLIENTS = {f"librdkafka-{role}r": role for role in _KINDS}
@@ -57,7 +60,7 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
         named = f"--client-id {next(iter(_CLIENTS))}"
         web = stack.enter_context(running_job(console, job, stop, named, web_console=options.console))
         make_topic(cluster.bootstrap_servers, _TOPIC, [_PARTITIONS] * size)
-        with waiting(console, lambda: "for the proxies: their jars are downloaded once"):
+        with waiting(console, lambda: "for the proxies: their jars are downloaded once") if proxies else nullcontext():
             gateways = [stack.enter_context(each) for each in proxies_of(folder, job.settings, proxies)]
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
             wait_for_gateways(job.settings, proxies or size)
@@ -134,6 +137,12 @@ class ClientUse:
         got = sum(amount for time_ms, amount in self.samples if from_ms <= time_ms < to_ms)
         return got / max(to_ms - from_ms, 1) * 1000
 
+    def mean(self, at_ms: int) -> float:
+        """Bytes per second of the last minute, without the burst at the begin; while it lasts, all the same."""
+        begun_ms = min((time_ms for time_ms, _ in self.samples), default=at_ms)
+        after_burst_ms = begun_ms + (_BURST_MS if at_ms > begun_ms + 2 * _BURST_MS else 0)
+        return self.rate(max(at_ms - _MEAN_MS, after_burst_ms), at_ms)
+
 
 class _Uses:
     """The clients with their present limits, read again every few seconds: `sluice quotas alter` changes them."""
@@ -158,9 +167,9 @@ class _Uses:
 
 
 def client_lines(uses: Sequence[ClientUse], shares: Shares, at_ms: int) -> Sequence[str]:
-    """A line for each client: its rate in the last 10 s, and of each broker or proxy the rate and the share."""
+    """A line for each client: its mean in the last minute, and of each broker or proxy the rate and the share."""
     return [
-        f"{use.client_id:<22} {amount(use.quota, use.rate(at_ms - _SPAN_MS, at_ms))} of {_limit(use)};"
+        f"{use.client_id:<22} {amount(use.quota, use.mean(at_ms))} of {_limit(use)};"
         f" shares: {', '.join(_parts(use, shares)) or 'none yet'}"
         for use in uses
     ]
@@ -171,7 +180,7 @@ def summary_lines(uses: Sequence[ClientUse]) -> Iterator[str]:
     yield "cluster-wide, the first 10 s left out:"
     for use in uses:
         times = [time_ms for time_ms, _ in use.samples] or [0]
-        rate = use.rate(times[0] + _SPAN_MS, times[-1])
+        rate = use.rate(times[0] + _BURST_MS, times[-1])
         of_limit = "without a limit at the end" if use.limit is None else f"{rate / use.limit:.2f} of its quota"
         errors = f"{len(use.errors)} errors{''.join(f'; {printable(error)}' for error in use.errors[:1])}"
         yield f"  {use.client_id:<22} {amount(use.quota, rate)}, {of_limit}; {errors}"

@@ -30,7 +30,7 @@ from sluice.demo.options import DemoOptions
 from sluice.demo.screen import WebConsole, running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
 from sluice.gateways.client.client import Gateway
-from sluice.insight.live import LiveModel
+from sluice.insight.live import CounterRow, LiveModel
 from sluice.insight.texts import counter_name
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
 from sluice.kafka_io.topics import ensure_topics
@@ -167,6 +167,7 @@ class _Demo:
         with closing(Answers(settings)) as answers:
             answers.start()
             warming, sent = Sent(stored=answers.sent), Sent(stored=answers.sent)
+            width = console.width if console.is_terminal else None
 
             def check() -> None:
                 if broker is not None:
@@ -175,19 +176,23 @@ class _Demo:
                 if web is not None and answers.answered:
                     web.keep(console)
 
-            def lines() -> list[str]:
-                rate = sent.events / (time.monotonic() - loaded_s)
+            def lines(load: Sent, begun_s: float) -> list[str]:
+                rate = load.events / (time.monotonic() - begun_s)
                 counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
-                return [counts, *_clients(answers.model, console.is_terminal)]
+                return [counts, *_clients(answers.model, width)]
 
-            with loading(settings, self.options, min(self.options.rate, _WARMING_PER_S), warming):
-                self._warm_up(job, answers, check)
-            answers.forget_delays()
-            loaded_s = time.monotonic()
-            with loading(settings, self.options, self.options.rate, sent), _greedy_client(settings):
-                show_until(self.stop, self.options.seconds, console, lines, check)
-                if self.stop.is_set():
-                    console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
+            with ExitStack() as clients:
+                with loading(settings, self.options, min(self.options.rate, _WARMING_PER_S), warming):
+                    warming_s = time.monotonic()
+                    self._await_first_decision(answers, check)
+                    clients.enter_context(_greedy_client(settings))
+                    self._warm_up(job, check, lambda: lines(warming, warming_s))
+                answers.forget_delays()
+                with loading(settings, self.options, self.options.rate, sent):
+                    loaded_s = time.monotonic()
+                    show_until(self.stop, self.options.seconds, console, lambda: lines(sent, loaded_s), check)
+                    if self.stop.is_set():
+                        console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
             missing = lambda: f"for {missing_answers(settings, before)} answers, and for Delta to have all of them"  # noqa: E731
             with waiting(console, missing), suppress(RunError):
                 drain(settings, _DRAIN_S, before)
@@ -195,25 +200,27 @@ class _Demo:
                 job.stop()
             return summary(console, settings, answers, warming.and_then(sent))
 
-    def _warm_up(self, job: SluiceJob, answers: Answers, check: Callable[[], None]) -> None:
-        """Wait for the first decision, which is told, and for a warm job: the load measures no compiler of Java."""
-
-        def until(done: Callable[[], bool], seconds: float) -> None:
-            deadline_s = time.monotonic() + seconds
-            while not self.stop.wait(_POLL_S) and not done() and time.monotonic() < deadline_s:
+    def _await_first_decision(self, answers: Answers, check: Callable[[], None]) -> None:
+        """Wait for the first decision, which is told."""
+        deadline_s = time.monotonic() + _FIRST_DECISION_S
+        with waiting(self.console, lambda: "for the first decision: Java loads classes, and compiles"):
+            while not self.stop.wait(_POLL_S) and not answers.answered and time.monotonic() < deadline_s:
                 check()
+        if answers.answered:
+            took_s = time.monotonic() - self.begun_s
+            self.console.print(f"first decision {took_s:.1f} s after the start", highlight=False)
+
+    def _warm_up(self, job: SluiceJob, check: Callable[[], None], lines: Callable[[], list[str]]) -> None:
+        """Show a small load until the job is warm: the load measures no compiler of Java."""
 
         def batches() -> int:
             return int(job.status().get("enforce", {}).get("batch_id", 0))
 
-        with waiting(self.console, lambda: "for the first decision: Java loads classes, and compiles"):
-            until(lambda: answers.answered > 0, _FIRST_DECISION_S)
-        if answers.answered:
-            took_s = time.monotonic() - self.begun_s
-            self.console.print(f"first decision {took_s:.1f} s after the start", highlight=False)
+        def marked() -> list[str]:
+            return [f"warming up before the whole load: {last - batches()} more micro-batches", *lines()]
+
         last = batches() + _WARM_BATCHES
-        with waiting(self.console, lambda: f"for a warm job before the load: {last - batches()} more micro-batches"):
-            until(lambda: batches() >= last, _LONGEST_WARMING_S)
+        show_until(self.stop, _LONGEST_WARMING_S, self.console, marked, check, lambda: batches() >= last)
 
 
 def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
@@ -225,24 +232,27 @@ def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
     )
 
 
-def _clients(model: LiveModel, is_terminal: bool) -> Iterator[str]:
+def _clients(model: LiveModel, width: int | None) -> Iterator[str]:
     """The greedy client, which waits, and the clients nearest to their limits, which don't: those of the load.
 
-    On a terminal these are shown as `sluice top` shows them.
+    On a terminal, which has a width, these are shown as `sluice top` shows them.
     """
     at_ms = now_ms()
     throttling = [row for row in rows_of(model, View(), at_ms, _TABLE_CLIENTS) if not row.key.shadow]
     for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
         asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)
-        got, limit = amount(row.key.kind, row.rate), amount(row.key.kind, row.limit)
-        whose = counter_name(row.key)
-        yield f"  {whose:<28} gets {got} of {limit} from two gateways; it asks for {asked} and waits as told"
-    for row in () if is_terminal else [row for row in throttling if row.key.user != _GREEDY.user][:_LINE_CLIENTS]:
-        used = f"{amount(row.key.kind, row.rate)} of {amount(row.key.kind, row.limit)} {row.key.kind}"
+        yield f"  {counter_name(row.key):<28} gets {_use(row)} from two gateways; it asks for {asked} and waits as told"
+    for row in () if width else [row for row in throttling if row.key.user != _GREEDY.user][:_LINE_CLIENTS]:
         wait = f"told to wait {duration(row.wait_ms)}, ignores it" if row.wait_ms else "no wait"
-        yield f"  {counter_name(row.key):<28} sends {used}; {wait}"
-    if is_terminal:
-        yield from ("", "clients of the load, which ignore their waits:", *row_lines(throttling), "")
+        yield f"  {counter_name(row.key):<28} sends {_use(row)} {row.key.kind}; {wait}"
+    if width:
+        yield from ("", "clients of the load, which ignore their waits:", *row_lines(throttling, width), "")
+
+
+def _use(row: CounterRow) -> str:
+    """The mean of the last minute, a fresh counter's first ten seconds left out; until it is known the sampled rate."""
+    rate, span = (row.rate, "now") if row.mean is None else (row.mean, "in a minute's mean")
+    return f"{amount(row.key.kind, rate)} of {amount(row.key.kind, row.limit)} {span}"
 
 
 def summary(console: Console, settings: Settings, answers: Answers, load: Sent) -> int:

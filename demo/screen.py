@@ -46,21 +46,27 @@ def waiting(console: Console, reason: Callable[[], str]) -> Iterator[None]:
 
 
 def show_until(
-    stop: Event, seconds: float, console: Console, lines: Callable[[], Sequence[str]], check: Callable[[], object]
+    stop: Event,
+    seconds: float,
+    console: Console,
+    lines: Callable[[], Sequence[str]],
+    check: Callable[[], object],
+    done: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Show lines until `stop` or the end of the time: in place on a terminal, elsewhere anew every few seconds.
+    """Show lines until `stop`, `done` or the end of the time: in place on a terminal, elsewhere every few seconds.
 
-    `check` is called all the time, and raises an error if a part of the run has ended.
+    On a terminal a long line goes on below. `check` is called all the time, and raises an error if a part of the run
+    has ended.
     """
     begun_s = shown_s = time.monotonic()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     if live is not None:
         live.start()
     try:
-        while not stop.wait(_POLL_S) and time.monotonic() - begun_s < seconds:
+        while not stop.wait(_POLL_S) and not done() and time.monotonic() - begun_s < seconds:
             check()
             if live is not None:
-                live.update(Text("\n".join(lines()), no_wrap=True, overflow="ellipsis"), refresh=True)
+                live.update(Text("\n".join(lines())), refresh=True)
             elif time.monotonic() - shown_s >= _LINES_S:
                 shown_s = time.monotonic()
                 print(*lines(), sep="\n", flush=True)

@@ -35,15 +35,20 @@ from sluice.state.shares.alive import is_late
 from sluice.state.shares.load import MEAN_OF_MS, NO_LIMITS, BrokerLimits, BrokerLoad, broker_load, mean_load
 
 MINUTE_MS = 60_000
-MINUTE_S = 60
-HOUR_MINUTES = 60
 
 POINTS = 60
 POINT_MS = 10_000
-"""A sparkline is the highest decided rate of each POINT_MS of the last POINTS of them."""
+"""A chart has the mean rate, the limit and what was waited of each POINT_MS of the last POINTS of them."""
 
-_SECOND_CODE = 1024
-"""A second and the milliseconds of it that were waited are one number: the second times this, and the milliseconds."""
+MEAN_POINTS = 6
+"""Whole points of the mean of a minute."""
+
+STEPS = POINTS
+_STEPS_MS = (1_000, POINT_MS, MINUTE_MS)
+"""Waits are kept for the last STEPS seconds, points and minutes."""
+
+_CODE = 65_536
+"""A step and the milliseconds of it that were waited are one number: the step times this, and the milliseconds."""
 
 SECONDS = 300
 """Number of seconds that are counted one by one."""
@@ -58,16 +63,13 @@ _SHOWN = 300
 """Characters that are kept of an id, a level, an API and a gateway's name: pages show as many, and a forged record may
 have a megabyte of each."""
 
-_OVER = 1.1
-"""Share of the limit above which a rate is over it: that of a client at its limit goes up and down a little."""
+OVER = 1.1
+"""Share of the limit from which a mean is over it: that of a client at its limit goes up and down a little."""
 
 NEAR_LIMIT = 0.9
 """Share of its limit from which a counter is at it, for the same reason."""
 
 _NAN = math.nan
-_NONE = array("q")
-"""The minutes and seconds of a counter whose clients never waited."""
-
 _ALLOW = Verdict.ALLOW
 
 
@@ -136,7 +138,10 @@ class Bounds:
 
 
 class SeenWait(NamedTuple):
-    """A wait as it was decided, or applied inline by a gateway."""
+    """A wait as it was decided, or applied inline by a gateway, and the client that it was for.
+
+    `tightened` is why the gateway admitted less than its shares; None if it didn't.
+    """
 
     key: CounterId
     timestamp_ms: int
@@ -147,6 +152,9 @@ class SeenWait(NamedTuple):
     gateway: str | None
     rate: float | None
     limit: float | None
+    user: str
+    client_id: str
+    tightened: str | None
 
 
 @dataclass(slots=True, eq=False)
@@ -161,23 +169,32 @@ class CounterState:
     tokens: float | None = None
     until_ms: int = 0
     decision_id: str = ""
-    _minutes: "array[int]" = field(default_factory=lambda: _NONE)
-    """The last ones with a part of a wait, each at its number modulo HOUR_MINUTES."""
     _waited: Waited | None = None
-    _seconds: "array[int]" = field(default_factory=lambda: _NONE)
+    _parts: "tuple[array[int], ...]" = ()
+    """The waits, for each of _STEPS_MS: the last steps with a part of a wait, each at its number modulo STEPS."""
+    _begun_ms: int = 0
+    """The first charge after a minute without any."""
     _point: int = -1
     """The number of the newest point."""
     _points: "array[float] | None" = None
+    """The sums that were charged in the last POINTS, each at its number modulo POINTS; NaN for nothing."""
+    _limits: tuple[tuple[int, float], ...] = ()
+    """The points in which the limit was another one than before, and that limit; NaN for none."""
+    _mean: tuple[int, float, float] = (-1, _NAN, _NAN)
+    """The point that the mean was taken in, the rate, and its share of the limits."""
 
     def charge(self, charge: ChargeResult, at_ms: int, decision_id: str) -> None:
-        """Apply a charge of a decision. One that is older than the last adds only to the sparkline."""
-        rate = charge.rate
-        if rate is not None:
-            self._draw(rate, at_ms)
+        """Apply a charge of a decision. One that is older than the last adds only to the sums."""
+        self._add(charge.value, at_ms)
         if at_ms < self.at_ms:
             return
+        if charge.limit != self.limit or not self._limits:
+            number, limit = at_ms // POINT_MS, _NAN if charge.limit is None else charge.limit
+            self._limits = (*(step for step in self._limits[-POINTS:] if step[0] != number), (number, limit))
+        if at_ms - self.at_ms >= MINUTE_MS:
+            self._begun_ms = at_ms
         self.at_ms = at_ms
-        self.matched, self.limit, self.rate = charge.matched[:_SHOWN], charge.limit, rate
+        self.matched, self.limit, self.rate = charge.matched[:_SHOWN], charge.limit, charge.rate
         self.tokens = None if charge.tokens is UNSET else charge.tokens
         self.decision_id = decision_id[:_SHOWN]
 
@@ -187,7 +204,7 @@ class CounterState:
             if wait_ms <= 0:
                 return
             self._waited = Waited(at_ms=at_ms)
-            self._minutes, self._seconds = (array("q", bytes(8 * count)) for count in (HOUR_MINUTES, MINUTE_S))
+            self._parts = tuple(array("q", bytes(8 * STEPS)) for _ in _STEPS_MS)
         self._count(*self._waited.add(lane, at_ms, wait_ms))
         self.until_ms = self._waited.end_ms()
 
@@ -199,56 +216,81 @@ class CounterState:
 
     def _count(self, begin_ms: int, end_ms: int) -> None:
         """Count a part of a wait that is over."""
-        if end_ms <= begin_ms:
-            return
-        for minute in _minutes(begin_ms, end_ms):
-            self._minutes[minute % HOUR_MINUTES] = minute
-        last = (end_ms - 1) // 1000
-        for second in range(max(begin_ms // 1000, last - MINUTE_S + 1), last + 1):
-            known, sum_ms = divmod(self._seconds[second % MINUTE_S], _SECOND_CODE)
-            sum_ms = sum_ms if known == second else 0
-            sum_ms += min(end_ms, (second + 1) * 1000) - max(begin_ms, second * 1000)
-            self._seconds[second % MINUTE_S] = second * _SECOND_CODE + sum_ms
+        for step_ms, codes in zip(_STEPS_MS, self._parts, strict=True) if end_ms > begin_ms else ():
+            last = (end_ms - 1) // step_ms
+            for number in range(max(begin_ms // step_ms, last - STEPS + 1), last + 1):
+                known, waited_ms = divmod(codes[number % STEPS], _CODE)
+                waited_ms = waited_ms if known == number else 0
+                waited_ms += _overlap_ms(begin_ms, end_ms, number, step_ms)
+                codes[number % STEPS] = number * _CODE + waited_ms
 
-    def _present(self, now_ms: int) -> tuple[int, int]:
-        """The part of the present wait that isn't counted yet, as far as it is over."""
-        begin_ms = now_ms if self._waited is None else self._waited.at_ms
-        return begin_ms, min(self.until_ms, now_ms)
+    def _waited_steps(self, step_ms: int, now_ms: int) -> list[int]:
+        """The milliseconds of each of the last STEPS steps that were waited until now, the oldest first."""
+        if self._waited is None:
+            return [0] * STEPS
+        newest = now_ms // step_ms
+        known = dict(divmod(code, _CODE) for code in self._parts[_STEPS_MS.index(step_ms)])
+        begin_ms, end_ms = self._waited.at_ms, min(self.until_ms, now_ms)  # of a wait that isn't counted yet
+        return [
+            known.get(number, 0) + _overlap_ms(begin_ms, end_ms, number, step_ms)
+            for number in range(newest - STEPS + 1, newest + 1)
+        ]
 
     def waited_ms(self, now_ms: int) -> int:
         """The milliseconds of the last 60 seconds in which a client waited, by what is decided."""
-        if self._waited is None:
-            return 0
-        first = now_ms // 1000 - MINUTE_S + 1
-        begin_ms, end_ms = self._present(now_ms)
-        waited_ms = max(0, end_ms - max(begin_ms, first * 1000))
-        codes = range(first * _SECOND_CODE, (now_ms // 1000 + 1) * _SECOND_CODE)
-        return waited_ms + sum(code % _SECOND_CODE for code in self._seconds if code in codes)
+        return sum(self._waited_steps(1_000, now_ms))
+
+    def waited_points(self, now_ms: int) -> list[int]:
+        """The milliseconds of each of the last POINTS in which a client waited, the oldest first."""
+        return self._waited_steps(POINT_MS, now_ms)
 
     def throttled(self, now_ms: int) -> bool:
         """True if a client waits, or waited in the last minute: a wait is often over when its decision is read."""
-        return self.until_ms > now_ms or self.waited_ms(now_ms) > 0
+        return self.until_ms > now_ms or (self._waited is not None and self.waited_ms(now_ms) > 0)
 
     def throttled_minutes(self, now_ms: int) -> int:
         """Number of the last 60 minutes, the current one included, that have a part of a wait."""
-        newest = now_ms // MINUTE_MS
-        minutes = {*self._minutes, *_minutes(*self._present(now_ms))}
-        return sum(newest - HOUR_MINUTES < minute <= newest for minute in minutes)
+        return sum(part_ms > 0 for part_ms in self._waited_steps(MINUTE_MS, now_ms))
 
     def wait_ms(self, now_ms: int) -> int:
         """The rest of the last wait."""
         return max(0, self.until_ms - now_ms)
 
     def points(self, now_ms: int) -> list[float]:
-        """The highest decided rate of each POINT_MS, the oldest first; NaN where nothing was decided."""
-        if self._points is None:
-            return [_NAN] * POINTS
+        """The mean rate of each POINT_MS, the oldest first; NaN where nothing was charged. The last one still grows."""
         newest = max(now_ms // POINT_MS, self._point)
-        wanted = range(newest - POINTS + 1, newest + 1)
-        oldest = self._point - POINTS
-        return [self._points[number % POINTS] if oldest < number <= self._point else _NAN for number in wanted]
+        return [self._sum(number) * 1000 / POINT_MS for number in range(newest - POINTS + 1, newest + 1)]
 
-    def _draw(self, rate: float, at_ms: int) -> None:
+    def limits(self, now_ms: int) -> list[float]:
+        """The limit at the end of each of the `points`; NaN for none."""
+        newest = max(now_ms // POINT_MS, self._point)
+        return [self._limit(number) for number in range(newest - POINTS + 1, newest + 1)]
+
+    def mean(self, now_ms: int) -> tuple[float, float]:
+        """The mean rate of the last minute, and its share of the limits meanwhile; NaN for none.
+
+        It is that of whole points. A fresh counter may take ten seconds of its quota at once, which are left out.
+        """
+        newest = now_ms // POINT_MS
+        if self._mean[0] != newest:
+            numbers = range(max(newest - MEAN_POINTS, self._begun_ms // POINT_MS + 2), newest)
+            sums = [0.0 if math.isnan(known := self._sum(number)) else known for number in numbers]
+            # of two limits in a point the greater one counts
+            limits = [max(self._limit(number), self._limit(number - 1)) for number in numbers]
+            rate = sum(sums) * 1000 / POINT_MS / len(numbers) if numbers else _NAN
+            share = divide(sum(sums) * 1000 / POINT_MS, sum(limits)) if numbers else _NAN
+            self._mean = newest, rate, share
+        return self._mean[1:]
+
+    def _sum(self, number: int) -> float:
+        is_known = self._points is not None and self._point - POINTS < number <= self._point
+        return self._points[number % POINTS] if self._points is not None and is_known else _NAN
+
+    def _limit(self, number: int) -> float:
+        return next((limit for since, limit in reversed(self._limits) if since <= number), _NAN)
+
+    def _add(self, value: float, at_ms: int) -> None:
+        """Add what was charged to its point."""
         number = at_ms // POINT_MS
         points = self._points
         if points is None:
@@ -261,15 +303,15 @@ class CounterState:
             self._point = number
         elif ahead <= -POINTS:
             return
-        index = number % POINTS
-        if not points[index] >= rate:  # NaN is neither
-            points[index] = rate
+        known = points[number % POINTS]
+        points[number % POINTS] = value if math.isnan(known) else known + value
+        if number < self._mean[0]:
+            self._mean = -1, _NAN, _NAN
 
 
-def _minutes(begin_ms: int, end_ms: int) -> range:
-    """The minutes that a wait touches, of the last HOUR_MINUTES before its end."""
-    first, last = begin_ms // MINUTE_MS, (end_ms - 1) // MINUTE_MS
-    return range(max(first, last - HOUR_MINUTES + 1), last + 1 if end_ms > begin_ms else 0)
+def _overlap_ms(begin_ms: int, end_ms: int, number: int, step_ms: int) -> int:
+    """The milliseconds of a step that lie between two times."""
+    return max(0, min(end_ms, (number + 1) * step_ms) - max(begin_ms, number * step_ms))
 
 
 class CurrentUsage:
@@ -309,24 +351,20 @@ class CurrentUsage:
         return None if rate is None or counter.limit is None else rate / counter.limit
 
     def used(self, counter: CounterState, now_ms: int) -> float | None:
-        """The share of the limit in use; a throttled client has used it up, whatever is left of its rate."""
+        """The share of the limit that was used in the last minute, or of a bucket; None without a limit or a rate.
+
+        While no mean is known it is the sampled rate's, which passes the limit after each charge, so at most all. A
+        throttled client has used up its limit, whatever is left of its rate.
+        """
         share = self.share(counter, now_ms)
-        return max(share or 0.0, 1.0) if counter.wait_ms(now_ms) and not counter.key.shadow else share
+        if share is not None and counter.tokens is None:
+            mean = counter.mean(now_ms)[1]
+            share = min(share, 1.0) if math.isnan(mean) else mean
+        return max(share or 0.0, 1.0) if counter.until_ms > now_ms and not counter.key.shadow else share
 
     def shares(self, counters: Sequence[CounterState], now_ms: int) -> list[float]:
-        """The share of each of many counters; NaN where `share` gives None."""
-        all_open_ms = now_ms - min(self._client_span_ms, self._controller_span_ms)
-        return [
-            rate / limit
-            if counter.at_ms > all_open_ms
-            and counter.tokens is None
-            and (limit := counter.limit) is not None
-            and (rate := counter.rate) is not None
-            else _NAN
-            if (share := self.share(counter, now_ms)) is None
-            else share
-            for counter in counters
-        ]
+        """The share of each of many counters; NaN where `used` gives None."""
+        return [_NAN if (used := self.used(counter, now_ms)) is None else used for counter in counters]
 
     def below_quota_ms(self, counter: CounterState, now_ms: int) -> int:
         """Milliseconds of the last minute that were waited, if less than NEAR_LIMIT of the limit is used; else 0."""
@@ -353,8 +391,10 @@ class CounterRow(NamedTuple):
     key: CounterId
     matched: str
     rate: float | None
+    """As last decided."""
+    mean: float | None
+    """The mean of the last minute; None while it isn't known."""
     limit: float | None
-    share: float | None
     used: float | None
     remaining: float | None
     wait_ms: int
@@ -365,14 +405,20 @@ class CounterRow(NamedTuple):
     below_quota_ms: int
     """Those of them in which less than NEAR_LIMIT of the limit is in use."""
     points: list[float]
-    """NaN where nothing was decided."""
+    """Mean rates; NaN where nothing was charged."""
+    limits: list[float]
+    """The limit at the end of each point; NaN for none."""
+    waited_points: list[int]
+    """Milliseconds of each point that were waited."""
     week_minutes: int | None
     """Minutes throttled in the last seven days, from the tables."""
 
-    @property
-    def over(self) -> float | None:
-        """The rate above which a point is over the limit; None without a limit, and for a bucket, which has a burst."""
-        return None if self.limit is None or self.key.kind.family is Family.MUTATIONS else self.limit * _OVER
+    def over(self) -> list[bool]:
+        """True for each point that is over its limit; for none of a bucket, which has a burst."""
+        is_bucket = self.key.kind.family is Family.MUTATIONS
+        before = [self.limits[0], *self.limits]
+        limits = map(max, self.limits, before)
+        return [not is_bucket and point > OVER * limit for point, limit in zip(self.points, limits, strict=True)]
 
 
 class Second(msgspec.Struct):
@@ -494,8 +540,8 @@ class LiveModel:
             key=counter.key,
             matched=counter.matched,
             rate=self.usage.rate(counter, now_ms),
+            mean=None if math.isnan(mean := counter.mean(now_ms)[0]) else mean,
             limit=counter.limit,
-            share=self.usage.share(counter, now_ms),
             used=self.usage.used(counter, now_ms),
             remaining=self.usage.remaining(counter, now_ms),
             wait_ms=counter.wait_ms(now_ms),
@@ -504,6 +550,8 @@ class LiveModel:
             waited_ms=counter.waited_ms(now_ms),
             below_quota_ms=self.usage.below_quota_ms(counter, now_ms),
             points=counter.points(now_ms),
+            limits=counter.limits(now_ms),
+            waited_points=counter.waited_points(now_ms),
             week_minutes=None if week_minutes is None else max(week_minutes, hour_minutes),
         )
 
@@ -617,7 +665,7 @@ class LiveModel:
         counter.note_wait(lane, at_ms, self._ends.left_ms(counter.key.names(), at_ms, wait_ms) if is_cut else wait_ms)
         if wait_ms <= 0:
             return
-        wait_ms = min(wait_ms, MAX_THROTTLE_MS)
+        wait_ms, elastic = min(wait_ms, MAX_THROTTLE_MS), decision.elastic
         self._waits.append(
             SeenWait(
                 counter.key,
@@ -629,6 +677,9 @@ class LiveModel:
                 decision.gateway and decision.gateway[:_SHOWN],
                 counter.rate,
                 counter.limit,
+                (decision.user or "")[:_SHOWN],
+                (decision.client_id or "")[:_SHOWN],
+                None if elastic is UNSET or elastic.factor == 1.0 else elastic.reason[:_SHOWN],
             )
         )
 

@@ -84,12 +84,14 @@ def figure(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of a limit.
+    """A share of a limit; beyond ten times of it how far is no matter.
 
     >>> percent(0.8), percent(None), percent(12.0)
-    ('80 %', '—', '1200 %')
+    ('80 %', '—', '> 999 %')
     """
-    return NOTHING if share is None else f"{share * 100:.0f} %"
+    if share is None:
+        return NOTHING
+    return "> 999 %" if share >= 9.995 else f"{share * 100:.0f} %"
 
 
 def duration(ms: float) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
+from sluice.insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
 from sluice.insight.texts import NO_TENANT, tenant_name
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.tenants import Tenants
@@ -17,8 +17,8 @@ from sluice.state.quotas.tenants import Tenants
 PAGE_SIZE = 50
 MAX_PAGE = 100_000
 MAX_SEARCH = 200
-BANDS = (1.0, 0.9, 0.8, 0.5, 0.0)
-"""Shares of the limit at which a band begins, as in Confluent's notices and dashboards."""
+BANDS = (OVER, NEAR_LIMIT, 0.8, 0.5, 0.0)
+"""Shares of the limit at which a band begins: over it, at it, and below as in Confluent's notices and dashboards."""
 
 
 class Sort(StrEnum):
@@ -139,7 +139,7 @@ def band_of(share: float | None) -> str:
     """The name of the band of a share of the limit.
 
     >>> band_of(0.5), band_of(0.95), band_of(3.0), band_of(None), band_of(0.1)
-    ('50', '90', '100', '', '0')
+    ('50', '90', '110', '', '0')
     """
     return "" if share is None else f"{next((band for band in BANDS if share >= band), 0.0) * 100:.0f}"
 
@@ -207,7 +207,9 @@ def _candidates(values: "np.ndarray[Any, Any]", count: int, descending: bool) ->
 
 
 def _words(sort: Sort, key: CounterId) -> tuple[str, ...]:
-    return (key.kind.value,) if sort is Sort.QUOTA else (key.user, key.client_id, key.topic or key.tenant)
+    """The words to sort by. Clients come before topics, which are named by nobody who looks for a client."""
+    is_topic = str(key.topic is not None)
+    return (key.kind.value,) if sort is Sort.QUOTA else (is_topic, key.user, key.client_id, key.topic or key.tenant)
 
 
 def _numbers(

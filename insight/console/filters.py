@@ -5,83 +5,112 @@ Charts are SVG, drawn by the server; each has a text for readers who can't see i
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import NamedTuple
 from urllib.parse import urlencode
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from msgspec import UNSET
 
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
+from sluice.insight.reports.span import to_ms
 from sluice.insight.texts import counter_name, entity_text, override_text, quota_amount, tightened_text
 from sluice.process.format import NOTHING, amount, duration, moment, percent, printable, short
+from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import Family
 from sluice.state.quotas.tenants import member_text
 
 LONGEST_IN_ADDRESS = 1_000
 """Characters of names in an address; a counter with longer ones is addressed by its digest."""
 
-_SPAN = f"the last {POINTS * POINT_MS // 60_000} minutes"
+_MINUTES = f"{POINTS * POINT_MS // 60_000} minutes"
+_SPAN = f"the last {_MINUTES}"
 
 
-WIDTH = 640
-HEIGHT = 160
+_POINTS_MS = POINTS * POINT_MS
+_MOST_MARKS = 6
+_HEAD, _BODY = 34, 136
+"""Pixels of a chart above its bars, where the marks of changes are named, and of its bars."""
 
 
-def chart(
-    points: Sequence[float],
-    limit: float | None,
-    text: str,
-    labels: tuple[str, str],
-    ticks: str,
-    over: float | None = None,
-) -> Markup:
-    """A chart of bars under a line at the limit; `labels` name the limit and the top, `ticks` the span of time.
+class Bars(NamedTuple):
+    """Bars of a chart, the oldest first, NaN for none; each with its limit, NaN for none, and whether it is marked."""
 
-    Bars above `over` are marked.
-    """
-    top = _top(points, limit) * 1.1
-    words = Markup('<text x="4" y="12">{}</text><text x="4" y="{}" class="tick">{}</text>').format(
-        labels[1], HEIGHT + 14, ticks
-    )
-    if limit is not None:
-        words += Markup('<text x="{}" y="{:.1f}" class="limit" text-anchor="end">{}</text>').format(
-            WIDTH - 4, max(10.0, HEIGHT - limit / top * HEIGHT - 4), labels[0]
+    points: Sequence[float]
+    limits: Sequence[float] = ()
+    over: Sequence[bool] = ()
+    kind: str = "bar"
+    full: float = 0.0
+    """Height that the chart has room for in any case."""
+
+    @property
+    def top(self) -> float:
+        """The greatest of all."""
+        return max(self.full, *(each for each in (*self.points, *self.limits) if not math.isnan(each)), 0.0) or 1.0
+
+
+def chart(bars: Bars, title: str, legend: str, text: str, span: str, marks: Sequence[tuple[float, str]] = ()) -> Markup:
+    """A chart over the time until now; `marks` are places from 0 to 1 with their names."""
+    named = Markup().join(_mark(place, name, index) for index, (place, name) in enumerate(marks))
+    drawn = Markup(
+        '<svg y="{}" width="100%" height="{}"><line class="grid" x2="100%" y1="50%" y2="50%"/>'
+        '<line class="grid" x2="100%" y1="100%" y2="100%"/>{}</svg>{}'
+    ).format(_HEAD, _BODY, _plot(bars, bars.top * 1.05), named)
+    return Markup(
+        "<figure><figcaption><strong>{}</strong><span>{}</span></figcaption>"
+        '{}<div class="axis"><span>{} ago</span><span>now</span></div></figure>'
+    ).format(title, legend, _svg("chart", text, drawn), span)
+
+
+def _plot(bars: Bars, top: float) -> Markup:
+    """The bars, and the limit as a line in steps, in percent of the place that they get."""
+    count = len(bars.points)
+    step = 100 / max(1, count)
+    over = bars.over or [False] * count
+    drawn = [
+        Markup('<rect x="{:.2f}%" y="{:.2f}%" width="{:.2f}%" height="{:.2f}%" class="{}"/>').format(
+            index * step, 100 - tall, step * 0.82, tall, "over" if is_over else bars.kind
         )
-    return _svg("chart", WIDTH, HEIGHT + 20, text, _bars(points, limit, over, top, WIDTH, HEIGHT) + words)
+        for index, (point, is_over) in enumerate(zip(bars.points, over, strict=True))
+        if not math.isnan(point) and (tall := max(0.6, point / top * 100))
+    ]
+    line = Markup('<line class="limit" x1="{:.2f}%" x2="{:.2f}%" y1="{:.2f}%" y2="{:.2f}%"/>')
+    begin, before = 0.0, math.nan
+    for limit, run in groupby(100 - limit / top * 100 for limit in bars.limits):
+        end = begin + step * sum(1 for _ in run)
+        if not math.isnan(limit):
+            y = min(max(limit, 0.6), 99.4)
+            drawn += [] if math.isnan(before) else [line.format(begin, begin, before, y)]
+            drawn.append(line.format(begin, end, y, y))
+            before = y
+        begin = end
+    return Markup().join(drawn)
 
 
-def _highest(points: Sequence[float]) -> float:
-    """The highest point; 0 without any."""
-    return max((point for point in points if not math.isnan(point)), default=0.0)
+def _mark(place: float, name: str, index: int) -> Markup:
+    """A mark of a change: a line at its time, and who changed what."""
+    side, x = ("end", place * 100 - 0.4) if place > 0.5 else ("start", place * 100 + 0.4)
+    return Markup(
+        '<line class="mark" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>'
+        '<text x="{1:.2f}%" y="{2}" text-anchor="{3}">{4}</text>'
+    ).format(place * 100, x, 11 + 15 * (index % 2), side, name)
 
 
-def _top(points: Sequence[float], limit: float | None) -> float:
-    return max(_highest(points), limit or 0.0) or 1.0
+def _svg(kind: str, text: str, content: Markup) -> Markup:
+    return Markup('<svg class="{}" role="img" aria-label="{}">{}</svg>').format(kind, text, content)
 
 
-def _bars(
-    points: Sequence[float], limit: float | None, over: float | None, top: float, width: int, height: int
-) -> Markup:
-    step = width / max(1, len(points))
-    bars = Markup().join(
-        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>').format(
-            index * step, height - tall, step * 0.8, tall, "over" if over is not None and point > over else "bar"
-        )
-        for index, point in enumerate(points)
-        if not math.isnan(point) and (tall := max(1.0, min(point / top, 1.0) * height))
-    )
-    if limit is None:
-        return bars
-    y = max(height - limit / top * height, 0.5)
-    return bars + Markup('<line x1="0" x2="{}" y1="{:.1f}" y2="{:.1f}" class="limit"/>').format(width, y, y)
-
-
-def _svg(kind: str, width: int, height: int, text: str, content: Markup) -> Markup:
-    return Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        kind, width, height, escape(text), content
+def gauge(share: float | None) -> Markup:
+    """The share of a limit as a bar below its figure."""
+    if share is None:
+        return Markup()
+    return Markup('<svg class="gauge" aria-hidden="true"><rect width="{:.0f}%" height="100%"/></svg>').format(
+        min(share, 1.0) * 100
     )
 
 
@@ -164,54 +193,75 @@ def sentence(decision: Decision) -> str:
 
 def sparkline(row: CounterRow) -> Markup:
     """The rates of the last minutes beside the other figures of a counter."""
-    width, height = 120, 24
-    bars = _bars(row.points, row.limit, row.over, _top(row.points, row.limit), width, height)
-    return _svg("spark", width, height, f"highest rate each {POINT_MS // 1000} seconds of {_SPAN}", bars)
+    bars = Bars(row.points, row.limits, row.over())
+    return _svg("spark", f"mean rate of each {POINT_MS // 1000} seconds of {_SPAN}", _plot(bars, bars.top))
 
 
-def rate_chart(row: CounterRow) -> Markup:
-    """The rates of the last minutes under the limit."""
-    kind = row.key.kind
-    span = f"{_SPAN}, {POINT_MS // 1000} s each"
-    highest = f"highest {amount(kind, _highest(row.points))}"
+def rate_chart(row: CounterRow, changes: Iterable[QuotaChange], now_ms: int) -> Markup:
+    """The mean rates of the last minutes under the limit of their time, with marks of who changed it."""
+    kind, bars = row.key.kind, Bars(row.points, row.limits, row.over())
+    highest = amount(kind, max((point for point in row.points if not math.isnan(point)), default=0.0))
     limit = f"limit {amount(kind, row.limit)}"
-    text = f"{kind}: {highest} over {span}, {limit}"
-    return chart(row.points, row.limit, text, (limit, highest), span, row.over)
+    text = f"{kind}: highest mean of {POINT_MS // 1000} s {highest} over {_SPAN}, {limit}"
+    marks = list(_marks(row, changes, now_ms))
+    text += "".join(f"; {name}" for _, name in marks)
+    return chart(bars, "Mean rate of each 10 s", f"highest {highest}, {limit}", text, _MINUTES, marks)
 
 
-def throttling_chart(waits: Sequence[SeenWait], now_ms: int) -> Markup:
-    """The longest throttle time that began in each POINT_MS."""
-    newest = now_ms // POINT_MS
-    points = [math.nan] * POINTS
-    for wait in waits:
-        index = POINTS - 1 - (newest - wait.timestamp_ms // POINT_MS)
-        if 0 <= index < POINTS and not points[index] >= wait.wait_ms / 1000:
-            points[index] = wait.wait_ms / 1000
-    longest = f"longest {duration(_highest(points) * 1000)}"
-    return chart(points, None, f"throttle times over {_SPAN}: {longest}", ("", longest), _SPAN)
+def _marks(row: CounterRow, changes: Iterable[QuotaChange], now_ms: int) -> Iterator[tuple[float, str]]:
+    """The last changes of quotas of the row's kind: their places on its chart, and what each was."""
+    kind = row.key.kind
+    begin_ms = (now_ms // POINT_MS + 1) * POINT_MS - _POINTS_MS
+    of_kind = (each for each in changes if each.kind is kind or getattr(each.kind, "quota", None) is kind)
+    for change in islice(of_kind, _MOST_MARKS):
+        at_ms = to_ms(change.changed_at)
+        if begin_ms < at_ms <= now_ms:
+            set_to = f"set {quota_amount(change.kind, change.new.value)}" if change.new else "removed it"
+            yield (at_ms - begin_ms) / _POINTS_MS, f"{change.changed_at:%H:%M} {short(change.changed_by, 20)} {set_to}"
+
+
+def throttling_chart(row: CounterRow) -> Markup:
+    """The throttled part of each POINT_MS, by the time: not by the waits that are kept."""
+    points = [waited_ms / 1000 if waited_ms else math.nan for waited_ms in row.waited_points]
+    waited = f"{duration(sum(row.waited_points))} in all"
+    text = f"throttled for {waited} of {_SPAN}"
+    return chart(Bars(points, kind="wait", full=POINT_MS / 1000), "Throttled, of each 10 s", waited, text, _MINUTES)
 
 
 def decisions_chart(seconds: Sequence[Second], per_s: float) -> Markup:
     """The decisions of each second."""
     span, counts = _seconds_text(seconds), [float(second.decisions) for second in seconds]
-    text = f"decisions per second over {span}; now {per_s:.0f}"
-    return chart(counts, None, text, ("", f"highest second {max(counts):.0f}/s"), span)
+    text = f"decisions per second over the last {span}; now {per_s:.0f}"
+    return chart(Bars(counts), "Decisions of each second", f"highest {max(counts):.0f}/s", text, span)
 
 
 def lag_chart(seconds: Sequence[Second], lag_ms: int) -> Markup:
     """The greatest age of an event in each second."""
     span, lags = _seconds_text(seconds), [second.lag_ms / 1000 if second.lag_ms else math.nan for second in seconds]
-    text = f"age of an event when its decision was read, over {span}; now {duration(lag_ms)}"
-    return chart(lags, None, text, ("", duration(_highest(lags) * 1000)), span)
+    text = f"age of an event when its decision was read, over the last {span}; now {duration(lag_ms)}"
+    highest = f"highest {duration(max(second.lag_ms for second in seconds))}"
+    return chart(Bars(lags), "From event to decision", highest, text, span)
 
 
 def _seconds_text(seconds: Sequence[Second]) -> str:
-    return f"the last {len(seconds) // 60} minutes, second by second"
+    return f"{len(seconds) // 60} minutes"
+
+
+def client_name(wait: SeenWait) -> str:
+    """The client that waited, whosever limit it was; the counter where the event names no client."""
+    return counter_name(Tags(wait.user, wait.client_id) if wait.user or wait.client_id else wait.key)
+
+
+def client_address(wait: SeenWait) -> str:
+    """The address of its page."""
+    if not (wait.user or wait.client_id):
+        return address(wait.key)
+    return address(CounterId(wait.key.kind, False, wait.user, wait.client_id, None, -1))
 
 
 _FUNCTIONS: tuple[Callable[..., str], ...] = (
     *(address, element_id, age, throttle_time, remaining, used, would_wait, sentence, band_of, tenant_of),
-    *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
+    *(client_name, client_address, gauge, sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
     *(counter_name, entity_text, member_text, override_text, quota_amount, tightened_text),
     *(duration, moment, percent, printable, short),
 )

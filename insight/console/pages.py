@@ -7,18 +7,19 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from sluice.insight.console.check import APIS, Asked, answers, limits_of
 from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of
 from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import QueryError
-from sluice.insight.live import CounterId, CounterState, LiveModel
+from sluice.insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
-from sluice.insight.texts import NOT_IN_FORCE, entity_text
+from sluice.insight.texts import NOT_IN_FORCE, client_text, entity_text, tightened_text
 from sluice.kafka_io.topic_follower import TopicFollower
-from sluice.process.format import NOTHING, short
+from sluice.process.format import duration, moment, short
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import DeadLetter, Decision, FieldError, Measured, Override
@@ -26,6 +27,7 @@ from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
     CLIENT_KINDS,
+    KINDS_BY_NAME,
     TOPIC_KINDS,
     ElasticKey,
     EntryKind,
@@ -124,23 +126,50 @@ def clients(facts: Facts, given: Given, now_ms: int) -> Context:
 
 
 def client(facts: Facts, given: Given, now_ms: int) -> Context:
-    """The page of one client, or of one topic-partition: all counters with its tags."""
+    """The page of a client, a tenant or a topic-partition: the counters with its tags, and those it is counted for."""
     model = facts.model
     with model.lock:
-        counters = _counters_of(model, given)[:MOST_COUNTERS]
+        own = _counters_of(model, given)[:MOST_COUNTERS]
+        named = own[0].key if own else _tags(given)
+        quotas = list(_quotas_of(facts, named))
+        counted = (_key(kind, found) for kind, found in quotas)
+        others = [counter for key in counted if (counter := model.counter(key)) and counter not in own]
+        counters = [*own, *others]
         rows = [model.row(counter, now_ms, facts.week.minutes.get(counter.key)) for counter in counters]
-    keys = [row.key for row in rows]
-    named = keys[0] if keys else _tags(given)
+    found = model.waits([row.key for row in rows])
+    waits = list(islice(found if own else (wait for wait in found if _is_of(wait, named)), MOST_WAITS))
+    in_minute = (wait for wait in waits if wait.timestamp_ms > now_ms - MINUTE_MS)
     return {
         "tags": named,
+        "own": {counter.key for counter in own},
         "members": list(islice(facts.tenants.of_tenant(named.tenant), MOST_MEMBERS)) if named.tenant else [],
+        "used_by": list(_used_by(facts, named.tenant, now_ms)),
         "storage": [each for each in facts.stored(now_ms) if each.name == named.tenant],
         "holds": list(_holds_of(facts, named, now_ms)),
         "rows": rows,
-        "waits": list(islice(model.waits(keys), MOST_WAITS)),
-        "quotas": list(_quotas_of(facts, named)),
+        "waits": waits,
+        "tightened": next((wait for wait in in_minute if wait.tightened is not None), None),
+        "quotas": quotas,
         "changes": list(islice(_changes_of(facts, named), MOST_CHANGES)),
     }
+
+
+def _key(kind: QuotaKind, found: Resolution) -> CounterId:
+    """The counter of a limit."""
+    tags = found.tags
+    return CounterId(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition, tags.tenant)
+
+
+def _is_of(wait: SeenWait, tags: CounterId | Tags) -> bool:
+    """True if the client of this name waited, whosever counter it was."""
+    return wait.user == (tags.user or wait.user) and wait.client_id == (tags.client_id or wait.client_id)
+
+
+def _used_by(facts: Facts, tenant: str, now_ms: int) -> Iterator[CounterRow]:
+    """The counters of a tenant's members, the highest usage first."""
+    if tenant and facts.tenants:
+        page = select(facts.model, ClientsQuery(tenant=tenant), now_ms, facts.week.minutes, facts.tenants)
+        yield from islice((row for row in page.rows if not row.key.tenant), MOST_COUNTERS)
 
 
 @dataclass(slots=True)
@@ -155,6 +184,13 @@ class QuotaRow:
     counters: int = 0
     throttled: int = 0
     highest: float | None = None
+
+    @property
+    def clients(self) -> str:
+        """The address of the clients that it may limit: by the first name of its entity."""
+        names = [name for name in self.entry.entity.to_mapping().values() if name and name != DEFAULT.value]
+        mode = "shadow" if self.entry.shadow else ""
+        return ClientsQuery(search="".join(names[:1]), quota=KINDS_BY_NAME[self.entry.kind.value], mode=mode).address()
 
 
 def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
@@ -226,7 +262,29 @@ def request(facts: Facts, given: Given, _now_ms: int) -> Context:
         except (QueryError, msgspec.ValidationError) as error:
             trouble = str(error)
     waits = list(islice(facts.model.waits(), 20))
-    return {"id": decision_id, "record": record, "decision": decision, "trouble": trouble, "waits": waits}
+    named = [] if decision is None else [(name, text) for name, text in _named(decision) if text]
+    return {"id": decision_id, "named": named, "decision": decision, "trouble": trouble, "waits": waits}
+
+
+def _named(decision: Decision) -> Iterator[tuple[str, str]]:
+    """The fields of a decision beside its charges, in words; "" for nothing."""
+    yield "Client", client_text(decision.user, decision.client_id)
+    yield "Request", decision.api
+    yield "At (UTC)", moment(decision.timestamp_ms)
+    yield "Gateway", decision.gateway or ""
+    if decision.elastic is not UNSET and decision.elastic.factor < 1.0:
+        yield "Limits gave way", tightened_text(decision.gateway, decision.elastic.reason)
+    yield "Verdict of the job", decision.verdict
+    if decision.throttle_time_ms:
+        yield "Throttle time, by the job", duration(decision.throttle_time_ms)
+        yield "Until (UTC)", moment(decision.mute_until_ms or decision.timestamp_ms)
+        yield "Because of", decision.decided_by or ""
+    yield "Decided at (UTC)", moment(decision.decided_at_ms)
+    yield "Version of the quotas", str(decision.quota_version)
+    yield "Decision id", decision.decision_id
+    yield "Request id", decision.request_id
+    yield "Job id", decision.job_id or ""
+    yield "Id of the topic", decision.source_topic_id or ""
 
 
 def _without_nulls(value: Any) -> Any:
@@ -302,17 +360,17 @@ def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
 
 
 def _flat(answer: Mapping[str, Any], *path: str) -> list[tuple[str, str]]:
-    """The job's answer as names and values in words; bounded, whatever it says.
+    """The job's answer as names and values in words, what it has no value for left out; bounded, whatever it says.
 
     >>> _flat({"ok": True, "queries": {"audit": {"restarts": 0, "last_error": None}}, "jobs": []})
-    [('ok', 'yes'), ('queries: audit: restarts', '0'), ('queries: audit: last error', '—'), ('jobs', '—')]
+    [('ok', 'yes'), ('queries: audit: restarts', '0')]
     """
     lines: list[tuple[str, str]] = []
     for name, value in list(answer.items())[:100]:
         named = (*path, name.replace("_", " "))
-        if isinstance(value, dict) and value and len(path) < 4:
+        if isinstance(value, dict) and len(path) < 4:
             lines += _flat(value, *named)
-        else:
+        elif value not in (None, "", []):
             lines.append((short(": ".join(named)), _in_words(value)))
     return lines[:100]
 
@@ -320,9 +378,7 @@ def _flat(answer: Mapping[str, Any], *path: str) -> list[tuple[str, str]]:
 def _in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list):
-        value = ", ".join(map(str, value))
-    return NOTHING if value in (None, "", {}) else short(str(value), 300)
+    return short(", ".join(map(str, value)) if isinstance(value, list) else str(value), 300)
 
 
 PAGES: dict[str, tuple[str, str, Callable[[Facts, Given, int], Context]]] = {

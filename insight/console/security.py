@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _COOKIE = "sluice_console"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
-OPEN_PATHS = ("/login", "/assets/console.css")
+OPEN_PATHS = ("/login", "/assets/console.css", "/assets/icon.svg")
 
 HEADERS = {
     "Content-Security-Policy": (

@@ -22,8 +22,11 @@ from sluice.insight.reports.recorded_waits import COUNTER_FIELDS, RecordedWaits,
 from sluice.insight.reports.span import Span, to_ms
 from sluice.insight.sql import Tables
 from sluice.sinks.errors import QuotasTableError
-from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
+from sluice.sinks.tables.quotas import QuotaChange, QuotaRow, QuotasTable
 from sluice.state.contract.records import MAX_APPLIED_MS
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import Mode
+from sluice.state.quotas.kinds import EntryKind
 
 log = logging.getLogger("sluice.console")
 
@@ -64,6 +67,8 @@ class WeekMinutes:
         self.minutes: Mapping[CounterId, int] = {}
         self.changes: list[QuotaChange] = []
         """The last changes of quotas, the newest first; at most MOST_CHANGES."""
+        self.authors: Mapping[tuple[QuotaEntity, EntryKind, Mode], QuotaRow] = {}
+        """Each quota, with who has set it when."""
         self.trouble: str | None = "not read yet"
         self._tables = tables
         self._on_changes = on_changes
@@ -75,8 +80,9 @@ class WeekMinutes:
         while True:
             started_s = monotonic()
             try:
-                history = QuotasTable(self._tables.quotas, self._tables.storage_options).history()
-                self.changes = list(islice(history, MOST_CHANGES))
+                table = QuotasTable(self._tables.quotas, self._tables.storage_options)
+                self.changes = list(islice(table.history(), MOST_CHANGES))
+                self.authors = {(each.entry.entity, each.entry.kind, each.entry.mode): each for each in table.rows()}
                 self._on_changes(self.changes)
             except QuotasTableError as error:
                 log.info("no history of quotas: %s", error)

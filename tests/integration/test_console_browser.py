@@ -95,10 +95,15 @@ def test_every_column_is_on_a_screen_of_1280_pixels(facts: Facts, opened: Opened
     charge = {"quota": "controller_mutation_rate", "matched": "user+default client-id", "tokens": -1_234.5}
     entity = {"user": "payments-service", "client_id": "reporting-job"}
     take(facts, decision(now_ms(), user="payments-service", wait_ms=3_599_000, charge=charge | {"entity": entity}))
+    known = [*facts.limits.entries.values(), member(tenant="billing-and-payments", user="payments-*")]
+    for entry in known:
+        facts.limits.take(limit_key(entry), limit_value(entry, 9))
+    facts.limits.take(VERSION_KEY, version_end(9, len(known)))
     page = opened(facts, viewport={"width": 1280, "height": 800})
     wait_until_live(page)
 
     expect(page.locator("#clients tbody tr")).to_have_count(4)
+    expect(page.locator("#clients thead th").nth(1)).to_have_text("Tenant")
     wide, seen = page.locator(".scroll").first.evaluate("each => [each.scrollWidth, each.clientWidth]")
     assert wide <= seen
 
@@ -164,7 +169,7 @@ def test_the_keyboard_leads_from_a_client_to_the_reason_of_its_wait(facts: Facts
     expect(page.locator("#answer")).to_have_text(re.compile(r"^Throttled for 12\.0 s"))
 
 
-@pytest.mark.parametrize(("scheme", "colour"), [("dark", "rgb(13, 17, 23)"), ("light", "rgb(255, 255, 255)")])
+@pytest.mark.parametrize(("scheme", "colour"), [("dark", "rgb(12, 13, 16)"), ("light", "rgb(246, 247, 249)")])
 def test_it_is_dark_where_the_system_is(facts: Facts, opened: Opened, scheme: str, colour: str) -> None:
     expect(opened(facts, color_scheme=scheme).locator("body")).to_have_css("background-color", colour)
 

@@ -2,13 +2,14 @@
 
 import json
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.insight.live import HOUR_MINUTES, MINUTE_MS, POINT_MS, POINTS, Bounds, CounterId, CounterState, LiveModel
+from sluice.insight.live import MINUTE_MS, POINT_MS, POINTS, STEPS, Bounds, CounterId, CounterState, LiveModel
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
 from tests.builders import AT_MS, decision
@@ -171,22 +172,94 @@ def test_minutes_throttled_are_those_touched_by_the_union_of_the_waits(waits: li
             (AT_MS + start_ms) // MINUTE_MS, (min(AT_MS + start_ms + wait_ms, now_ms) - 1) // MINUTE_MS + 1
         )
     }
-    expected = sum(this_minute - HOUR_MINUTES < minute <= this_minute for minute in touched)
+    expected = sum(this_minute - STEPS < minute <= this_minute for minute in touched)
     assert counter.throttled_minutes(now_ms) == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 3 * POINTS * POINT_MS), st.floats(0, 1e9, width=32)), min_size=1, max_size=20))
-def test_a_sparkline_has_the_highest_rate_of_each_ten_seconds(rates: list[tuple[int, float]]) -> None:
-    now_ms = AT_MS + max(rates)[0]
-    model = fed(*(decision(AT_MS + at_ms, charge={"rate": rate}) for at_ms, rate in sorted(rates)), now_ms=now_ms)
-    highest: dict[int, float] = {}
-    for at_ms, rate in rates:
+@given(
+    st.lists(st.tuples(st.integers(0, 3 * POINTS * POINT_MS), st.integers(0, 10**6)), min_size=1, max_size=20),
+    st.integers(0, 90_000),
+)
+def test_charts_and_the_mean_of_a_minute_have_what_was_charged_by_the_time(
+    charges: list[tuple[int, int]], later_ms: int
+) -> None:
+    """Not the sampled rate, which a charge of a second of the limit takes above the limit."""
+    charges = sorted(charges)
+    now_ms = AT_MS + charges[-1][0] + later_ms
+    model = fed(*(decision(AT_MS + at_ms, charge={"value": float(value)}) for at_ms, value in charges), now_ms=now_ms)
+    sums: dict[int, float] = {}
+    for at_ms, value in charges:
         number = (AT_MS + at_ms) // POINT_MS
-        highest[number] = max(rate, highest.get(number, 0.0))
+        sums[number] = sums.get(number, 0.0) + value
     newest = now_ms // POINT_MS
-    expected = [highest.get(number, -1.0) for number in range(newest - POINTS + 1, newest + 1)]
+
     points = [-1.0 if math.isnan(point) else point for point in counter_of(model).points(now_ms)]
+    expected = [sums[number] / 10 if number in sums else -1.0 for number in range(newest - POINTS + 1, newest + 1)]
     assert points == pytest.approx(expected)
+
+    mean = counter_of(model).mean(now_ms)[0]
+    times_ms = [-MINUTE_MS, *(at_ms for at_ms, _ in charges)]
+    begun_ms = max(at_ms for before_ms, at_ms in pairwise(times_ms) if at_ms - before_ms >= MINUTE_MS)
+    minute = range(max(newest - 6, (AT_MS + begun_ms) // POINT_MS + 2), newest)
+    if minute:
+        assert mean == pytest.approx(sum(sums.get(number, 0.0) for number in minute) / 10 / len(minute))
+    else:
+        assert math.isnan(mean)
+
+
+def sends(from_s: int, to_s: int, rate: float, limit: float) -> list[dict[str, Any]]:
+    """A charge each second; the sampled rate is a fifth higher."""
+    charge = {"value": rate, "rate": rate * 1.2, "limit": limit}
+    return [decision(AT_MS + second * 1_000, charge=charge) for second in range(from_s, to_s)]
+
+
+@pytest.mark.parametrize(
+    ("decisions", "used", "over"),
+    [
+        # At its limit; a fresh counter takes ten seconds of it at once, which is no fault.
+        ([decision(AT_MS, charge={"value": 10_000.0, "rate": 2_000.0}), *sends(10, 90, 1000.0, 1000.0)], 1.0, 0),
+        # Until there is a mean, the sampled rate is the limit at most.
+        (sends(75, 90, 1000.0, 1000.0), 1.0, 0),
+        # A limit that was lowered is over from then on alone, and the share is of both.
+        ([*sends(0, 60, 1000.0, 1000.0), *sends(60, 90, 800.0, 100.0)], 5_400.0 / 4_200.0, 2),
+        # A limit that was lent, and is so no more.
+        ([*sends(0, 60, 3000.0, 3000.0), *sends(60, 90, 1000.0, 1000.0)], 12.0 / 14.0, 0),
+        (sends(0, 90, 2000.0, 1000.0), 2.0, 9),
+    ],
+)
+def test_usage_is_the_mean_of_a_minute_against_the_limits_of_their_time(
+    decisions: list[dict[str, Any]], used: float, over: int
+) -> None:
+    now_ms = AT_MS + 90_000
+    model = fed(*decisions, now_ms=now_ms)
+
+    row = model.row(counter_of(model), now_ms)
+
+    assert row.used == pytest.approx(used)
+    assert model.usage.shares([counter_of(model)], now_ms) == [row.used]
+    assert sum(row.over()) == over
+    assert [limit for limit in row.limits if not math.isnan(limit)][-1] == decisions[-1]["charges"][0]["limit"]
+
+
+def test_what_was_waited_is_kept_by_time_however_many_waits_there_were() -> None:
+    """Each wait ends at the next request, as that of a client which goes on at its limit."""
+    applied = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 400}]
+    events = [decision(AT_MS + at_ms, throttled_by=applied, instance="b-1") for at_ms in range(0, 300_000, 500)]
+
+    points = counter_of(fed(*events, now_ms=AT_MS + 300_000)).waited_points(AT_MS + 300_000)
+
+    assert points == [0] * 29 + [8_000] * 30 + [0]
+
+
+def test_a_wait_has_its_client_and_why_its_gateway_was_tightened() -> None:
+    note = {"number": 7, "factor": 0.5, "reason": "broker-2: queue wait 34 ms" + "x" * 1_000}
+    model = fed(decision(wait_ms=5, elastic=note), decision(AT_MS + 1, wait_ms=5, elastic=note | {"factor": 1.0}))
+
+    untightened, tightened = model.waits()
+
+    assert (tightened.user, tightened.client_id, untightened.tightened) == ("alice", "app", None)
+    assert (tightened.tightened or "").startswith("broker-2: queue wait 34 ms")
+    assert len(tightened.tightened or "") == 300
 
 
 @pytest.mark.parametrize(

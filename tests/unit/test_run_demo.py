@@ -131,13 +131,39 @@ def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_the
     model.on_record(json.dumps(decision(at_ms, user="greedy", charge=limit)).encode(), at_ms)
     model.on_record(json.dumps(decision(at_ms, wait_ms=60_000, charge={"rate": 3000.0})).encode(), at_ms)
 
-    greedy, alice = _clients(model, is_terminal=False)
+    greedy, alice = _clients(model, width=None)
 
     assert greedy == (
-        f"  {'greedy':<28} gets 1.01 MB/s of 1 MB/s from two gateways; it asks for 20 MB/s and waits as told"
+        f"  {'greedy':<28} gets 1.01 MB/s of 1 MB/s now from two gateways; it asks for 20 MB/s and waits as told"
     )
-    assert alice.startswith("  alice                        sends 3 kB/s of 1 kB/s producer_byte_rate; told to wait ")
+    assert alice.startswith(
+        "  alice                        sends 3 kB/s of 1 kB/s now producer_byte_rate; told to wait "
+    )
     assert alice.endswith(", ignores it")
+
+
+def test_the_mean_of_a_minute_is_shown_as_soon_as_it_is_known() -> None:
+    """The sampled rate is above the limit after each charge, which the first minute is read for."""
+    at_ms, model = now_ms(), LiveModel()
+    for ago_s in range(60, 0, -1):
+        limit = {"limit": 1e6, "rate": 1.19e6, "value": 1e6, "entity": {"user": "greedy"}}
+        model.on_record(json.dumps(decision(at_ms - ago_s * 1000, user="greedy", charge=limit)).encode(), at_ms)
+
+    (greedy,) = _clients(model, width=None)
+
+    assert "gets 1 MB/s of 1 MB/s in a minute's mean from two gateways" in greedy
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_narrow_terminal_has_fewer_columns_and_no_line_is_cut(width: int) -> None:
+    at_ms, model = now_ms(), LiveModel()
+    for user in ("alice", "payments-service-of-the-north"):
+        model.on_record(json.dumps(decision(at_ms, user=user, wait_ms=60_000)).encode(), at_ms)
+
+    *_, head, first, second, _ = _clients(model, width)
+
+    assert max(map(len, (head, first, second))) <= width
+    assert "WAITED/MIN" in head
 
 
 @pytest.mark.parametrize(

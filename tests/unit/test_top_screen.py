@@ -34,7 +34,7 @@ def shown(model: LiveModel, width: int = 200, **options: Any) -> str:
     console = Console(width=width, height=10, force_terminal=True, highlight=False, **{"color_system": None} | options)
     with console.capture() as captured:
         reader: Any = SimpleNamespace(model=model, since_ms=0, last_read_ms=0)
-        console.print(screen(reader, View(), 10))
+        console.print(screen(reader, View(), 10, width))
     return captured.get()
 
 
@@ -125,9 +125,33 @@ def test_hostile_names_neither_run_nor_break_the_table(name: str) -> None:
     assert max(map(cell_len, shown(model, width=60).splitlines())) <= 60
 
 
-def test_a_row_near_its_limit_has_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of(charged("alice", 1200.0))
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (80, "CLIENT QUOTA USED WAITED/MIN"),
+        (100, "CLIENT QUOTA USED LIMIT MEAN RATE WAITED/MIN"),
+        (120, "CLIENT QUOTA USED LIMIT MEAN RATE WAITED/MIN MIN/H"),
+        (200, "CLIENT QUOTA USED LIMIT MEAN RATE LEFT LEVEL WAITED/MIN MIN/H LAST 3 MINUTES"),
+    ],
+)
+def test_a_narrow_terminal_has_fewer_columns_and_no_line_is_cut(width: int, columns: str) -> None:
+    model = model_of(charged("alice", 900.0, wait_ms=5000), charged("payments-service-of-the-north", 900.0))
+    model.on_record(charged("bob", 900.0, mode="shadow", matched="user+default client-id"), AT_MS)
+    lines = shown(model, width).splitlines()
 
+    assert " ".join(lines[3].split()) == columns
+    assert max(map(cell_len, lines)) <= width
+    assert "…" not in "".join(lines[:5])
+
+
+def test_a_row_over_its_limit_has_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the mean of a minute: the sampled rate passes the limit after each charge."""
+    at_limit, model = model_of(charged("alice", 1200.0)), LiveModel()
+    for ago_s in range(60, 0, -1):
+        model.on_record(charged("alice", 1200.0, age_ms=ago_s * 1000, value=1200.0), AT_MS)
+
+    monkeypatch.setattr("sluice.cli.top.now_ms", lambda: AT_MS)
+    assert "\x1b[33malice" in shown(at_limit, color_system="standard")
     assert "\x1b[31malice" in shown(model, color_system="standard")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in shown(model, color_system="standard")
@@ -138,8 +162,8 @@ def test_a_row_has_a_json_form_without_nan() -> None:
 
     found = json.loads(json_text(json_row(row)))
 
-    assert (found["entity"], found["usage"], found["points"][-1]) == ({"user": "alice"}, 0.5, 500.0)
+    assert (found["entity"], found["usage"], found["points"][-1]) == ({"user": "alice"}, 0.5, 1.0)
     assert set(found) == {
-        *("entity", "quota", "mode", "matched", "limit", "rate", "usage", "remaining", "wait_ms"),
+        *("entity", "quota", "mode", "matched", "limit", "rate", "mean", "usage", "remaining", "wait_ms"),
         *("waited_ms", "minutes_throttled", "points"),
     }
