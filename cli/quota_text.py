@@ -70,10 +70,15 @@ def change_text(old: QuotaEntry | None, new: QuotaEntry | None) -> str:
         return f"{'-' if new is None else '+'} tenant '{known.entity.tenant}': member {member_text(known.entity)}"
     whom = f"{entity_text(known.entity)}: {known.kind}"
     if old is None:
-        return f"+ {whom} {value_text(known)}"
+        return f"+ {whom} {_plain_text(known)}"
     if new is None:
-        return f"- {whom} {value_text(known)}"
-    return f"~ {whom} {value_text(old)} -> {value_text(new)}"
+        return f"- {whom} {_plain_text(known)}"
+    return f"~ {whom} {_plain_text(old)} -> {_plain_text(new)}"
+
+
+def _plain_text(entry: QuotaEntry) -> str:
+    """The value as people write it, so that a lost zero is seen; a quota that is only metered is marked."""
+    return f"{plain_number(entry.value)}" + (" (shadow)" if entry.shadow else "")
 
 
 def no_members_text(tenant: str, entries: Iterable[QuotaEntry]) -> str | None:

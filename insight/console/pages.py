@@ -40,7 +40,7 @@ from sluice.state.quotas.overrides import overrides_now
 from sluice.state.quotas.resolution import Resolution, entity_at
 from sluice.state.quotas.tenants import Tenants
 
-MOST_WAITS = 50
+MOST_WAITS = 20
 MOST_COUNTERS = 20
 MOST_MEMBERS = 200
 MOST_DEAD_LETTERS = 200

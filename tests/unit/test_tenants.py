@@ -370,7 +370,7 @@ def test_a_tenant_is_altered_described_and_resolved(table: list[str]) -> None:
     history = lines("quotas", "history", "--tenant", "shop", *table)
     assert [line.split("  ")[-1] for line in history] == [
         "- tenant 'shop': member user 'shop-*'",
-        "+ tenant 'shop': producer_byte_rate 1000.0",
+        "+ tenant 'shop': producer_byte_rate 1000",
         "+ tenant 'shop': member client-id 'web'",
         "+ tenant 'shop': member user 'shop-*'",
     ]
