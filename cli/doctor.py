@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http.client import HTTPException
@@ -23,7 +24,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
@@ -32,10 +33,11 @@ from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
+from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect, principal_of
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.properties import has_layer
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import differing_topics, topic_id_now
 from sluice.process.clock import now_ms
@@ -44,10 +46,15 @@ from sluice.process.http_server import is_loopback
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import HEARTBEAT_API, Request
-from sluice.state.errors import SluiceError
+from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, Override, Overrides, Request
+from sluice.state.errors import InvalidQuotaError, SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
-from sluice.state.shares.load import BrokerLimits, broker_load
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.limits import LimitsView
+from sluice.state.quotas.overrides import lend_of, overrides_now
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
@@ -80,11 +87,18 @@ _MAX_AHEAD_MS = 1_000
 _MAX_BEHIND_MS = 2_000
 """A heartbeat is read some tenths of a second after it was sent."""
 
+_MAX_SKEW_MS = 60_000
+"""Skew of a clock from which the check fails."""
+
+_MOST_NAMED = 5
+"""Most overrides that a line names."""
+
 _INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
 _REQUEST = msgspec.json.Decoder(Request)
 
 _CALLBACK = "client.quota.callback.class"
 _REPORTERS = "metric.reporters"
+_EXEMPT = ("sluice.exempt.principals", "sluice.exempt.client.id")
 
 
 Check = Callable[[], str]
@@ -132,6 +146,7 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
     enforced = settings.enforce.checkpoint, (topics.requests,)
     audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
     brokers, beats = in_thread(partial(broker_configs, settings.kafka)), in_thread(partial(read_heartbeats, settings))
+    limits = in_thread(partial(read_limits, settings))
 
     def threads() -> str:
         having = {node for node, configs in brokers.result().items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
@@ -139,6 +154,10 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
 
     def loads() -> str:
         return loads_verdict(beats.result().by_instance, broker_limits(settings.elastic))
+
+    def own_login() -> str:
+        cluster = client_quotas(read_cluster_quotas(settings.kafka)).entries
+        return own_login_verdict(settings.kafka, [*limits.result().entries.values()], cluster, brokers.result())
 
     yield (
         {
@@ -148,6 +167,8 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
             "threads of the plugin": _if_read("the heartbeats", threads),
             "clocks of gateways": _if_read("the heartbeats", lambda: clocks_verdict(beats.result().ahead_ms)),
             "load of brokers": _if_read("the heartbeats", loads),
+            "overrides": _if_read("the limits", lambda: overrides_verdict(limits.result().overrides, now_ms())),
+            "own login": _if_read("quotas", own_login),
             "enforce query": partial(check_progress, settings, *enforced),
             "audit query": partial(check_progress, settings, *audited),
             "quotas source": partial(check_quotas_source, settings),
@@ -250,7 +271,9 @@ def broker_configs(kafka: Mapping[str, str]) -> dict[int, dict[str, str | None]]
     """Configuration of each broker, as far as it is of the plugin, by node id. Raises KafkaError."""
     with connect(KafkaAdminClient, kafka) as admin:
         nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
-        asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
+        asked = [
+            ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS, *_EXEMPT]) for node in nodes
+        ]
         found = admin.describe_configs(asked, config_filter="all")["broker"]
     return {int(node): {name: each["value"] for name, each in configs.items()} for node, configs in found.items()}
 
@@ -309,7 +332,9 @@ def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:
 
 
 def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
-    """The load of the busiest broker by the last heartbeats. Raises CheckError if a log directory is low.
+    """The load of the busiest broker by the last heartbeats.
+
+    Raises CheckError if a log directory is low, CheckWarningError if a broker is at its capacity.
 
     >>> from sluice.state.contract.records import Heartbeat, Load
     >>> beat = Request("GatewayHeartbeat", heartbeat=Heartbeat(0, 0, load=Load(broker_id=2, handler_idle=0.7)))
@@ -325,11 +350,99 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
     if not loads:
         return "none; brokers with the plugin report it"
     busiest = max(loads, key=lambda name: loads[name].rho)
-    return f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
+    text = f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
+    if full := sum(load.rho >= FULL_LOAD for load in loads.values()):
+        raise CheckWarningError(f"{full} of {len(loads)} brokers are at their capacity; {text}")
+    return text
+
+
+def read_limits(settings: Settings) -> LimitsView:
+    """The limits and overrides that gateways read. Raises KafkaError and TopicLostError."""
+    view = LimitsView()
+    with TopicReader(settings.kafka, settings.topics.limits) as reader:
+        for _, record in reader.read_to_end():
+            with suppress(InvalidQuotaError):  # gateways count it, and pass over it too
+                view.take(record.key, record.value)
+    return view
+
+
+def overrides_verdict(said: Mapping[str, Overrides], at_ms: int) -> str:
+    """The overrides of limits that hold at a time, by the last record of each decider.
+
+    Raises CheckWarningError for gateways that are tightened, and for producers that are throttled.
+
+    >>> overrides_verdict({"elastic": Overrides(1, 0, 5_000, [Override("lend", 1.5)])}, 1_000)
+    'limits with a ceiling are lent 1.5 times'
+    """
+    now = list(overrides_now(said, at_ms))
+    tight = {each.gateway: each for _, each in now if each.kind == "tighten"}
+    troubles = []
+    if tight:
+        factors = sorted(each.factor for each in tight.values())
+        reasons = _some([f"{name}: {each.reason}" for name, each in sorted(tight.items(), key=str)])
+        troubles.append(
+            f"{len(tight)} brokers are tightened, clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares"
+            f" there, or their reservations ({reasons})"
+        )
+    if held := [f"{_scope_text(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"]:
+        troubles.append(f"producers are throttled whatever their limits are: {_some(held)}")
+    if troubles:
+        raise CheckWarningError("; ".join(troubles))
+    lent = lend_of(each for _, each in now)
+    return "none" if lent == 1 else f"limits with a ceiling are lent {lent:g} times"
+
+
+def _scope_text(hold: Override) -> str:
+    """The clients of a hold.
+
+    >>> _scope_text(Override("hold")), _scope_text(Override("hold", entity=CountedEntity(tenant="shop"), gateway="b-1"))
+    ('all', 'tenant shop at b-1')
+    """
+    names = {} if hold.entity is None else to_builtins(hold.entity)
+    scope = " and ".join(f"{part.replace('_', '-')} {name}" for part, name in names.items()) or "all"
+    return scope if hold.gateway is None else f"{scope} at {hold.gateway}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_NAMED
+    return ", ".join(texts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def own_login_verdict(
+    kafka: Mapping[str, str],
+    limits: Iterable[QuotaEntry],
+    cluster: Iterable[QuotaEntry],
+    brokers: Mapping[int, Mapping[str, str | None]],
+) -> str:
+    """The quotas on Sluice's own login: those of the cluster, and the limits where brokers have the plugin.
+
+    Raises CheckWarningError for one that brokers don't exempt. They show that they exempt somebody, and not whom.
+    """
+    principal, has_plugin = principal_of(kafka), [each.get(_CALLBACK) == CALLBACK_CLASS for each in brokers.values()]
+    if principal is None and has_layer(kafka, "SSL") and kafka.get("ssl.keystore.location"):
+        return "unknown; brokers make a name of its certificate"
+    user = NO_LOGIN if principal is None else principal.removeprefix("User:")
+    if has_plugin and all(has_plugin) and all(any(key in each for key in _EXEMPT) for each in brokers.values()):
+        return f"{user}; all brokers exempt the logins of sluice.exempt.principals or sluice.exempt.client.id"
+    client_id, texts = kafka.get("client.id", ""), dict[str, None]()
+    for entries in (limits if any(has_plugin) else (), cluster):
+        quotas = Quotas(entries)
+        for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE):
+            found = quotas.resolve_client(kind, user, client_id)
+            if found.limit is not None and not found.shadow:
+                texts[f"{kind} {found.limit:g}"] = None
+    if texts:
+        raise CheckWarningError(
+            f"{user}, which is Sluice's own, is limited: {', '.join(texts)}; requests, decisions and limits wait for"
+            " it. Name it in sluice.exempt.principals of every broker with the plugin, or give it a larger quota"
+        )
+    return f"{user} has no quota"
 
 
 def clocks_verdict(ahead_ms: Mapping[str, int]) -> str:
-    """The clocks of gateways, so much ahead of this machine's in ms; below 0 is behind. Raises CheckError.
+    """The clocks of gateways, so much ahead of this machine's in ms; below 0 is behind.
+
+    Raises CheckWarningError, and CheckError from a minute on.
 
     >>> clocks_verdict({"a": 900, "b": -1_900})
     'of 2 gateways, none is ahead or behind'
@@ -349,7 +462,8 @@ def clocks_verdict(ahead_ms: Mapping[str, int]) -> str:
             " waits for them are over elsewhere so much too early"
         )
     if troubles:
-        raise CheckError(f"{'; '.join(troubles)}; set the clocks by NTP")
+        is_far = max(map(abs, ahead_ms.values())) >= _MAX_SKEW_MS
+        raise (CheckError if is_far else CheckWarningError)(f"{'; '.join(troubles)}; set the clocks by NTP")
     return f"of {len(ahead_ms)} gateways, none is ahead or behind"
 
 
@@ -363,13 +477,19 @@ def threads_verdict(nodes: Set[int], beats: Mapping[str, Request]) -> str:
     """
     known = {int(node[1]): beat.heartbeat for name, beat in beats.items() if (node := _INSTANCE_OF_BROKER.search(name))}
     silent = sorted(nodes - known.keys())
+    blind = sorted(node for node in nodes & known.keys() if (beat := known[node]) and not beat.metrics_seen)
+    if blind:
+        raise CheckError(
+            f"broker {_names(blind)} of {len(nodes)} doesn't hand its metrics to the plugin: no charge there is"
+            f" published, though known shares hold; name {REPORTER_CLASS} in {_REPORTERS} again, also where"
+            " kafka-configs.sh --entity-type brokers has set it: no restart is needed"
+        )
     down = sorted(node for node in nodes & known.keys() if (beat := known[node]) and beat.threads_down)
     for found, trouble in ((silent, f"no heartbeat in {_HEARTBEATS_MS // 1000} s"), (down, "threads that don't work")):
         if found:
-            names = ", ".join(map(str, found))
             raise CheckError(
-                f"broker {names} of {len(nodes)}: {trouble}, so shares stay as they are there; lines with sluice in its"
-                " log say why, and a restart of the broker ends it"
+                f"broker {_names(found)} of {len(nodes)}: {trouble}, so shares stay as they are there; lines with"
+                " sluice in its log say why, and a restart of the broker ends it"
             )
     return f"those of all {len(nodes)} brokers live"
 
@@ -387,14 +507,22 @@ def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
         return "no broker has the plugin"
     missing = sorted(brokers.keys() - having)
     deaf = sorted(node for node in having if REPORTER_CLASS not in (brokers[node].get(_REPORTERS) or ""))
-    for nodes, line in ((missing, f"{_CALLBACK}={CALLBACK_CLASS}"), (deaf, f"{REPORTER_CLASS} in {_REPORTERS}")):
-        if nodes:
-            names = ", ".join(map(str, nodes))
-            raise CheckError(
-                f"broker {names} of {len(brokers)} is without {line}: what clients send there counts for no quota; run"
-                " sluice broker-plugin and add its lines to server.properties"
-            )
+    if missing:
+        raise CheckError(
+            f"broker {_names(missing)} of {len(brokers)} is without {_CALLBACK}={CALLBACK_CLASS}: what clients send"
+            " there counts for no quota; run sluice broker-plugin and add its lines to server.properties"
+        )
+    if deaf:
+        raise CheckError(
+            f"broker {_names(deaf)} of {len(brokers)} is without {REPORTER_CLASS} in {_REPORTERS}: no charge there is"
+            " published, though known shares hold; name it again, in server.properties and where kafka-configs.sh"
+            " --entity-type brokers has set it: no restart is needed"
+        )
     return f"all {len(having)} brokers have the plugin"
+
+
+def _names(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, nodes))
 
 
 def check_checkpoint(settings: Settings) -> str:

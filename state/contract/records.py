@@ -205,6 +205,9 @@ class Heartbeat(msgspec.Struct, gc=False):
             extra=NO_COLUMN,
         ),
     ] = 0
+    metrics_seen: Annotated[
+        bool, Meta(description="False while a broker doesn't hand its metrics to the plugin.", extra=NO_COLUMN)
+    ] = True
     load: Annotated[Load | None, Meta(description="What the gateway has to do.", extra=NO_COLUMN)] = None
 
 

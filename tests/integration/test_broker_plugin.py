@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.errors import ThrottlingQuotaExceededError
 
 from scripts.testbed.jars import NEW_BROKER_JARS, OLD_BROKER_JARS
@@ -22,9 +23,10 @@ from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
+from sluice.kafka_io.topics import differing_topics
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Override
-from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.broker_plugin import SECRET, plugin_properties
@@ -35,6 +37,7 @@ from tests.integration.plugin_broker import (
     check_throttled,
     consume,
     produce,
+    proxy_settings,
     published,
     published_bytes,
 )
@@ -293,6 +296,57 @@ def test_quotas_of_kafka_hold_while_the_topics_are_silent_or_unreadable(tmp_path
         assert plugin.log.read_text().count(said) == 1
 
 
+def test_a_plugin_that_is_there_before_the_topics_makes_none_and_publishes_once_they_are_made(
+    tmp_path: Path, classes: list[Path]
+) -> None:
+    """Kafka would make one of its defaults, such as compressed records and a week of retention."""
+    plugin = PluginBroker(tmp_path, classes, properties={"auto.create.topics.enable": "true"})
+    with plugin.broker:
+        eventually(
+            lambda: "Sluice can't publish to topic quota-requests (it doesn't exist yet)" in plugin.log.read_text()
+        )
+        with closing(KafkaAdminClient(bootstrap_servers=plugin.servers)) as admin:
+            assert "quota-requests" not in admin.list_topics()
+            proxy_settings(plugin.servers)
+
+            eventually(lambda: plugin.metric("Published") > 0)
+
+            assert differing_topics(proxy_settings(plugin.servers).topics, {"bootstrap.servers": plugin.servers}) == []
+
+
+def test_reporters_that_are_changed_while_a_broker_runs_are_said_and_come_back_without_a_restart(
+    tmp_path: Path, classes: list[Path]
+) -> None:
+    """As another tool or an operator does, who sets the list anew."""
+    plugin = PluginBroker(tmp_path, classes)
+
+    def seen() -> bool:
+        (*_, last) = [event for event in published(plugin.servers) if event["api"] == "GatewayHeartbeat"]
+        return bool(last["heartbeat"].get("metrics_seen", True))
+
+    with plugin.broker, closing(KafkaAdminClient(bootstrap_servers=plugin.servers)) as admin:
+        plugin.create_topics("quota-requests", "quota-sums", "quota-limits", "orders")
+        plugin.publish_limits([quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, client_id=DEFAULT)])
+        eventually(lambda: plugin.metric("LimitsVersion") == 1 and plugin.metric("Published") > 0)
+        assert plugin.metric("MetricsSeen")
+        assert seen()
+
+        def alter(change: object) -> None:
+            admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", {"metric.reporters": change})])
+
+        alter("org.apache.kafka.common.metrics.JmxReporter")
+        eventually(lambda: not seen())
+        assert not plugin.metric("MetricsSeen")
+        assert plugin.log.read_text().count("Sluice no longer sees the metrics of node 1") == 1
+
+        alter((AlterConfigOp.DELETE, None))
+        eventually(seen)
+        assert plugin.metric("MetricsSeen")
+        produce(plugin.servers, "late", 60, int(2 * QUOTA))
+        eventually(lambda: published_bytes(plugin.servers, "late")["Produce"] >= 2 * QUOTA)
+    assert plugin.log.read_text().count("Sluice no longer sees the metrics") == 1, "not when the broker ends"
+
+
 def test_limits_are_read_anew_from_a_topic_that_was_made_again(tmp_path: Path, classes: list[Path]) -> None:
     """Though the new one has more records when the plugin comes to see it, so that its next offset is one of it too."""
     entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, client_id=name) for name in ("a", "b", "c")]
@@ -329,7 +383,7 @@ def test_a_plugin_whose_brokers_do_not_answer_logs_little(tmp_path: Path, classe
         renewals = 1 + (monotonic() - began_s) // 60
 
     assert not re.search(r"AdminClient.*Rebootstrapping", log)
-    assert log.count("AdminClientConfig values") <= 2 * renewals, "one for each topic that it reads"
+    assert log.count("AdminClientConfig values") <= 3 * renewals, "one for each topic that it reads or writes"
     assert log.count("Sluice can't read topic") == 2, "once for each"
 
 

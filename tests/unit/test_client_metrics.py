@@ -203,6 +203,17 @@ def test_a_gateway_that_falls_silent_and_one_with_a_dead_thread_are_seen_until_t
     assert scraped.series("sluice_gateway_silent_seconds", ("gateway",)) == {}
 
 
+def test_a_broker_that_does_not_hand_over_its_metrics_is_seen_until_it_does_again() -> None:
+    scraped = Scraped()
+    for beat in (heartbeat_of("a", "a-1", metrics_seen=False), heartbeat_of("b", "b-1")):
+        scraped.metrics.on_record(json.dumps(beat).encode())
+    assert scraped.series("sluice_gateway_metrics_seen", ("gateway",)) == {("a",): 0.0, ("b",): 1.0}
+
+    scraped.now_ms += 2_000
+    scraped.metrics.on_record(json.dumps(heartbeat_of("a", "a-1")).encode())
+    assert scraped.series("sluice_gateway_metrics_seen", ("gateway",))["a",] == 1.0
+
+
 def test_a_gateway_whose_clock_is_ahead_is_seen_by_how_much_up_to_a_minute() -> None:
     scraped = Scraped()
     for name, ahead_ms in (("a", 20_000), ("b", 1_200_000), ("c", -700)):

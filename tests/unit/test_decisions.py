@@ -351,6 +351,7 @@ def test_a_heartbeat_is_charged_nothing_and_repeated() -> None:
     """Not even its request time, whoever it says sent it."""
     share = {"quota": "producer_byte_rate", "entity": {"user": "alice"}, "limit": 9.0, "share": 4.5, "charged": 1.5}
     heartbeat = {"staleness_ms": 12, "counters": 3, "shares": [share | {"throttle_ms": 4}], "threads_down": 1}
+    heartbeat["metrics_seen"] = False
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
     heartbeat["load"] = {"broker_id": 3, "handler_idle": 0.5, "log_dirs": log_dirs}
     entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT), *MUTATIONS]

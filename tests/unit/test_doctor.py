@@ -16,7 +16,8 @@ import pytest
 from deltalake import write_deltalake
 
 from sluice.cli import doctor
-from sluice.cli.errors import CheckError
+from sluice.cli.errors import CheckError, CheckWarningError
+from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Properties, Settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import SPARK_JARS
@@ -28,15 +29,25 @@ from sluice.kafka_io.topic_needs import TopicDifference
 from sluice.kafka_io.topic_reader import POLL_MS, Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
+from sluice.state.contract.records import (
+    HEARTBEAT_API,
+    CountedEntity,
+    Heartbeat,
+    Load,
+    Override,
+    Overrides,
+    Request,
+)
 from sluice.state.quotas.cluster import ClusterQuota
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.health import JobHealth, health_server
-from tests.builders import DEFAULTS, changed
+from tests.builders import DEFAULTS, changed, quota
 from tests.commands import invoke
 from tests.web import answering
 
@@ -395,8 +406,8 @@ def test_brokers_without_the_plugin_beside_brokers_with_it_are_named() -> None:
 
 
 def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named() -> None:
-    def beat(node: int, threads_down: int = 0) -> bytes:
-        heartbeat = {"staleness_ms": 5, "counters": 0, "threads_down": threads_down}
+    def beat(node: int, threads_down: int = 0, **more: bool) -> bytes:
+        heartbeat = {"staleness_ms": 5, "counters": 0, "threads_down": threads_down, **more}
         event = {"api": "GatewayHeartbeat", "instance": f"host-{node}-0a1b2c3d", "heartbeat": heartbeat}
         return json.dumps(event).encode()
 
@@ -407,11 +418,101 @@ def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named(
         doctor.threads_verdict({1, 3}, seen)
     with pytest.raises(CheckError, match="broker 2 of 2: threads that don't work"):
         doctor.threads_verdict({1, 2}, doctor.heartbeats([beat(1), beat(2, 1)]))
+    with pytest.raises(CheckError, match=r"broker 1 of 2 doesn't hand its metrics to the plugin: .* no restart"):
+        doctor.threads_verdict({1, 2}, doctor.heartbeats([beat(1, metrics_seen=False), beat(2, 1)]))
 
 
 def test_a_gateway_whose_clock_is_ahead_is_named() -> None:
     with pytest.raises(CheckError, match="ahead of this machine's: gateway a by 1200 s; after a request"):
         doctor.clocks_verdict({"a": 1_200_000, "b": 900})
+
+
+def load_of(broker: int, bytes_in_per_s: float) -> Request:
+    """A heartbeat of a broker that takes in so much."""
+    load = Load(broker_id=broker, bytes_in_per_s=bytes_in_per_s, handler_idle=1.0)
+    return Request(HEARTBEAT_API, heartbeat=Heartbeat(0, 0, load=load))
+
+
+def test_a_broker_at_its_capacity_is_a_warning_and_names_the_busiest() -> None:
+    limits = broker_limits(changed(DEFAULTS, "elastic", capacity_in_bytes_per_s=1000).elastic)
+    beats = {"a": load_of(1, 1480.0), "b": load_of(2, 950.0), "c": load_of(3, 100.0)}
+
+    assert doctor.loads_verdict({"c": beats["c"]}, limits).startswith("the busiest of 1 is c: ")
+    with pytest.raises(CheckWarningError, match=r"^2 of 3 brokers are at their capacity; the busiest of 3 is a: bytes"):
+        doctor.loads_verdict(beats, limits)
+
+
+def test_brokers_that_are_tightened_and_producers_that_are_throttled_are_a_warning_each() -> None:
+    """All that a decider says until its record is too old, or a hold is over."""
+    factors = enumerate((0.1, 0.21), 1)
+    tight = [Override("tighten", factor, gateway=f"b-{number}", reason="bytes in") for number, factor in factors]
+    shop = Override("hold", entity=CountedEntity(tenant="shop"), reason="862 % of its budget", until_ms=9_000)
+    said = {"elastic": Overrides(1, 1_000, 5_000, tight), "stored_bytes": Overrides(1, 1_000, 60_000, [shop])}
+
+    with pytest.raises(CheckWarningError) as raised:
+        doctor.overrides_verdict(said, 2_000)
+
+    assert str(raised.value) == (
+        "2 brokers are tightened, clients get 0.10 to 0.21 of their shares there, or their reservations (b-1: bytes in,"
+        " b-2: bytes in); producers are throttled whatever their limits are: tenant shop by stored_bytes (862 % of its"
+        " budget)"
+    )
+    with pytest.raises(CheckWarningError, match=r"^producers are throttled"):
+        doctor.overrides_verdict(said, 7_000)
+    assert doctor.overrides_verdict(said, 9_000) == "none"
+
+
+def test_a_line_names_five_holds_and_counts_the_others() -> None:
+    holds = [Override("hold", entity=CountedEntity(client_id=str(number)), reason="r") for number in range(9)]
+
+    with pytest.raises(CheckWarningError, match=r"client-id 4 by x \(r\) and 4 more$"):
+        doctor.overrides_verdict({"x": Overrides(1, 0, 5_000, holds)}, 0)
+
+
+WITH_PLUGIN: dict[str, str | None] = {"client.quota.callback.class": CALLBACK_CLASS}
+EXEMPTS: dict[str, str | None] = {**WITH_PLUGIN, "sluice.exempt.principals": None}
+PLAIN = {"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x required username="sluice" password="p";'}
+
+
+@pytest.mark.parametrize(
+    ("kafka", "entity", "brokers", "limited"),
+    [
+        ({}, QuotaEntity(user=DEFAULT), {}, "ANONYMOUS"),
+        ({}, QuotaEntity(user="ANONYMOUS"), {}, "ANONYMOUS"),
+        ({}, QuotaEntity(client_id=DEFAULT), {}, "ANONYMOUS"),
+        ({}, QuotaEntity(client_id="sluice"), {}, None),
+        (PLAIN, QuotaEntity(user="sluice"), {1: WITH_PLUGIN, 2: EXEMPTS}, "sluice"),
+        (PLAIN, QuotaEntity(user="sluice"), {1: EXEMPTS, 2: EXEMPTS}, None),
+        (PLAIN, QuotaEntity(user="alice"), {}, None),
+        ({"security.protocol": "SSL", "ssl.keystore.location": "k"}, QuotaEntity(user=DEFAULT), {}, None),
+    ],
+)
+def test_a_quota_on_sluices_own_login_is_a_warning_unless_all_brokers_exempt_somebody(
+    kafka: dict[str, str], entity: QuotaEntity, brokers: dict[int, dict[str, str | None]], limited: str | None
+) -> None:
+    entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, entity)]
+    if limited is None:
+        doctor.own_login_verdict(kafka, entries, entries, brokers)
+        return
+    words = f"^{limited}, which is Sluice's own, is limited: producer_byte_rate 1000;"
+    with pytest.raises(CheckWarningError, match=words):
+        doctor.own_login_verdict(kafka, entries, entries, brokers)
+
+
+def test_limits_of_sluice_count_for_its_own_login_only_where_brokers_have_the_plugin() -> None:
+    """Without it brokers know the quotas of the cluster alone."""
+    entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 5.0, QuotaEntity(user=DEFAULT))]
+
+    assert doctor.own_login_verdict({}, entries, [], {1: {}}) == "ANONYMOUS has no quota"
+    with pytest.raises(CheckWarningError, match="request_percentage 5;"):
+        doctor.own_login_verdict({}, entries, [], {1: WITH_PLUGIN})
+
+
+def test_a_clock_that_is_some_seconds_off_is_a_warning_and_a_minute_a_failure() -> None:
+    with pytest.raises(CheckWarningError, match="gateway a by 3 s"):
+        doctor.clocks_verdict({"a": 3_000, "b": 100})
+    with pytest.raises(CheckError, match="gateway b by 60 s"):
+        doctor.clocks_verdict({"a": 3_000, "b": -60_000})
 
 
 @pytest.fixture

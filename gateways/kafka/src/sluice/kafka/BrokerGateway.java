@@ -1,5 +1,6 @@
 package sluice.kafka;
 
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.utils.Time;
@@ -15,6 +16,7 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
 
     private final BrokerSettings settings;
     private final LoadReader loadReader;
+    private final AtomicInteger reporters = new AtomicInteger();
 
     BrokerGateway(BrokerSettings settings) {
         this(settings, Time.SYSTEM, sender(settings));
@@ -44,6 +46,27 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
     /** The quotas that Kafka itself keeps. */
     Quotas kafkaQuotas() {
         return first;
+    }
+
+    /** One more reporter hands over the metrics of the node. */
+    void beginMetrics() {
+        if (reporters.getAndIncrement() == 0) {
+            LOG.info("Sluice sees the metrics of node {}", settings.node);
+        }
+    }
+
+    /** A reporter is closed. Without another one nothing is known of what is charged, though known shares hold. */
+    void endMetrics() {
+        if (reporters.decrementAndGet() == 0 && !isClosing()) {
+            LOG.error("Sluice no longer sees the metrics of node {}, as metric.reporters has changed: it publishes no"
+                    + " charge, and no share of this node moves, until {} is among them again",
+                    settings.node, SluiceMetricsReporter.class.getName());
+        }
+    }
+
+    @Override
+    public boolean isMetricsSeen() {
+        return reporters.get() > 0;
     }
 
     /** Takes over a metric that Kafka has made. */

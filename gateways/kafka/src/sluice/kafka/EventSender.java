@@ -1,16 +1,22 @@
 package sluice.kafka;
 
 import java.time.Duration;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.errors.TimeoutException;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -20,6 +26,9 @@ import org.slf4j.LoggerFactory;
  *
  * <p>An Error ends the thread of Kafka's producer, and the producer doesn't say so: it takes events that never leave. So
  * a producer that has answered for nothing in longer than `delivery.timeout.ms` is replaced.
+ *
+ * <p>A producer that asks for a topic which isn't there makes brokers create it, with their defaults and not as Sluice
+ * needs it. No property forbids that, so there is no producer until an admin client has seen the topic.
  *
  * <p>For one thread; failures come from that one or from the producer's.
  */
@@ -37,7 +46,10 @@ class EventSender implements AutoCloseable {
     private final long muteNs;
     private final Set<Sent> unanswered = ConcurrentHashMap.newKeySet();
     private volatile long answeredNs = System.nanoTime();
+    private final Map<String, Object> adminClient;
     private KafkaProducer<byte[], byte[]> producer;
+    private Admin admin; // null while there is a producer
+    private KafkaFuture<TopicDescription> described; // null unless it was asked for
     private volatile long pauseMs = FIRST_PAUSE_MS;
     private volatile long pausedUntilNs = System.nanoTime(); // the wall clock may be set back
     private volatile String said = "";
@@ -54,6 +66,7 @@ class EventSender implements AutoCloseable {
         this.client.putIfAbsent("request.timeout.ms", "12000");
         this.client.putIfAbsent("delivery.timeout.ms", "20000");
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
+        this.adminClient = TopicReader.adminClient(this.client);
     }
 
     /** Whether sending may succeed. After a failure it is not tried for a while. */
@@ -113,7 +126,7 @@ class EventSender implements AutoCloseable {
     }
 
     private KafkaProducer<byte[], byte[]> producer() {
-        if (producer == null) {
+        if (producer == null && isThere()) {
             try {
                 producer = new KafkaProducer<>(client, new ByteArraySerializer(), new ByteArraySerializer());
             } catch (KafkaException error) {
@@ -121,6 +134,42 @@ class EventSender implements AutoCloseable {
             }
         }
         return producer;
+    }
+
+    /** Whether the topic is there. Never waits: an answer counts when it has come. */
+    private boolean isThere() {
+        try {
+            if (described == null) {
+                admin = admin == null ? Admin.create(adminClient) : admin;
+                described = admin.describeTopics(Collections.singletonList(topic)).topicNameValues().get(topic);
+            }
+            if (!described.isDone()) {
+                return false;
+            }
+            described.get();
+            endAdmin();
+            return true;
+        } catch (ExecutionException error) {
+            boolean isMissing = error.getCause() instanceof UnknownTopicOrPartitionException;
+            pause(isMissing ? "it doesn't exist yet" : error.getCause().getClass().getSimpleName());
+            described = null;
+            if (!isMissing) {
+                endAdmin(); // brokers may have moved
+            }
+        } catch (KafkaException error) {
+            pause(error.toString());
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+        return false;
+    }
+
+    private void endAdmin() {
+        if (admin != null) {
+            admin.close(Duration.ZERO);
+        }
+        admin = null;
+        described = null;
     }
 
     private void fail(Exception error, Sent sent) {
@@ -146,6 +195,7 @@ class EventSender implements AutoCloseable {
 
     @Override
     public void close() {
+        endAdmin();
         if (producer != null) {
             producer.close(Duration.ofMillis(500));
         }

@@ -114,6 +114,7 @@ final class Events {
             long stalenessMs,
             int counters,
             int threadsDown,
+            boolean isMetricsSeen,
             List<HeldShare> shares,
             String broker,
             Load load,
@@ -121,6 +122,9 @@ final class Events {
         ObjectNode event = event(newId(), "GatewayHeartbeat", nowMs);
         ObjectNode heartbeat = event.putObject("heartbeat");
         heartbeat.put("staleness_ms", stalenessMs).put("counters", counters).put("threads_down", threadsDown);
+        if (!isMetricsSeen) {
+            heartbeat.put("metrics_seen", false);
+        }
         ArrayNode shown = heartbeat.putArray("shares");
         for (HeldShare share : shares) {
             shown.add(named(share.counter)

@@ -115,6 +115,16 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     /** Publishes what else there is: once a second, and at the end. */
     void publishOthers(long nowMs) {}
 
+    /** Whether it sees what is charged. */
+    public boolean isMetricsSeen() {
+        return true;
+    }
+
+    /** Whether it was told to end. */
+    boolean isClosing() {
+        return thread.isClosing();
+    }
+
     /** Its threads. */
     Stream<LastingThread> threads() {
         return Stream.of(thread, limitsReader.thread(), sumsReader.thread());
@@ -299,7 +309,14 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     /** A heartbeat of now; `load` is null if it isn't known. */
     byte[] heartbeat(Load load, long nowMs) {
         return events.heartbeat(
-                staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), settings.brokerId, load, nowMs);
+                staleMs(),
+                meters.all().size(),
+                getThreadsDown(),
+                isMetricsSeen(),
+                busiest(nowMs),
+                settings.brokerId,
+                load,
+                nowMs);
     }
 
     /** Why a meter's clients are throttled, whatever their quotas are; null if they aren't. */

@@ -14,6 +14,9 @@ public interface GatewayMXBean {
     /** Whether what is charged is read from the meters to the byte; else it is estimated from their rates. */
     boolean isExact();
 
+    /** Whether Kafka hands over its metrics; not while `metric.reporters` lacks Sluice's. */
+    boolean isMetricsSeen();
+
     /** How many gateways are alive, this one included. */
     int getGateways();
 

@@ -28,6 +28,7 @@ public final class SluiceMetricsReporter implements MetricsReporter {
 
     @Override
     public void init(List<KafkaMetric> metrics) {
+        gateway.beginMetrics();
         metrics.forEach(this::metricChange);
     }
 
@@ -41,6 +42,9 @@ public final class SluiceMetricsReporter implements MetricsReporter {
         gateway.remove(metric);
     }
 
+    /** Kafka closes a reporter that `metric.reporters` no longer names, while the broker runs; it makes another one later. */
     @Override
-    public void close() {}
+    public void close() {
+        gateway.endMetrics();
+    }
 }

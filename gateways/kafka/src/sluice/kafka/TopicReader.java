@@ -84,12 +84,18 @@ final class TopicReader {
         this.client.put("allow.auto.create.topics", "false");
         this.client.putIfAbsent("metadata.max.age.ms", "10000");
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
-        this.adminClient = new HashMap<>(this.client);
-        this.adminClient.keySet().retainAll(AdminClientConfig.configNames());
-        // While no broker answers, an admin client of 4.3 or 4.4 bootstraps again, and logs it, hundreds of times a second.
-        this.adminClient.putIfAbsent("metadata.recovery.strategy", "none");
+        this.adminClient = adminClient(this.client);
         this.handler = handler;
         this.thread = new LastingThread("sluice-reader-" + topic, this::round, () -> {});
+    }
+
+    /** The properties of an admin client beside one with these. */
+    static Map<String, Object> adminClient(Map<String, Object> client) {
+        Map<String, Object> adminClient = new HashMap<>(client);
+        adminClient.keySet().retainAll(AdminClientConfig.configNames());
+        // While no broker answers, an admin client of 4.3 or 4.4 bootstraps again, and logs it, hundreds of times a second.
+        adminClient.putIfAbsent("metadata.recovery.strategy", "none");
+        return adminClient;
     }
 
     void start() {
