@@ -138,7 +138,7 @@ def _publish(kafka: Mapping[str, str], topic: str, unmute: Unmute) -> SourceReco
     entity = unmute.entity
     key = client_key(entity.user or "", entity.client_id or "").encode()
     bounds = {"max_block_ms": _SEND_TIMEOUT_MS, "delivery_timeout_ms": _SEND_TIMEOUT_MS}
-    with closing(connect(KafkaProducer, kafka, acks="all", **bounds)) as producer:
+    with closing(connect(KafkaProducer, kafka, acks="all", allow_auto_create_topics=False, **bounds)) as producer:
         sent = producer.send(topic, _ENCODER.encode(unmute), key).get(_SEND_TIMEOUT_MS / 1000)
     return SourceRecord(topic, sent.partition, sent.offset)
 

@@ -178,6 +178,21 @@ def note_differences(
             log.warning("%s", each)
 
 
+def max_record_bytes(topics: TopicSettings, kafka: Mapping[str, str]) -> int:
+    """The largest record that the topics of the job's answers take, as far as the login may see; at most the settings'.
+
+    Raises KafkaUnavailableError, KafkaError and OSError.
+    """
+    asked = [
+        ConfigResource(ConfigResourceType.TOPIC, name, ["max.message.bytes"])
+        for name in (topics.decisions, topics.dead_letters, topics.sums)
+    ]
+    with connect(KafkaAdminClient, kafka) as admin:
+        found = admin.describe_configs(asked, config_filter="all")["topic"]
+    seen = [int(each["max.message.bytes"]["value"]) for each in found.values() if "max.message.bytes" in each]
+    return min([topics.max_message_bytes, *seen])
+
+
 def _found(described: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]) -> TopicFound:
     partitions = described["partitions"]
     replicas = min((len(each["replica_nodes"]) for each in partitions), default=0)

@@ -57,7 +57,7 @@ def limits_publisher(
         published: Iterable[QuotaEntry] | None = None
         with (
             TopicReader(kafka, topics.limits) as reader,
-            closing(connect(KafkaProducer, kafka, acks="all", linger_ms=5)) as producer,
+            closing(connect(KafkaProducer, kafka, acks="all", linger_ms=5, allow_auto_create_topics=False)) as producer,
         ):
             while True:
                 version, entries = in_force()

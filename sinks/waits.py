@@ -43,7 +43,7 @@ def remove_ended_waits(topic: str, kafka: Mapping[str, str], before_ms: int, max
     The topic is compacted, so a record goes when one without a value follows it. Raises KafkaError,
     KafkaUnavailableError and TopicLostError.
     """
-    with closing(connect(KafkaProducer, kafka, acks="all", linger_ms=5)) as producer:
+    with closing(connect(KafkaProducer, kafka, acks="all", linger_ms=5, allow_auto_create_topics=False)) as producer:
         return _remove_part(topic, kafka, producer, before_ms, max_keys, 0, 1)
 
 

@@ -28,12 +28,13 @@ from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, pending_batch
 from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.query import EnforceQuery, JobContext, check_can_split
+from sluice.streaming.enforce.record_bound import RecordBound
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
 from sluice.streaming.overrides.disks import DisksWatch
 from sluice.streaming.overrides.watch import OverridesWatch
-from sluice.streaming.queries.reasons import QueryState, RunState
+from sluice.streaming.queries.reasons import Cause, QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
 from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
@@ -134,7 +135,7 @@ class RunningJob:
 
         The audit query starts second: clients wait for the first decisions, and nobody for the tables.
         """
-        settings, starts = self._settings, count()
+        settings, starts, bound = self._settings, count(), RecordBound(self._settings)
 
         def make_enforce() -> EnforceQuery:
             _create_topics_again(settings)
@@ -144,7 +145,8 @@ class RunningJob:
             if (pending := pending_batch(Checkpoint(settings.enforce.checkpoint))) is not None:
                 check_can_split(pending, settings)
                 self._watch.keep_snapshot_of(pending)
-            return EnforceQuery(self._job, self._tracked, self._overrides.limits_now, self._topic)
+            most = bound.look(deciding.last_cause is Cause.TOO_LARGE)
+            return EnforceQuery(self._job, self._tracked, self._overrides.limits_now, self._topic, most)
 
         def make_audit() -> AuditQuery:
             check_spark_files(Checkpoint(settings.audit.checkpoint))

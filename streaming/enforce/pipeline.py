@@ -30,14 +30,17 @@ from sluice.state.shares.sums import DecidedSums
 from sluice.state.store.pages import ChargedRows, Pages
 from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, planner, read_event
 from sluice.streaming.enforce.wire import (
+    OVERHEAD_BYTES,
     ChargeRow,
     DecisionPart,
     GrowingPageBatch,
+    Keyed,
     OutputRecord,
     Outputs,
     Source,
     answer_record,
     decode_page_batch,
+    oversized_decision_record,
     wait_record,
 )
 
@@ -46,6 +49,9 @@ MAX_PAGE_BATCH_BYTES = 16 * 1024
 
 _MAX_PLANNED_BYTES = 8 * 1024 * 1024
 """Bytes of events after which page batches are sent, however many pages there are: they are objects until then."""
+
+_LONGEST_KEY = 8
+"""A key, of names as they are in the value but URL-encoded, is no longer than so many values."""
 
 _PART_ORDER = attrgetter("part")
 
@@ -129,7 +135,23 @@ def decide(counters: Pages, page_batches: Iterable[bytes], settings: PipelineSet
         made.sums.add_rows(charged.rows, charged.outcomes, values, shapes, repeated)
     for wait in waits.values():
         outputs[settings.waits_topic].add(*wait_record(*wait))
+    _bound_decisions(outputs, settings)
     return made
+
+
+def _bound_decisions(outputs: Outputs, settings: PipelineSettings) -> None:
+    """Make a decision that no record takes the dead letter of its event: it would end the query at each attempt."""
+    keyed, most = outputs.get(settings.decisions_topic), settings.max_record_bytes
+    if keyed is None or _LONGEST_KEY * max((len(value or b"") for value in keyed.values), default=0) <= most:
+        return
+    kept = Keyed()
+    for key, value in zip(keyed.keys, keyed.values, strict=True):
+        if value is None or len(key or b"") + len(value) + OVERHEAD_BYTES <= most:
+            kept.add(key, value)
+        else:
+            letter = oversized_decision_record(settings.dead_letters_topic, value, most, settings.topic_id)
+            outputs[letter.topic].add(letter.key, letter.value)
+    outputs[settings.decisions_topic] = kept
 
 
 def _mutations_of_tenants(rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> list[dict[str, ChargeRow]]:
@@ -202,7 +224,7 @@ def _add_decision(
     value = with_charges(text, charges)
     outputs[settings.decisions_topic].add(row.record_key, value)
     if row.asked_by is not None:
-        told = answer_record(settings.sums_topic, row.asked_by, value)
+        told = answer_record(settings.sums_topic, row.asked_by, value, settings.max_record_bytes)
         if told is not None:
             outputs[told.topic].add(told.key, told.value)
 
@@ -258,6 +280,7 @@ def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Output
             raise ValueError("the first part of a request carries its decision")
         charges = b",".join([part.charges for part in of_request])
         _add_decision(outputs, of_request[0], charges, _joined(of_request), settings)
+    _bound_decisions(outputs, settings)
     return outputs
 
 

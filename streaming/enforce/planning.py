@@ -71,7 +71,8 @@ Planned = list[OutputRecord] | list[PlacedRow]
 class PipelineSettings(NamedTuple):
     """The job's settings that plan, decide and combine need. `job_id` marks its decisions, None without a job.
 
-    `topic_id` is Kafka's id of the requests topic; None if it isn't known.
+    `topic_id` is Kafka's id of the requests topic; None if it isn't known. `max_record_bytes` is the largest record
+    that the topics of the answers take.
     """
 
     requests_topic: str
@@ -84,6 +85,7 @@ class PipelineSettings(NamedTuple):
     pages: int
     idle_expiry_ms: int
     max_entities: int
+    max_record_bytes: int
     job_id: str | None = None
     topic_id: str | None = None
     broker_limits: BrokerLimits = NO_LIMITS
@@ -107,6 +109,7 @@ class PipelineSettings(NamedTuple):
             new_pages(settings) if pages is None else pages,
             settings.state.idle_expiry_s * 1000,
             settings.state.max_entities,
+            settings.topics.max_message_bytes,
             broker_limits=broker_limits(settings.elastic),
         )
 
@@ -116,7 +119,8 @@ def read_event(value: bytes | None, source: Source, settings: PipelineSettings) 
     try:
         return parse_event(value, source, settings.limits)
     except InvalidRequestError as error:
-        return dead_letter_record(settings.dead_letters_topic, value, source, error, settings.topic_id)
+        topic, most = settings.dead_letters_topic, settings.max_record_bytes
+        return dead_letter_record(topic, value, source, error, most, settings.topic_id)
 
 
 class _Counter(msgspec.Struct, gc=False):
@@ -278,7 +282,7 @@ class Planner:
         topic, asked_by = self._settings.sums_topic, _asked_by(request)
         told = heartbeat_record(topic, request, self._settings.broker_limits)
         if asked_by is not None:
-            told = answer_record(topic, asked_by, decision.value)
+            told = answer_record(topic, asked_by, decision.value, self._settings.max_record_bytes)
         return [decision] if told is None else [decision, told]
 
     def _plan_unmute(self, unmute: Unmute, source: Source, decided_at_ms: int, batch: msgspec.Raw) -> Planned:

@@ -91,11 +91,13 @@ class EnforceQuery(GatedQuery):
         tracked: "Accumulator[Tracked] | None" = None,
         limits_now: LimitsNow = lambda: None,
         topic: RequestsTopicWatch | None = None,
+        max_record_bytes: int | None = None,
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted.
 
         A micro-batch waits until the job may decide. Records carry the job's epoch, whose markers are written, and the
-        id of the requests topic that `topic` knows; the query ends if that changes.
+        id of the requests topic that `topic` knows; the query ends if that changes. No answer is larger than
+        `max_record_bytes`, without which the settings say it.
         """
         settings = self._settings = job.settings
         super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, job.may_decide)
@@ -109,7 +111,9 @@ class EnforceQuery(GatedQuery):
         self._log = BatchLog(checkpoint, file_creator(job.spark, checkpoint))
         self._topic = topic
         self._pipeline = PipelineSettings.of(settings)._replace(
-            job_id=job_identity(checkpoint).job_id, topic_id=topic.id if topic is not None else None
+            job_id=job_identity(checkpoint).job_id,
+            topic_id=topic.id if topic is not None else None,
+            max_record_bytes=max_record_bytes or settings.topics.max_message_bytes,
         )
 
     def _rows(self) -> DataFrame:

@@ -21,6 +21,7 @@ from sluice.streaming.enforce.garbage_collection import collection_paused
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
+    OVERHEAD_BYTES,
     PackedRow,
     PageBatch,
     Source,
@@ -146,13 +147,16 @@ class PageDecider:
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
         part = part_of_page(settings.max_entities, settings.pages)
         written = counters.to_bytes(list(stored), settings.pages, settings.idle_expiry_ms, settings.quota, part)
-        if self._tracked is not None:
-            entities = {page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)}
-            self._tracked.add(Tracked(entities, counters.evicted))
-        key = b"%d" % properties.task  # the same for a counter in all micro-batches
+        key, dropped = b"%d" % properties.task, 0  # the key is the same for a counter in all micro-batches
         of_batch = properties.batch_id, properties.quota_version, properties.decided_at_ms
         for value in sums.records(settings.job_id, *of_batch):
-            outputs[settings.sums_topic].add(key, value)
+            if len(value) + OVERHEAD_BYTES > settings.max_record_bytes:
+                dropped += 1
+            else:
+                outputs[settings.sums_topic].add(key, value)
+        if self._tracked is not None:
+            entities = {page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)}
+            self._tracked.add(Tracked(entities, counters.evicted, dropped))
         return packed(outputs, parts), written
 
 

@@ -19,10 +19,14 @@ log = logging.getLogger("sluice.job")
 
 
 class Tracked(NamedTuple):
-    """The number of entities by Spark key of their page, and the numbers of those that were evicted."""
+    """The number of entities by Spark key of their page, and the numbers of those that were evicted.
+
+    `dropped` counts records of sums that are larger than their topic takes.
+    """
 
     by_page: dict[int, int]
     evicted: Evicted = Evicted()
+    dropped: int = 0
 
     def total(self) -> int:
         """The entities of all pages that were charged since the process started.
@@ -36,7 +40,7 @@ class Tracked(NamedTuple):
 class _NewestByPage(AccumulatorParam[Tracked]):
     """Keeps the newest number of each page. A micro-batch charges a page once, and they run one after another.
 
-    Evictions add up. A task that runs again counts its own again.
+    Evictions and dropped records add up. A task that runs again counts its own again.
     """
 
     def zero(self, value: Tracked) -> Tracked:  # noqa: ARG002 - Spark's interface
@@ -44,7 +48,8 @@ class _NewestByPage(AccumulatorParam[Tracked]):
 
     def addInPlace(self, value1: Tracked, value2: Tracked) -> Tracked:  # noqa: N802 - as above
         value1.by_page.update(value2.by_page)
-        return Tracked(value1.by_page, value1.evicted.plus(value2.evicted))
+        dropped = value1.dropped + value2.dropped
+        return Tracked(value1.by_page, value1.evicted.plus(value2.evicted), dropped)
 
 
 def tracked_entities(context: "SparkContext") -> "Accumulator[Tracked]":
@@ -53,19 +58,23 @@ def tracked_entities(context: "SparkContext") -> "Accumulator[Tracked]":
 
 
 class EntitiesReport:
-    """Reports the numbers of tracked and of evicted entities; the first evictions of each kind also in the log."""
+    """Reports the numbers of tracked and of evicted entities, and of dropped records; the first also in the log."""
 
-    def __init__(self, max_entities: int, report: Callable[[int, Evicted], None]) -> None:
+    def __init__(self, max_entities: int, report: Callable[[int, Evicted, int], None]) -> None:
         self._max_entities = max_entities
         self._report = report
         self._evicted = Evicted()
+        self._dropped = 0
 
     def report(self, tracked: Tracked) -> None:
         """Report the present numbers."""
-        self._report(tracked.total(), tracked.evicted)
+        self._report(tracked.total(), tracked.evicted, tracked.dropped)
         before, self._evicted = self._evicted, tracked.evicted
         most = self._max_entities
         if tracked.evicted.at_rest and not before.at_rest:
             log.warning("there are more than state.max_entities = %d entities; those at rest leave early", most)
         if tracked.evicted.owing and not before.owing:
             log.error("more than state.max_entities = %d entities are active; the oldest lose their balances", most)
+        if tracked.dropped and not self._dropped:
+            log.error("records of sums are larger than topics.sums takes: gateways miss them, and share without them")
+        self._dropped = tracked.dropped

@@ -167,6 +167,16 @@ class PackedRow(NamedTuple):
     values: list[bytes | None]
 
 
+_MAX_ERROR_CHARACTERS = 500
+
+
+class _DecisionId(msgspec.Struct):
+    """The id of a decision, which names its event."""
+
+    decision_id: str
+
+
+_DECISION_ID = msgspec.json.Decoder(_DecisionId)
 _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
 _PAGE_BATCH = msgspec.msgpack.Decoder(PageBatch)
@@ -186,6 +196,9 @@ def wait_record(kind: QuotaKind, entity: bytes, wait: WaitRecord | None) -> tupl
 MAX_ANSWER_BYTES = 1024 * 1024
 """Longest decision on mutations that goes to its gateway; without it the gateway's share answers."""
 
+OVERHEAD_BYTES = 4096
+"""Bytes of a record beside its key and value, and those of a dead letter without the value of its event."""
+
 
 def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> OutputRecord | None:
     """The record of the sums topic for a gateway's heartbeat; None for any other request, or an instance of none."""
@@ -199,25 +212,43 @@ def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> Outp
     return OutputRecord(topic, request.instance.encode(), _JSON.encode(Sums(heartbeat=heartbeat)))
 
 
-def answer_record(topic: str, asked_by: bytes, decision: bytes) -> OutputRecord | None:
+def answer_record(topic: str, asked_by: bytes, decision: bytes, max_record_bytes: int) -> OutputRecord | None:
     """The record of the sums topic for a decision that a gateway waits for; None if it is too long."""
-    if len(decision) > MAX_ANSWER_BYTES:
+    if len(decision) > min(MAX_ANSWER_BYTES, max_record_bytes - OVERHEAD_BYTES):
         return None
     return OutputRecord(topic, asked_by, b'{"answer":%b}' % decision)
 
 
 def dead_letter_record(
-    topic: str, value: bytes | None, source: Source, error: InvalidRequestError, source_topic_id: str | None = None
+    topic: str,
+    value: bytes | None,
+    source: Source,
+    error: InvalidRequestError,
+    max_record_bytes: int,
+    source_topic_id: str | None = None,
 ) -> OutputRecord:
     """The record of an event that can't be decided, with the reason; of a giant event only the beginning is kept."""
-    kept = value[:MAX_DEAD_LETTER_VALUE_BYTES] if value is not None else None
+    kept = None
+    if value is not None:
+        in_base64 = max(0, max_record_bytes - OVERHEAD_BYTES)
+        kept = value[: min(MAX_DEAD_LETTER_VALUE_BYTES, in_base64 // 4 * 3)]
     letter = DeadLetter(
         SourceRecord(source.topic, source.partition, source.offset, source_topic_id),
-        FieldError(error.field, error.problem, error.expected),
+        FieldError(error.field[:_MAX_ERROR_CHARACTERS], error.problem[:_MAX_ERROR_CHARACTERS], error.expected),
         kept,
         None if value is None else len(value),
     )
     return OutputRecord(topic, None, _JSON.encode(letter))
+
+
+def oversized_decision_record(
+    topic: str, decision: bytes, max_record_bytes: int, source_topic_id: str | None
+) -> OutputRecord:
+    """The dead letter for an event whose decision no record takes; what it charged stays charged."""
+    source_topic, partition, offset = _DECISION_ID.decode(decision).decision_id.rsplit("-", 2)
+    source = Source(source_topic, int(partition), int(offset), 0)
+    error = InvalidRequestError("value", f"has a decision of {len(decision)} bytes", f"at most {max_record_bytes}")
+    return dead_letter_record(topic, None, source, error, max_record_bytes, source_topic_id)
 
 
 def encode_page_batch(page_batch: PageBatch) -> bytes:

@@ -152,7 +152,7 @@ def _name(number: int) -> str:
 def _write_markers(topic: str, kafka: Mapping[str, str], epoch: LeaderEpoch, value: bytes | None) -> None:
     """Write the epoch into each partition; returns once the brokers have it. Raises EpochMarkerError."""
     try:
-        with closing(connect(KafkaProducer, kafka, acks="all")) as producer:
+        with closing(connect(KafkaProducer, kafka, acks="all", allow_auto_create_topics=False)) as producer:
             headers = [(HEADER, epoch.header())]
             sent = [
                 producer.send(topic, value, MARKER_KEY, headers, partition)

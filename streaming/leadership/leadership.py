@@ -46,7 +46,7 @@ class LeaseTopic:
         self._key = key
         self._topic = topic
         self._reader = TopicReader(kafka, topic)
-        self._producer = connect(KafkaProducer, kafka, acks="all")
+        self._producer = connect(KafkaProducer, kafka, acks="all", allow_auto_create_topics=False)
 
     def close(self) -> None:
         """Close both clients."""

@@ -56,6 +56,7 @@ class Cause(Enum):
     CHECKPOINT = auto()  # it is damaged, state in it too, or was made with other settings
     LOST_INPUT = auto()  # Kafka no longer has the records that were to be read next
     JAVA_GONE = auto()
+    TOO_LARGE = auto()  # a record is larger than its topic takes
     OTHER = auto()
 
     @property
@@ -77,12 +78,14 @@ class Reason(NamedTuple):
 
 
 _LOST_INPUT = r"KAFKA_DATA_LOSS|KafkaDataLoss|failOnDataLoss|Some data may have been lost"
+_TOO_LARGE = r"RecordTooLargeException"
 _REPORTS = {
     r"CANNOT_LOAD_STATE_STORE": "stored state can't be read ({cause}); restore the checkpoint from a backup",
     _LOST_INPUT: (
         "Kafka no longer has the next records to read, or has them under other offsets ({cause}); to continue with the"
         " records there are, set {query}.fail_on_data_loss: false, or start with a new checkpoint"
     ),
+    _TOO_LARGE: "a record is larger than its topic takes ({cause}); the next start makes smaller ones",
     r"UnknownTopicOrPartitionException": "a topic is missing ({cause}); it is created again with the next start",
     r"Python worker exited unexpectedly": "a Python worker died: killed, or out of memory ({cause})",
     r"has timestamp value -?\d+ that overflows": (
@@ -140,7 +143,8 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
         return Reason(Cause.JAVA_GONE, text)
     if _CHECKPOINT_ERROR.search(innermost):
         return Reason(Cause.CHECKPOINT, text)
-    return Reason(Cause.LOST_INPUT if pattern == _LOST_INPUT else Cause.OTHER, text)
+    causes = {_LOST_INPUT: Cause.LOST_INPUT, _TOO_LARGE: Cause.TOO_LARGE}
+    return Reason(causes.get(pattern or "", Cause.OTHER), text)
 
 
 def _innermost(report: str) -> str:

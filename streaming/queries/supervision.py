@@ -102,6 +102,8 @@ class SupervisedQuery:
         """It starts when the first trigger of the query `after` has ended, well or badly: a start takes all cores."""
         self.name = name
         self.state = QueryState()
+        self.last_cause: Cause | None = None
+        """The cause of its last end."""
         self._make = make
         self._restart = restart
         self._gives_up = gives_up
@@ -155,7 +157,7 @@ class SupervisedQuery:
                 break
             failures = 1 if progressed else failures + 1
             reason = reason_of(ended, self.name)
-            text, place = reason.text, reason.place
+            text, place, self.last_cause = reason.text, reason.place, reason.cause
             report = str(ended)[:_MAX_DETAILS_LENGTH]
             fields: dict[str, object] = {} if report in text else {"details": report}
             details = {"fields": fields | ({"place": place.known()} if place else {})}

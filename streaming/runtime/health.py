@@ -80,6 +80,9 @@ class JobHealth:
             "Entities forgotten since the process started because there were more than state.max_entities",
             "kind",
         )
+        self._dropped_records = self._gauge(
+            "sluice_dropped_records", "Records of sums since the start that are larger than their topic takes"
+        )
         # with a label, a job that mirrors nothing has no value: an alert on 0 must not see it
         self._mirror_up = self._gauge(
             "sluice_quota_mirror_up", "1 while the quotas of the source are mirrored", "source"
@@ -126,9 +129,10 @@ class JobHealth:
         """Count dead letters that were written."""
         self._dead_letters.inc(count)
 
-    def report_known(self, entities: int, evicted: Evicted) -> None:
-        """Report the number of entities with stored counters, and of those that were evicted."""
+    def report_known(self, entities: int, evicted: Evicted, dropped: int = 0) -> None:
+        """Report the number of entities with stored counters, of those that were evicted, and of dropped records."""
         self._known_entities.set(entities)
+        self._dropped_records.set(dropped)
         for kind, count in evicted._asdict().items():
             self._evicted_entities.labels(kind).set(count)
 

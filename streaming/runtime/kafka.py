@@ -14,12 +14,13 @@ _SOURCE_DEFAULTS = {
     "kafka.max.poll.records": "5000",  # Kafka's defaults of this and the next property are too small for this rate
     "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
 }
+_BUFFER_BYTES = 32 * 1024 * 1024  # Kafka's own default
+
 _SINK_DEFAULTS = {
     "kafka.acks": "all",
     "kafka.enable.idempotence": "true",
     "kafka.linger.ms": "5",
     "kafka.batch.size": str(512 * 1024),  # Kafka's default of 16 KiB holds few decisions
-    "kafka.max.request.size": str(8 * 1024 * 1024),  # a dead letter holds up to 4 MiB in base64
     "kafka.delivery.timeout.ms": "120000",
 }
 
@@ -74,7 +75,10 @@ def epoch_header() -> Column:
 
 def kafka_writer(writer: DataFrameWriter, settings: Settings) -> DataFrameWriter:
     """The writer of rows (topic, key, value), each to its own topic, with their `headers` if there are any."""
-    return writer.format("kafka").options(**(_SINK_DEFAULTS | _client_options(settings)))
+    # The producer's own bounds of a record; a dead letter holds up to 4 MiB in base64.
+    most = settings.topics.max_message_bytes
+    bounds = {"kafka.max.request.size": str(most), "kafka.buffer.memory": str(max(_BUFFER_BYTES, most))}
+    return writer.format("kafka").options(**(_SINK_DEFAULTS | bounds | _client_options(settings)))
 
 
 def _client_options(settings: Settings) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The charges of requests and the decisions that they make, through `simulate`'s path (the job's code)."""
 
 import json
+from base64 import b64decode
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -602,6 +603,43 @@ def test_the_decision_on_the_widest_event_fits_into_a_record_of_the_topic() -> N
     assert DEFAULTS.enforce.max_event_bytes * 0.9 < len(event) < DEFAULTS.enforce.max_event_bytes
     assert record.topic == DEFAULTS.topics.decisions
     assert len(record.value) < DEFAULTS.topics.max_message_bytes * 0.9
+
+
+SMALL = changed(DEFAULTS, "topics", max_message_bytes=20_000)
+"""Settings of topics that take records of 20 kB."""
+
+
+@pytest.mark.parametrize("charges", [0, 1, 2])
+def test_a_decision_that_its_topic_does_not_take_becomes_a_dead_letter_and_stays_charged(charges: int) -> None:
+    """One such record would end the query at each attempt; with any number of counters."""
+    client = quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0)
+    entries = [client, quota(QuotaKind.REQUEST_PERCENTAGE, 1.0, QuotaEntity(user="bob"))][:charges]
+    wide = {"topic_partitions": [{"topic": f"{number:040}", "partition": 0, "bytes": 9} for number in range(200)]}
+    event = {"api": "Produce", "user": "alice", "timestamp_ms": T0, **AMOUNTS}
+    simulation = Simulation(Quotas(entries), changed(SMALL, "enforce", max_charges_per_event=200))
+
+    records = [*simulation.decide(json.dumps(each).encode() for each in (event | wide, event))]
+
+    assert [record.topic for record in records] == [SMALL.topics.dead_letters, SMALL.topics.decisions]
+    letter = json.loads(records[0].value)
+    assert letter["source"] == {"topic": "quota-requests", "partition": 0, "offset": 0, "topic_id": None}
+    assert (letter["error"]["field"], letter["error"]["expected"]) == ("value", "at most 20000")
+    assert letter["error"]["problem"].startswith("has a decision of ")
+    if charges:
+        assert json.loads(records[1].value)["verdict"] == "THROTTLE"
+
+
+@pytest.mark.parametrize("bytes_", [20_000, 8192])
+def test_a_dead_letter_is_cut_to_what_its_topic_takes(bytes_: int) -> None:
+    """Also where next to nothing is left of the event."""
+    event = b"x" * 1_000_000
+
+    (record,) = Simulation(Quotas([]), changed(SMALL, "topics", max_message_bytes=bytes_)).decide([event])
+
+    assert 4000 < len(record.value) < bytes_
+    letter = json.loads(record.value)
+    assert letter["value_bytes"] == len(event)
+    assert event.startswith(b64decode(letter["value"]))
 
 
 def test_a_decision_on_an_event_that_said_nothing_repeats_nothing() -> None:

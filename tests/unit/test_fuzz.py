@@ -68,7 +68,7 @@ def _event(value: bytes) -> bool:
     try:
         msgspec.json.encode(parse_event(value, _SOURCE, _LIMITS))
     except InvalidRequestError as error:
-        msgspec.json.decode(dead_letter_record("dead", value, _SOURCE, error).value)
+        msgspec.json.decode(dead_letter_record("dead", value, _SOURCE, error, 8_388_608).value)
         return False
     return True
 

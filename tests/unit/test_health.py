@@ -193,7 +193,7 @@ def test_decisions_of_other_jobs_are_in_the_body_and_a_metric(server: HttpServer
 def test_dead_letters_since_the_start_and_known_entities_are_metrics(server: HttpServer, health: JobHealth) -> None:
     for count in (2, 0, 3):
         health.count_dead_letters(count)
-    health.report_known(12, Evicted(at_rest=3, owing=1))
+    health.report_known(12, Evicted(at_rest=3, owing=1), 2)
 
     metrics = get(server, "/metrics")[1]
     for line in (
@@ -201,6 +201,7 @@ def test_dead_letters_since_the_start_and_known_entities_are_metrics(server: Htt
         "sluice_known_entities 12.0",
         'sluice_evicted_entities{kind="at_rest"} 3.0',
         'sluice_evicted_entities{kind="owing"} 1.0',
+        "sluice_dropped_records 2.0",
     ):
         assert f"\n{line}\n" in metrics
 

@@ -148,14 +148,14 @@ def test_a_second_job_learns_of_the_first_before_it_waits_or_listens(settings: S
 
 def test_the_log_says_once_that_entities_leave_early(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     """And once more, as an error, when those that owe something do."""
-    reported: list[tuple[int, Evicted]] = []
+    reported: list[tuple[int, Evicted, int]] = []
     report = EntitiesReport(settings.state.max_entities, lambda *numbers: reported.append(numbers))
     evictions = (Evicted(), Evicted(at_rest=1), Evicted(at_rest=2), Evicted(2, owing=1), Evicted(2, owing=2))
 
     for evicted in evictions:
         report.report(Tracked({}, evicted))
 
-    assert reported == [(0, evicted) for evicted in evictions]
+    assert reported == [(0, evicted, 0) for evicted in evictions]
     assert [(record.levelname, "5000000" in record.getMessage()) for record in caplog.records] == [
         ("WARNING", True),
         ("ERROR", True),
