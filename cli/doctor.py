@@ -60,6 +60,8 @@ from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.enforce.requests_topic import another_topic
+from sluice.streaming.native.build import library_path
+from sluice.streaming.native.library import native_library
 from sluice.streaming.workers.contract import are_batched
 
 T = TypeVar("T")
@@ -135,6 +137,7 @@ def checks_of_machine(settings: Settings) -> Iterator[tuple[str, Check]]:
     yield "python", lambda: f"{python_version()} ({sys.executable})"
     yield "java", lambda: "{1} ({0})".format(*find_java())
     yield "jars of Spark", partial(check_jars, SPARK_JARS)
+    yield "native planner", partial(check_native_planner, settings)
     if settings.checkpoints_on_s3:
         yield "jars of S3", partial(check_jars, S3_JARS)
 
@@ -719,6 +722,18 @@ def check_sizing(settings: Settings) -> str:
     workers = "batched" if are_batched(settings.enforce.batched_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
     return found if first_pages == wanted else f"{found}; `sluice state import` moves the balances to {wanted} pages"
+
+
+def check_native_planner(settings: Settings) -> str:
+    """Say whether plain events are planned natively or in Python; both plan the same, at another cost."""
+    if not settings.enforce.native_plan:
+        return "off, as enforce.native_plan is false: Python plans all events, at several times the cost"
+    if native_library() is None:
+        return (
+            "not built, or not for this platform: Python plans all events, at several times the cost;"
+            " install a C compiler, then install Sluice again, or run ./scripts/setup"
+        )
+    return f"plans the events that gateways send ({library_path()}); enforce.native_plan: false turns it off"
 
 
 CHECKS_OF_JOB: Sequence[tuple[str, Callable[[Settings], str]]] = (

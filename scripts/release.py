@@ -29,6 +29,9 @@ from sluice.state.errors import SluiceError
 
 CHANGELOG = REPOSITORY / "CHANGELOG.md"
 RELEASED_JARS = (SPARK_JARS, S3_JARS, BROKER_JARS)
+NATIVE_TARGETS = ("x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17")
+"""Platforms, as Zig names them, whose wheels have the native planner."""
+
 _DRY_VERSION = "0.0.0"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:rc\d+)?)")
 _JAR = re.compile(r"(.+?)-(\d+\.\d[^/]*)\.jar")
@@ -63,7 +66,10 @@ def release(options: ReleaseOptions) -> int:
     if options.repository:
         variables["SLUICE_REPOSITORY"] = options.repository
     build_jars()
-    build_wheel(out / "python", variables, through_sdist=True)
+    build_wheel(out / "python", {**variables, "SLUICE_NATIVE_TARGET": "none"}, through_sdist=True)
+    for target in NATIVE_TARGETS:  # the wheel above is for all others
+        with TemporaryDirectory(prefix="sluice-wheel-") as folder:
+            shutil.move(build_wheel(Path(folder), {**variables, "SLUICE_NATIVE_TARGET": target}), out / "python")
     _run(sys.executable, "-m", "twine", "check", "--strict", *sorted(map(str, (out / "python").iterdir())))
     shutil.copy(plugin_jar(), out / JAR_NAME.replace(".jar", f"-{version}.jar"))
     package_chart(version, options.image, out)

@@ -72,15 +72,15 @@ def plan(
     quotas: Quotas,
     settings: PipelineSettings,
     decided_at_ms: int,
-    max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES,
     overrides: Overrides | None = None,
+    max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES,
 ) -> Iterator[dict[int, bytes]]:
     """One encoded page batch for each page; new page batches after `max_page_batch_bytes` of events for each page.
 
     A record that needs no counter goes with the page batch of page `offset % pages`, so that all pages get some.
     `overrides` say how far limits give way; the limits that are lent are among `quotas`.
     """
-    max_bytes = min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
+    max_bytes = most_planned_bytes(settings, max_page_batch_bytes)
     page_batches: defaultdict[int, GrowingPageBatch] = defaultdict(GrowingPageBatch)
     planned_bytes, plans = 0, planner(quotas, settings)
     batch = plans.batch(decided_at_ms, overrides)
@@ -98,6 +98,11 @@ def plan(
             yield _encoded(page_batches)
             page_batches, planned_bytes = defaultdict(GrowingPageBatch), 0
     yield _encoded(page_batches)
+
+
+def most_planned_bytes(settings: PipelineSettings, max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES) -> int:
+    """Bytes of events after which page batches are sent."""
+    return min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
 
 
 def _encoded(page_batches: Mapping[int, GrowingPageBatch]) -> dict[int, bytes]:

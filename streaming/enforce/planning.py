@@ -123,7 +123,7 @@ def read_event(value: bytes | None, source: Source, settings: PipelineSettings) 
         return dead_letter_record(topic, value, source, error, most, settings.topic_id)
 
 
-class _Counter(msgspec.Struct, gc=False):
+class Counter(msgspec.Struct, gc=False):
     """A counter that requests of a client are charged to: what their rows say of it, and what gives their amounts.
 
     `page` is the page that keeps it.
@@ -146,7 +146,7 @@ class _ClientPlan(msgspec.Struct, gc=False):
     `record_key` is the key of their decisions.
     """
 
-    counters: list[_Counter]
+    counters: list[Counter]
     partitions: list[PartitionCharges]
     is_exempt: bool
     record_key: bytes
@@ -156,41 +156,41 @@ class _ClientPlan(msgspec.Struct, gc=False):
         return ENTRY_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
 
 
-class _CounterAlike(msgspec.Struct, gc=False):
+class CounterAlike(msgspec.Struct, gc=False):
     """A counter that each of the clients planned alike has: `counter` is that of one of them.
 
     Its key is `prefix` and the key of those of the client's names that it has. All clients have one whose tags have
     neither name.
     """
 
-    counter: _Counter
+    counter: Counter
     prefix: str
     has_user: bool
     has_client_id: bool
 
     @classmethod
-    def of(cls, counter: _Counter, tags: Tags) -> "_CounterAlike":
+    def of(cls, counter: Counter, tags: Tags) -> "CounterAlike":
         """That of a counter with these tags."""
         return cls(counter, counter.key.removesuffix(tags.key()), tags.user != "", tags.client_id != "")
 
-    def named(self, user: str, client_id: str, pages: int) -> _Counter:
+    def named(self, user: str, client_id: str, pages: int) -> Counter:
         """The counter of the client with these names."""
         if not (self.has_user or self.has_client_id):
             return self.counter
         tags = Tags(bounded_name(user) if self.has_user else "", bounded_name(client_id) if self.has_client_id else "")
         key = self.prefix + tags.key()
         page, entity = page_of_entity(key, pages), entity_text(tags.entity())
-        return _Counter(key, page, entity, self.counter.shape, self.counter.amounts)
+        return Counter(key, page, entity, self.counter.shape, self.counter.amounts)
 
 
-class _Alike(msgspec.Struct, gc=False):
+class Alike(msgspec.Struct, gc=False):
     """The plan of clients without a quota by their names, but for these names.
 
     `plan` is that of one of them. If `has_ceiling`, one of the limits may be lent.
     """
 
     plan: _ClientPlan
-    counters: list[_CounterAlike]
+    counters: list[CounterAlike]
     has_ceiling: bool
 
     def named(self, user: str, client_id: str, pages: int) -> _ClientPlan:
@@ -208,7 +208,7 @@ _JSON = msgspec.json.Encoder()
 _EXEMPT = unmetered_text(CountedEntity(), EXEMPT_REQUEST_TIME, "exempt")
 _NO_WAITS: Mapping[bytes, dict[str, int]] = {}
 
-_Charged = list[tuple[_Counter, list[float]]]
+_Charged = list[tuple[Counter, list[float]]]
 """The counters that a request is charged to, each with its amounts."""
 
 
@@ -228,10 +228,10 @@ class Planner:
         self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
         self._lent = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
         """The plans with a limit that may be lent."""
-        self._alike = NameCache[_Kin, _Alike](_MAX_ALIKE_BYTES)
+        self._alike = NameCache[_Kin, Alike](_MAX_ALIKE_BYTES)
         self._users, self._client_ids = quotas.client_names()
         """The names that have quotas of their own."""
-        self._partitions = NameCache[tuple[PartitionCharges, _PartitionName], _Counter | None](_MAX_PARTITION_BYTES)
+        self._partitions = NameCache[tuple[PartitionCharges, _PartitionName], Counter | None](_MAX_PARTITION_BYTES)
         self._unmetered = NameCache[tuple[QuotaKind, _PartitionName], tuple[bytes, bytes]](_MAX_PARTITION_BYTES)
         self._sources: dict[Family, Callable[[Request], list[float]]] = {
             Family.BYTES: charged_bytes,
@@ -347,14 +347,15 @@ class Planner:
         plan = plan or self._clients.recall(traits) or self._lent.recall(traits)
         if plan is None:
             user, client_id = traits[:2]
-            alike = self._alike_of(user, client_id, traits)
+            alike = self.alike_of(traits)
             plan = alike.named(user, client_id, self._settings.pages)
             plans = self._lent if alike.has_ceiling else self._clients
             plans.keep(traits, plan, len(user) + len(client_id) + plan.size())
         return plan
 
-    def _alike_of(self, user: str, client_id: str, traits: Traits) -> _Alike:
+    def alike_of(self, traits: Traits) -> Alike:
         """The plan of this client but for its names; kept only if these have no quotas, as others have it too then."""
+        user, client_id = traits[:2]
         if bounded_name(user) in self._users or bounded_name(client_id) in self._client_ids:
             return self._planned_alike(traits)
         kin = user != "", client_id != "", self.quotas.tenants.of(user, client_id), traits[2:]
@@ -364,16 +365,16 @@ class Planner:
             alike = self._planned_alike(traits)
             return self._alike.keep(kin, alike, len(kin[2]) + alike.plan.size())
 
-    def _planned_alike(self, traits: Traits) -> _Alike:
+    def _planned_alike(self, traits: Traits) -> Alike:
         """The plan of a request of these traits, and which of its client's names each counter has."""
         planned = plan_charges(request_like(traits), self.quotas, self._settings.quota)
         counters = self._counters(planned.counters)
         plan = _ClientPlan(counters, planned.partitions, planned.is_exempt, client_key(traits[0], traits[1]).encode())
         alike = [
-            _CounterAlike.of(counter, charged.tags)
+            CounterAlike.of(counter, charged.tags)
             for counter, charged in zip(counters, planned.counters.values(), strict=True)
         ]
-        return _Alike(plan, alike, planned.has_ceiling)
+        return Alike(plan, alike, planned.has_ceiling)
 
     def _with_partitions(
         self, charged: _Charged, plan: _ClientPlan, sizes: dict[_PartitionName, float]
@@ -387,12 +388,12 @@ class Planner:
                 if of_mode.quotas is None:
                     unmetered.append(_JSON.encode(moved).join(self._unmetered_text(of_mode.kind, name)))
                     continue
-                counter = self._partition_counter(of_mode, name)
+                counter = self.partition_counter(of_mode, name)
                 if counter is not None:
                     merged.append((counter, [moved]))
         return merged + charged[taken:], unmetered
 
-    def _partition_counter(self, of_mode: PartitionCharges, name: _PartitionName) -> _Counter | None:
+    def partition_counter(self, of_mode: PartitionCharges, name: _PartitionName) -> Counter | None:
         """The counter of a topic-partition; none if a trial doesn't limit the topic."""
         try:
             return self._partitions[of_mode, name]
@@ -411,10 +412,10 @@ class Planner:
             text = unmetered_text(CountedEntity(None, None, *name), kind)
             return self._unmetered.keep((kind, name), text, ENTRY_BYTES + len(name[0]) + sum(map(len, text)))
 
-    def _counters(self, charged: Mapping[str, CounterCharges]) -> list[_Counter]:
+    def _counters(self, charged: Mapping[str, CounterCharges]) -> list[Counter]:
         """The counters of a plan, whose charges these are by key."""
         return [
-            _Counter(
+            Counter(
                 key,
                 page_of_entity(key, self._settings.pages),
                 entity_text(counter.tags.entity()),

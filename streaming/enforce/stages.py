@@ -18,7 +18,9 @@ from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_o
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.garbage_collection import collection_paused
+from sluice.streaming.enforce.native_plan import native_planner
 from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.planning import planner as planner_of
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
@@ -52,17 +54,22 @@ ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowStage:
     """Step plan: Kafka records (value, timestamp_ms, partition, offset) to page batches with their Spark keys."""
-    checkpoint = Checkpoint(settings.enforce.checkpoint).location
+    checkpoint, is_native = Checkpoint(settings.enforce.checkpoint).location, settings.enforce.native_plan
 
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         properties = BatchProperties.of_task()
         quotas = properties.quotas(checkpoint)
-        settings = pipeline_settings._replace(pages=properties.pages)
-        events = chain.from_iterable(_events(batch, settings.requests_topic) for batch in batches)
+        own = pipeline_settings._replace(pages=properties.pages)
+        of_batch = properties.decided_at_ms, properties.overrides
+        native = native_planner(planner_of(quotas, own), own) if is_native else None
         with collection_paused():
-            planned = pipeline.plan(events, quotas, settings, properties.decided_at_ms, overrides=properties.overrides)
-            for page_batches in planned:
-                yield _planned(page_batches, pipeline_settings.pages)
+            if native is None:
+                events = chain.from_iterable(_events(batch, own.requests_topic) for batch in batches)
+                for page_batches in pipeline.plan(events, quotas, own, *of_batch):
+                    yield _planned(page_batches, pipeline_settings.pages)
+            else:
+                for planned in native.plan(batches, *of_batch):
+                    yield _joined(planned.pages.tolist(), planned.payloads, pipeline_settings.pages)
             if properties.splits:
                 empty = encode_page_batch(PageBatch())
                 yield _planned(dict.fromkeys(range(properties.pages), empty), pipeline_settings.pages)
@@ -206,6 +213,10 @@ def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, S
 
 
 def _planned(page_batches: Mapping[int, bytes], first_pages: int) -> pa.RecordBatch:
-    keys = pa.array([spark_key_of_page(page, first_pages) for page in page_batches], pa.int32())
-    payloads = pa.array(page_batches.values(), pa.binary())
+    return _joined(page_batches, pa.array(page_batches.values(), pa.binary()), first_pages)
+
+
+def _joined(pages: Iterable[int], payloads: pa.Array, first_pages: int) -> pa.RecordBatch:
+    """The page batches of these pages, with their Spark keys."""
+    keys = pa.array([spark_key_of_page(page, first_pages) for page in pages], pa.int32())
     return pa.RecordBatch.from_arrays([keys, payloads], schema=_PLANNED)

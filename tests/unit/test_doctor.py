@@ -74,7 +74,17 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
 
     verdicts = {line[6:].split(":")[0]: line[:6].strip() for line in lines}
     verdicts.pop("java")  # a machine without Java runs these tests too
-    well = ("python", "job", "checkpoint", "quotas table", "tables", "health", "tracked entities", "sizing")
+    well = (
+        "python",
+        "native planner",
+        "job",
+        "checkpoint",
+        "quotas table",
+        "tables",
+        "health",
+        "tracked entities",
+        "sizing",
+    )
     failing = ("jars of Spark", "broker")
     assert verdicts == dict.fromkeys(well, "ok") | dict.fromkeys(failing, "FAIL")
     assert not any("\n" in line for line in lines)

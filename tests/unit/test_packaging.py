@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -16,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.testbed.distribution import BESIDE, build_wheel
 from sluice.jvm.jars import BUILT, REPOSITORY
+from sluice.streaming.native.build import library_path
 from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
@@ -37,7 +39,7 @@ def import_all(packages: Sequence[str]) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of a release, built from the sdist beside it."""
     release = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA": "1.2.3", "SLUICE_TAG": "v1.2.3"}
-    variables = {**release, "SLUICE_REPOSITORY": FORGE}
+    variables = {**release, "SLUICE_REPOSITORY": FORGE, "SLUICE_NATIVE_TARGET": "none"}
     return build_wheel(tmp_path_factory.mktemp("dist"), variables, through_sdist=True)
 
 
@@ -105,7 +107,18 @@ def test_the_page_for_pypi_is_right(wheel: Path) -> None:
 
 
 def test_a_build_without_git_needs_no_tag(tmp_path: Path) -> None:
-    assert build_wheel(tmp_path).name == "sluice_kafka-0.0.0-py3-none-any.whl"
+    wheel = build_wheel(tmp_path, {"SLUICE_NATIVE_TARGET": "none"})
+    assert wheel.name == "sluice_kafka-0.0.0-py3-none-any.whl"
+
+
+def test_a_wheel_for_this_machine_has_the_native_planner_and_serves_every_python_of_it(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path)
+
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert wheel.name == f"sluice_kafka-0.0.0-py3-none-{platform}.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if name.endswith(".so")]
+    assert libraries == [f"sluice/streaming/native/built/{library_path().name}"]
 
 
 def test_a_checkout_without_symbolic_links_is_refused(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_second_start_only_looks_at_the_jars(project: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (project / ".venv" / "calls").read_text() == (
-        "-m sluice.jvm.jars\n-m sluice.demo.jars\n-m scripts.java.build\n"
+        "streaming/native/build.py\n-m sluice.jvm.jars\n-m sluice.demo.jars\n-m scripts.java.build\n"
     )
 
 

@@ -1,0 +1,274 @@
+"""Step plan with plain events planned natively (`streaming/native/plan.c`), all others by Python at their place.
+
+Python is the rule: native code is told the plans of `Planner`, by traits and, where they matter, names. It knows no
+quota. An event that isn't plain, or whose plan it hasn't been told, is planned by `Planner`, and its rows are added.
+"""
+
+import ctypes
+import secrets
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from sluice.state.arithmetic.shapes import Shapes
+from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, CountedEntity, Overrides, Request
+from sluice.state.decisions.charge_plan import (
+    MUTATION_APIS,
+    PLANNED_APIS,
+    POINTS_PER_NANOSECOND,
+    PartitionCharges,
+    bytes_by_partition,
+    traits_of,
+)
+from sluice.state.decisions.checks import most_mutations
+from sluice.state.decisions.decision import unmetered_text
+from sluice.state.quotas.entity import bounded_name, sanitize
+from sluice.state.quotas.kinds import Family, QuotaKind, RequestPolicy
+from sluice.streaming.enforce.pipeline import most_planned_bytes
+from sluice.streaming.enforce.planning import Alike, BatchText, Counter, PipelineSettings, Planner, read_event
+from sluice.streaming.enforce.wire import MAX_ANSWER_BYTES, OutputRecord, Source
+from sluice.streaming.native import library as native
+from sluice.streaming.native.library import NativeSettings, native_library
+
+_FAMILIES = {
+    Family.BYTES: native.BYTES,
+    Family.REQUEST_TIME: native.REQUEST_TIME,
+    Family.MUTATIONS: native.MUTATIONS,
+    Family.REQUESTS: native.REQUESTS,
+}
+_MAX_KEPT, _MAX_KEPT_BYTES = 1 << 17, 64 * 1024 * 1024
+"""Most keys of plans, and bytes of them and their plans: with more, all are told anew."""
+
+_KEPT_BYTES = 128
+"""Bytes of a key, and of a plan, besides texts, about."""
+
+_TO_1_GIB = 2**30
+_PACK = msgspec.msgpack.Encoder()
+_JSON = msgspec.json.Encoder()
+
+
+class PlannedPages:
+    """Page batches: the page of each, and their bytes one after another with the end of each, as Arrow has them."""
+
+    __slots__ = ("pages", "payloads")
+
+    def __init__(self, pages: "np.ndarray[Any, np.dtype[np.int32]]", ends: Any, data: Any) -> None:
+        self.pages = pages
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        self.payloads = pa.Array.from_buffers(pa.binary(), len(pages), buffers)
+
+
+class NativePlanner:
+    """The native counterpart of a `Planner`, which it asks for plans. `planned` and `declined` count events."""
+
+    def __init__(self, planner: Planner, settings: PipelineSettings, library: ctypes.CDLL) -> None:
+        self._planner, self._settings, self._native = planner, settings, library
+        self._quotas = planner.quotas
+        self._plans: dict[int, tuple[Alike, int]] = {}
+        """The number of each plan that was told, by its id."""
+        self._topics: dict[tuple[str, bytes], int] = {}
+        self._modes: dict[PartitionCharges, int] = {}
+        self._kept = self._kept_bytes = 0
+        self._shapes = Shapes()
+        self.planned = self.declined = 0
+        is_draft = settings.quota.policy is RequestPolicy.KIP124_DRAFT
+        limits = settings.limits
+        of_events = NativeSettings(
+            pages=settings.pages,
+            tenants=bool(planner.quotas.tenants),
+            max_touched=min(limits.max_charges, _TO_1_GIB),
+            max_mutated=min(max(limits.max_charges, most_mutations(limits.max_charges)), _TO_1_GIB),
+            max_event=min(limits.max_event_bytes, _TO_1_GIB),
+            max_future_ms=limits.max_future_ms,
+            max_past_ms=limits.max_past_ms,
+            max_partitions=settings.quota.max_partitions_per_request,
+            max_answer=MAX_ANSWER_BYTES,
+            points=POINTS_PER_NANOSECOND,
+            network_points=0.0 if is_draft else POINTS_PER_NANOSECOND,
+            divisor=float(settings.quota.num_io_threads) if is_draft else 1.0,
+            seed=secrets.randbits(64),
+        )
+        head = _JSON.encode(settings.requests_topic)[1:-1] + b"-"
+        topics = [_PACK.encode(topic) for topic in (settings.decisions_topic, settings.sums_topic)]
+        self._handle = library.plan_new(of_events, head, len(head), *_texts(*topics))
+        if not self._handle:
+            raise MemoryError("the native planner")
+        weakref.finalize(self, library.plan_free, self._handle)
+        for api in sorted(PLANNED_APIS):
+            strict_from = MUTATION_APIS.get(api, -1)
+            self._call("plan_api", *_texts(api.encode()), api in BYTES_APIS, api == HEARTBEAT_API, strict_from)
+        for part, names in zip(b"uc", planner.quotas.client_names(), strict=True):
+            for name in names:
+                self._call("plan_name", part, *_texts(name.encode()))
+
+    def plan(
+        self, batches: Iterable[Any], decided_at_ms: int, overrides: Overrides | None = None
+    ) -> Iterator[PlannedPages]:
+        """As `pipeline.plan`, of Arrow batches of Kafka records: value, partition, offset and timestamp_ms."""
+        if self._planner.quotas is not self._quotas:
+            self._quotas = self._planner.quotas
+            self._forget()
+        text = self._planner.batch(decided_at_ms, overrides)
+        self._call("plan_begin", *_texts(bytes(text.text)))
+        for instance, of_gateway in text.of_gateways.items():
+            self._call("plan_tighten", *_texts(instance.encode(), bytes(of_gateway)))
+        max_bytes = most_planned_bytes(self._settings)
+        for batch in batches:
+            yield from self._plan_batch(batch, decided_at_ms, text, max_bytes)
+        yield self._taken()
+
+    def _plan_batch(self, batch: Any, decided_at_ms: int, text: BatchText, max_bytes: int) -> Iterator[PlannedPages]:
+        values = batch.column("value").cast(pa.binary())
+        _, ends, data = values.buffers()
+        partitions, offsets, times_ms = (
+            np.ascontiguousarray(batch.column(name).to_numpy(zero_copy_only=False), kind)
+            for name, kind in (("partition", np.int32), ("offset", np.int64), ("timestamp_ms", np.int64))
+        )
+        outcome, first, count = ctypes.c_int32(), 0, len(values)
+        columns = (
+            data.address if data is not None else None,
+            ends.address + 4 * values.offset if ends is not None else None,
+            partitions.ctypes.data,
+            offsets.ctypes.data,
+            times_ms.ctypes.data,
+        )
+        while first < count:
+            last = self._native.plan_events(self._handle, *columns, first, count, max_bytes, outcome)
+            self.planned += last - first
+            first = last
+            if outcome.value in (native.DECLINED, native.UNKNOWN):
+                numbers = int(partitions[first]), int(offsets[first]), int(times_ms[first])
+                source = Source(self._settings.requests_topic, *numbers)
+                self._plan_in_python(values[first].as_py(), source, decided_at_ms, text, outcome.value)
+                first += 1
+            elif outcome.value:
+                raise MemoryError("the native planner")
+            if self._native.plan_bytes(self._handle) >= max_bytes:
+                yield self._taken()
+
+    def _plan_in_python(
+        self, value: bytes | None, source: Source, decided_at_ms: int, text: BatchText, outcome: int
+    ) -> None:
+        self.declined += 1
+        event = read_event(value, source, self._settings)
+        planned = [event] if isinstance(event, OutputRecord) else self._planner.plan(event, source, decided_at_ms, text)
+        for each in planned:
+            if isinstance(each, OutputRecord):
+                self._call("plan_add", source.offset % self._settings.pages, True, *_texts(_PACK.encode(each)))
+            else:
+                self._call("plan_add", each[0], False, *_texts(_PACK.encode(each[1])))
+        if outcome == native.UNKNOWN and isinstance(event, Request):
+            self._tell(event)
+
+    def _taken(self) -> PlannedPages:
+        """The page batches so far."""
+        count = ctypes.c_uint32()
+        size = self._native.plan_size(self._handle, count)
+        pages, ends = np.empty(count.value, np.int32), np.empty(count.value + 1, np.int32)
+        data = np.empty(size, np.uint8)
+        self._native.plan_take(self._handle, *(array.ctypes.data for array in (pages, ends, data)), size)
+        return PlannedPages(pages, ends, data)
+
+    def _tell(self, request: Request) -> None:
+        """Tell the plan of the event that was unknown, for all that are planned alike."""
+        if self._kept >= _MAX_KEPT or self._kept_bytes >= _MAX_KEPT_BYTES:
+            self._forget()
+        buffer = ctypes.create_string_buffer(native.MAX_KEY_BYTES)
+        length = self._native.plan_key_of(self._handle, buffer)
+        key = buffer.raw[:length]
+        alike = self._planner.alike_of(traits_of(request))
+        number = self._plans[id(alike)][1] if id(alike) in self._plans else self._made(alike)
+        self._keep(key, number)
+        for of_mode in alike.plan.partitions:
+            if of_mode.quotas is not None:
+                mode = self._mode(of_mode)
+                for name in bytes_by_partition(request):
+                    counter = self._planner.partition_counter(of_mode, name)
+                    self._keep(bytes((255, mode & 255)) + name[0].encode(), self._of_topic(counter, *name))
+
+    def _made(self, alike: Alike) -> int:
+        """The number of a plan, which is told."""
+        number = self._call("plan_make", not alike.plan.is_exempt)
+        self._plans[id(alike)] = alike, number
+        for of_client in alike.counters:
+            has = native.HAS_USER * of_client.has_user + native.HAS_CLIENT_ID * of_client.has_client_id
+            counter = of_client.counter
+            prefix = of_client.prefix if has else counter.key
+            is_apart = has and ">" not in prefix
+            self._counter(counter, prefix, b"" if has else counter.entity, -1 if is_apart else counter.page, has)
+        for of_mode in alike.plan.partitions:
+            texts, mode = (b"",) * 4, 0
+            if of_mode.quotas is None:
+                texts = _unmetered_texts(of_mode.kind)
+            else:
+                mode = self._mode(of_mode)
+            lengths = (ctypes.c_uint32 * 4)(*map(len, texts))
+            self._call("plan_mode", of_mode.before, mode, b"".join(texts), lengths)
+        return number
+
+    def _of_topic(self, counter: Counter | None, topic: str, partition: int) -> int:
+        """The number of the plan of a topic's partitions, which have this counter; without one, none."""
+        prefix = "" if counter is None else counter.key.removesuffix(f"{sanitize(bounded_name(topic))}|{partition}")
+        shared = prefix, b"" if counter is None else counter.shape
+        number = self._topics.get(shared)
+        if number is None:
+            number = self._topics[shared] = self._call("plan_make", True)
+            if counter is not None:
+                self._counter(counter, prefix, b"", -1, native.HAS_TOPIC)
+        return number
+
+    def _counter(self, counter: Counter, prefix: str, entity: bytes, page: int, has: int) -> None:
+        """Tell a counter of the plan that was made last."""
+        families = bytes(_FAMILIES.get(kind.family, 0) for kind in self._shapes[counter.shape].kinds)
+        texts = prefix.encode(), entity, _PACK.encode(counter.shape)
+        self._kept_bytes += _KEPT_BYTES + sum(map(len, texts))
+        self._call("plan_counter", *_texts(*texts), page, has, *_texts(families))
+
+    def _mode(self, of_mode: PartitionCharges) -> int:
+        """The number of the charges of topic-partitions under these quotas, from 1."""
+        return self._modes.setdefault(of_mode._replace(before=0), len(self._modes) + 1)
+
+    def _keep(self, key: bytes, number: int) -> None:
+        self._kept += 1
+        self._kept_bytes += _KEPT_BYTES + len(key)
+        self._call("plan_keep", *_texts(key), number)
+
+    def _forget(self) -> None:
+        self._native.plan_forget(self._handle)
+        self._kept = self._kept_bytes = 0
+        self._plans, self._topics, self._modes, self._shapes = {}, {}, {}, Shapes()
+
+    def _call(self, name: str, *arguments: object) -> int:
+        result: int = getattr(self._native, name)(self._handle, *arguments)
+        if result < 0:
+            raise MemoryError("the native planner")
+        return result
+
+
+def native_planner(planner: Planner, settings: PipelineSettings) -> NativePlanner | None:
+    """The native counterpart of a planner, which a worker process keeps with it; None without the library."""
+    library = native_library()
+    return None if library is None else _native_planner(planner, settings, library)
+
+
+_native_planner = lru_cache(maxsize=1)(NativePlanner)
+
+
+def _texts(*texts: bytes) -> Iterator[bytes | int]:
+    """Each text and its length."""
+    for text in texts:
+        yield text
+        yield len(text)
+
+
+def _unmetered_texts(kind: QuotaKind) -> tuple[bytes, bytes, bytes, bytes]:
+    """JSON of a topic-partition's bytes that are reported alone: around the topic, the partition and the bytes."""
+    before, after = unmetered_text(CountedEntity(None, None, "t", 7), kind)
+    first, _, rest = before.partition(b'"t"')
+    second, _, third = rest.partition(b"7")
+    return first, second, third, after

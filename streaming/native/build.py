@@ -1,0 +1,101 @@
+"""Compiles the native planner, `plan.c`, to a shared library: with the machine's C compiler, or with Zig from PyPI.
+
+`python build.py` does so unless there is a library of this source, and `setup.py` does it for a wheel. It needs nothing
+of Python's headers, so one library serves every Python of a platform. Without it Python plans all events.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+_FOLDER = Path(__file__).resolve().parent
+SOURCE, BUILT = _FOLDER / "plan.c", _FOLDER / "built"
+_ZIG_LOCK = _FOLDER / "zig.lock"
+_FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off")
+_TIMEOUT_S = 600
+
+
+class NativeBuildError(Exception):
+    """The library can't be built; the message says why in a line."""
+
+
+@cache
+def library_path(platform: str = "") -> Path:
+    """The path of the library of this source for a platform such as linux-x86_64, by default this one."""
+    digest = sha256(SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()[:12]
+    return BUILT / f"plan-{digest}-{platform or sysconfig.get_platform()}.so"
+
+
+def build(target: str = "") -> Path:
+    """The library, compiled if there is none of this source; those of other sources are deleted.
+
+    With a target of Zig, such as aarch64-linux-gnu.2.17, it is for that platform. Raises NativeBuildError.
+    """
+    path = library_path(f"linux-{target.partition('-')[0]}" if target else "")
+    if not path.exists():
+        try:
+            BUILT.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=BUILT) as folder:
+                made = Path(folder, path.name)
+                compile_source(made, Path(folder), target)
+                for stale in BUILT.glob("*.so"):
+                    stale.unlink()
+                made.replace(path)
+        except OSError as error:
+            raise NativeBuildError(str(error)) from error
+    return path
+
+
+def compile_source(made: Path, folder: Path, target: str = "", flags: Sequence[str] = ()) -> None:
+    """Compile the library to `made`; a compiler that has to be fetched is in `folder`. Raises NativeBuildError."""
+    of_target = ("-target", target) if target else ()
+    _run([*_compiler(folder, target), *of_target, *_FLAGS, *flags, "-o", str(made), str(SOURCE)])
+
+
+def _compiler(folder: Path, target: str) -> list[str]:
+    """The beginning of the command that compiles."""
+    own = os.environ.get("CC") or "cc"
+    if not target and shutil.which(own):
+        return [own]
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
+    venv.create(folder / "zig", with_pip=True)
+    python = str(folder / "zig" / "bin" / "python")
+    _run([python, "-m", "pip", "install", "--disable-pip-version-check", "--require-hashes", "-r", str(_ZIG_LOCK)])
+    return [python, "-m", "ziglang", "cc"]
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NativeBuildError(str(error)) from error
+    if ended.returncode:
+        lines = [line for line in ended.stderr.splitlines() if "error" in line.lower()] or ended.stderr.splitlines()
+        raise NativeBuildError(f"{' '.join(command[:4])} fails: {lines[0] if lines else ended.returncode}")
+
+
+def main() -> None:
+    """Build the library, or say in a line why there is none."""
+    try:
+        build()
+    except NativeBuildError as error:
+        print(
+            f"native planner: not built, so Python plans all events, at several times the cost: {error}",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    main()

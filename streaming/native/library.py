@@ -1,0 +1,83 @@
+"""The functions of the native planner (`plan.c`), as ctypes calls them."""
+
+import ctypes
+from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+
+from sluice.streaming.native.build import library_path
+
+DONE, DECLINED, UNKNOWN = 0, 1, 2
+"""Outcomes of an event."""
+
+BYTES, REQUEST_TIME, MUTATIONS, REQUESTS = 1, 2, 3, 4
+"""The families of charges."""
+
+HAS_USER, HAS_CLIENT_ID, HAS_TOPIC = 1, 2, 4
+"""The names that a counter's key has behind its prefix."""
+
+MAX_KEY_BYTES = 1024
+
+
+class NativeSettings(ctypes.Structure):
+    """The planner's settings, as `Settings` in `plan.c`."""
+
+    _fields_ = (
+        ("pages", c_int32),
+        ("tenants", c_int32),
+        ("max_touched", c_int32),
+        ("max_mutated", c_int32),
+        ("max_event", c_int32),
+        ("max_future_ms", c_int64),
+        ("max_past_ms", c_int64),
+        ("max_partitions", c_int64),
+        ("max_answer", c_int64),
+        ("points", c_double),
+        ("network_points", c_double),
+        ("divisor", c_double),
+        ("seed", c_uint64),
+    )
+
+
+_TEXT = (ctypes.c_char_p, c_size_t)
+_FUNCTIONS = {
+    "plan_new": (c_void_p, (POINTER(NativeSettings), *_TEXT, *_TEXT, *_TEXT)),
+    "plan_free": (None, (c_void_p,)),
+    "plan_api": (c_int, (c_void_p, *_TEXT, c_int, c_int, c_int)),
+    "plan_name": (c_int, (c_void_p, c_int, *_TEXT)),
+    "plan_begin": (c_int, (c_void_p, *_TEXT)),
+    "plan_tighten": (c_int, (c_void_p, *_TEXT, *_TEXT)),
+    "plan_forget": (None, (c_void_p,)),
+    "plan_make": (c_int, (c_void_p, c_int)),
+    "plan_counter": (c_int, (c_void_p, *_TEXT, *_TEXT, *_TEXT, c_int, c_int, *_TEXT)),
+    "plan_mode": (c_int, (c_void_p, c_int, c_int, ctypes.c_char_p, POINTER(c_uint32))),
+    "plan_keep": (c_int, (c_void_p, *_TEXT, c_int)),
+    "plan_key_of": (c_size_t, (c_void_p, c_void_p)),
+    "plan_events": (
+        c_int64,
+        (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_uint64, POINTER(c_int32)),
+    ),
+    "plan_add": (c_int, (c_void_p, c_int, c_int, *_TEXT)),
+    "plan_size": (c_size_t, (c_void_p, POINTER(c_uint32))),
+    "plan_bytes": (c_uint64, (c_void_p,)),
+    "plan_take": (c_size_t, (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t)),
+}
+
+
+def native_library() -> ctypes.CDLL | None:
+    """The library of this release; None if there is none, or the platform can't load it."""
+    path = library_path()
+    try:
+        return load(path) if path.exists() else None
+    except OSError:
+        return None
+
+
+@cache
+def load(path: Path) -> ctypes.CDLL:
+    """The library in this file, loaded once per process. Raises OSError if the platform can't load it."""
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,167 @@
+"""Native planning: the same bytes as Python's from any events, and Python's alone where it is off or not built."""
+
+import ctypes.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from scripts.benchmarks.events import LOADS, Load, spread
+from scripts.benchmarks.harness import Workers
+from sluice.cli.doctor import check_native_planner
+from sluice.demo.job import storage_in, write_settings
+from sluice.jvm.jars import REPOSITORY
+from sluice.streaming.enforce import native_plan
+from sluice.streaming.enforce.native_plan import NativePlanner
+from sluice.streaming.native import build as native_build
+from sluice.streaming.native.build import NativeBuildError, compile_source
+from sluice.streaming.native.library import native_library
+from tests.builders import DEFAULTS, changed
+from tests.native_fuzz import compare
+
+EXAMPLES, LONG_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100000")), 10_000_000
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+_PARTS = 4  # of the events, so that processes share them
+
+_SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+_SANITIZED = """
+import sys
+from pathlib import Path
+from sluice.streaming.native.library import load
+from tests.native_fuzz import compare
+print(*compare(load(Path(sys.argv[1])), 20_000, int(sys.argv[2])))
+"""
+
+
+def library() -> ctypes.CDLL:
+    found = native_library()
+    assert found is not None, "run ./scripts/setup"
+    return found
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_page_batches_are_those_of_python_to_the_byte(part: int) -> None:
+    """Events as gateways send them, odd and damaged ones; under many quotas, overrides and settings."""
+    planned, declined = compare(library(), EXAMPLES // _PARTS, SEED + part)
+    assert planned > declined / 10, "many are odd on purpose, and plans are asked for once, but not all of them"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_page_batches_are_those_of_python_to_the_byte_for_millions_of_events(part: int) -> None:
+    compare(library(), LONG_EXAMPLES // _PARTS, 1_000 + SEED + part)
+
+
+def test_no_event_makes_the_sanitizers_speak(tmp_path: Path) -> None:
+    """AddressSanitizer and UndefinedBehaviorSanitizer end the process at the first fault."""
+    made = tmp_path / "plan.so"
+    try:
+        compile_source(made, tmp_path, flags=_SANITIZERS)
+    except NativeBuildError as error:
+        pytest.skip(f"the compiler has no sanitizers: {error}")
+    runtime = subprocess.run(
+        [str(shutil.which("cc")), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    environment = {
+        "LD_PRELOAD": runtime.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0,allocator_may_return_null=1",  # Python keeps what it has at its end
+        "PYTHONMALLOC": "malloc",
+    }
+
+    command = [sys.executable, "-c", _SANITIZED, str(made), str(SEED)]
+    ended = subprocess.run(
+        command, env=os.environ | environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600
+    )
+
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+def test_at_most_one_event_of_a_hundred_of_the_bench_is_declined(load: Load, tmp_path: Path) -> None:
+    settings = write_settings(tmp_path / "settings.yaml", storage_in(tmp_path), {"state": {"pages": 8}})
+    made: list[NativePlanner] = []
+
+    def kept(*arguments: object) -> NativePlanner | None:
+        made.append(native_plan._native_planner(*arguments, library()))
+        return made[-1]
+
+    with patch("sluice.streaming.enforce.stages.native_planner", kept):
+        workers = Workers(load, settings)
+        for first in range(0, 5_000, 1_000):
+            workers.micro_batch(first, spread(1_000, 1_000))
+
+    [native] = {id(one): one for one in made}.values()
+    assert native.planned + native.declined == 5_000
+    assert native.declined <= 50
+
+
+@pytest.mark.parametrize("reason", ["turned off", "not built"])
+def test_python_plans_all_events_where_native_planning_is_turned_off_or_not_built(reason: str, tmp_path: Path) -> None:
+    [load, *_] = LOADS
+    rows = []
+    for native in (True, False):
+        folder = tmp_path / str(native)
+        folder.mkdir()
+        chosen: dict[str, dict[str, object]] = {
+            "state": {"pages": 8},
+            "enforce": {"native_plan": native or reason == "not built"},
+        }
+        settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
+        path = native_build.library_path() if native else tmp_path / "none.so"
+        with (
+            patch("sluice.streaming.native.library.library_path", lambda path=path: path),
+            patch.object(NativePlanner, "plan", NativePlanner.plan if native else None),
+        ):
+            rows.append(Workers(load, settings).micro_batch(0, spread(100, 50)))
+
+    assert rows[0] == rows[1]
+
+
+def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert check_native_planner(DEFAULTS).startswith("plans the events that gateways send (")
+    off = changed(DEFAULTS, "enforce", native_plan=False)
+    assert check_native_planner(off).startswith("off, as enforce.native_plan is false: Python plans all events")
+    (tmp_path / "plan.so").write_bytes(b"of another platform")
+    for name in ("plan.so", "none.so"):
+        monkeypatch.setattr("sluice.streaming.native.library.library_path", lambda name=name: tmp_path / name)
+        assert check_native_planner(DEFAULTS).startswith("not built, or not for this platform: Python plans all")
+
+
+def test_a_machine_that_cant_build_it_says_so_in_a_line_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'plan.c:1: error: no such machine' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setattr(native_build, "library_path", lambda _: tmp_path / "built" / "plan.so")
+    monkeypatch.setattr(native_build, "BUILT", tmp_path / "built")
+
+    native_build.main()
+
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.startswith("native planner: not built, so Python plans all events, at several times the cost: ")
+    assert line.endswith("error: no such machine")
+    assert not list((tmp_path / "built").iterdir())
+
+
+def test_without_a_compiler_the_locked_one_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is installed whose hash isn't known."""
+    commands: list[list[str]] = []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(native_build, "_run", lambda command: commands.append(list(command)))
+    monkeypatch.setattr("venv.create", lambda *_, **__: None)
+
+    compile_source(tmp_path / "plan.so", tmp_path)
+
+    fetched, compiled = commands
+    assert fetched[1:4] == ["-m", "pip", "install"]
+    assert "--require-hashes" in fetched
+    assert compiled[1:4] == ["-m", "ziglang", "cc"]
+    assert shutil.which("cc") is None
