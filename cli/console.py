@@ -56,5 +56,5 @@ def _sources(settings: Settings) -> "Sources":
         Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options),
         f"http://{settings.health.place}" if settings.health.port else None,
         broker_limits(settings.elastic),
-        settings.elastic.limits == "elastic",
+        settings.elastic.limits,
     )

@@ -341,9 +341,9 @@ class TableOptions:
         settings = self.settings
         return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
 
-    def gives_way(self) -> bool:
-        """False if the job's limits are strict, so that reservations and ceilings don't count. Raises as above."""
-        return self.table not in (None, self.settings.delta.quotas) or self.settings.elastic.limits == "elastic"
+    def elastic_limits(self) -> str:
+        """The setting of the job whose table it is; of another table it isn't known. Raises as above."""
+        return self.settings.elastic.limits if self.table in (None, self.settings.delta.quotas) else "elastic"
 
     def quotas_table(self) -> "QuotasTable":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""

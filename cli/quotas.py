@@ -46,7 +46,7 @@ from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.span import from_ms
-from sluice.insight.texts import NOT_IN_FORCE, odd_names
+from sluice.insight.texts import odd_names, strict_text
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.contract.records import NO_LOGIN
@@ -63,6 +63,7 @@ from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas,
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, KEY_ALIASES, KINDS_BY_NAME, ElasticKey, Family, QuotaKind
+from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def alter_quotas(
         _print_dry_run(QuotaEntity.from_mapping(target), before, after)
     else:
         typer.echo(_altered_text(*next(iter(target.items()))))
-    _say_if_strict(table, added)
+    _say_if_strict(table, added, after)
     if mode is Mode.ENFORCE and (told := _lowered_text(differences(before, after), target)):
         typer.echo(f"sluice: {told}", err=True)
     if added and (tenant := target.get("tenant")) is not None and (hint := no_members_text(tenant, after)):
@@ -155,11 +156,11 @@ def describe_quotas(
     filters = entity.filters(ctx)
     quotas_table = table.quotas_table()
     version = quotas_table.version()
-    rows = quotas_table.rows(version)
-    rows = [row for row in rows if _matches(row.entry.entity, filters)]
+    all_rows = quotas_table.rows(version)
+    rows = [row for row in all_rows if _matches(row.entry.entity, filters)]
     if not json_output:
         print_lines(describe_lines(row.entry for row in rows))
-        _say_if_strict(table, (row.entry.kind for row in rows))
+        _say_if_strict(table, (row.entry.kind for row in rows), (row.entry for row in all_rows))
         return
     quotas = [
         {
@@ -188,13 +189,15 @@ def resolve_quotas(
         raise UsageError("no request; give --user, --client-id, --topic or several of them")
     quotas_table = table.quotas_table()
     version = quotas_table.version()
-    explanations = list(explain(quotas_table.entries(version), user or NO_LOGIN, client, topic))
+    entries = quotas_table.entries(version)
+    explanations = list(explain(entries, user or NO_LOGIN, client, topic))
     if json_output:
         print_json(
             {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True
         )
     else:
-        print_lines(line for explanation in explanations for line in explanation.lines(table.gives_way()))
+        strict = strict_text(table.elastic_limits(), Quotas(entries))
+        print_lines(line for explanation in explanations for line in explanation.lines(strict))
 
 
 app.command("hold", cls=EntityCommand)(hold_client)
@@ -460,10 +463,12 @@ def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:
     return matches(raw, filters, strict=bool(filters))
 
 
-def _say_if_strict(table: TableOptions, keys: Iterable[str]) -> None:
+def _say_if_strict(table: TableOptions, keys: Iterable[str], entries: Iterable[QuotaEntry]) -> None:
     """Say on standard error if reservations or ceilings among the keys don't count."""
-    if any(isinstance(ENTRY_KINDS.get(key), ElasticKey) for key in keys) and not table.gives_way():
-        typer.echo(f"sluice: reservations and ceilings are {NOT_IN_FORCE}", err=True)
+    if not any(isinstance(ENTRY_KINDS.get(key), ElasticKey) for key in keys):
+        return
+    if strict := strict_text(table.elastic_limits(), Quotas(entries)):
+        typer.echo(f"sluice: reservations and ceilings are {strict}", err=True)
 
 
 def _entity(client: Tags) -> QuotaEntity:

@@ -63,8 +63,8 @@ class Explanation(NamedTuple):
     reservation: float | None = None
     ceiling: float | None = None
 
-    def lines(self, gives_way: bool = True) -> list[str]:
-        """Text for people: what applies, then what was passed over; and if limits don't give way."""
+    def lines(self, strict: str | None = None) -> list[str]:
+        """Text for people: what applies, then what was passed over; and why limits don't give way."""
         apart = "apart " if self.mode is Mode.SHADOW else ""
         counted = f"counted {apart}for {_counter_text(self.counter)}" if self.counter else "not counted"
         counted += ", held by Kafka proxies alone" if self.kind in PROXY_KINDS else ""
@@ -72,7 +72,7 @@ class Explanation(NamedTuple):
             return [f"{self.kind}: unlimited, {counted}"]
         (_, applied), *passed_over = self.configured
         return [
-            f"{self.kind}: {value_text(applied)}{elastic_text(self.reservation, self.ceiling, gives_way)} from"
+            f"{self.kind}: {value_text(applied)}{elastic_text(self.reservation, self.ceiling, strict)} from"
             f" {entity_text(applied.entity)}, {counted}",
             *(f"  passed over {entity_text(entry.entity)}: {value_text(entry)}" for _, entry in passed_over),
         ]

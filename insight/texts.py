@@ -6,9 +6,11 @@ from urllib.parse import unquote
 from sluice.insight.live import CounterId
 from sluice.process.format import MAX_NAME, NOTHING, amount, moment, percent, quantity, short
 from sluice.state.contract.records import CountedEntity, Override
+from sluice.state.overrides.elastic import no_default_text
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, StorageKey
+from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 
 NO_NAME = "(no name)"
@@ -121,22 +123,25 @@ def value_text(entry: QuotaEntry) -> str:
     return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
 
 
-NOT_IN_FORCE = "not in force: elastic.limits is strict"
-"""The text for reservations and ceilings that nothing gives way by."""
+def strict_text(limits: str, quotas: Quotas) -> str | None:
+    """The reason why reservations and ceilings don't count; None if they do. `limits` is the setting."""
+    if limits == "strict":
+        return "not in force: elastic.limits is strict"
+    lacking = quotas.without_default()
+    return f"not in force: {no_default_text(lacking)}" if lacking else None
 
 
-def elastic_text(reservation: float | None, ceiling: float | None, is_in_force: bool = True) -> str:
+def elastic_text(reservation: float | None, ceiling: float | None, strict: str | None = None) -> str:
     """The numbers beside a limit, nothing without any.
 
     >>> elastic_text(512.0, 4096.0), elastic_text(None, None)
     (' (reservation 512.0, ceiling 4096.0)', '')
-    >>> elastic_text(None, 4096.0, is_in_force=False)
+    >>> elastic_text(None, 4096.0, strict_text("strict", Quotas()))
     ' (ceiling 4096.0, not in force: elastic.limits is strict)'
     """
     numbers = (("reservation", reservation), ("ceiling", ceiling))
     text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
-    trouble = "" if is_in_force else f", {NOT_IN_FORCE}"
-    return f" ({text}{trouble})" if text else ""
+    return f" ({text}{f', {strict}' if strict else ''})" if text else ""
 
 
 def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:

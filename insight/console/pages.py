@@ -17,7 +17,7 @@ from sluice.insight.errors import QueryError
 from sluice.insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
-from sluice.insight.texts import NOT_IN_FORCE, client_text, entity_text, tightened_text
+from sluice.insight.texts import client_text, entity_text, strict_text, tightened_text
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.format import duration, moment, short
 from sluice.sinks.tables.quotas import QuotaChange
@@ -100,8 +100,7 @@ class Facts:
     health: JobProbe
     settings: QuotaSettings
     followers: Sequence[TopicFollower]
-    gives_way: bool = True
-    """False if limits are strict, so that reservations and ceilings don't count."""
+    elastic_limits: str = "elastic"
 
     @property
     def tenants(self) -> Tenants:
@@ -219,8 +218,10 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
         rows.values(),
         key=lambda row: (-(row.highest or 0.0), entity_text(row.entry.entity), row.entry.kind, row.entry.shadow),
     )
-    is_strict = not facts.gives_way and any(row.elastic for row in rows.values())
-    return {"rows": ordered[:MOST_QUOTAS], "known": len(rows), "strict": NOT_IN_FORCE if is_strict else None}
+    strict = None
+    if facts.limits.in_force is not None and any(row.elastic for row in rows.values()):
+        strict = strict_text(facts.elastic_limits, facts.limits.in_force.enforced)
+    return {"rows": ordered[:MOST_QUOTAS], "known": len(rows), "strict": strict}
 
 
 def overview(facts: Facts, _given: Given, now_ms: int) -> Context:

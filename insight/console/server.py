@@ -57,7 +57,7 @@ class Sources:
     tables: Tables
     health: str | None
     limits: BrokerLimits = NO_LIMITS
-    gives_way: bool = True
+    elastic_limits: str = "elastic"
 
 
 def token_of(token: str | None, file: Path | None) -> str | None:
@@ -130,7 +130,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             health,
             sources.quota,
             followers,
-            sources.gives_way,
+            sources.elastic_limits,
         )
 
 

@@ -31,6 +31,9 @@ class Decider(ABC):
     tells_measured = False
     """True if its record has the figures as well, for the console."""
 
+    trouble: str | None = None
+    """Why it overrides nothing at all, for the log; None if it may."""
+
     def on_heartbeat(self, heartbeat: DecidedHeartbeat, arrived_ms: int) -> None:  # noqa: B027 - most need none
         """Take over a gateway's heartbeat that the job has decided and that arrived now."""
 

@@ -6,7 +6,7 @@ the quota a second are the project's own.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from time import gmtime, strftime
 from typing import NamedTuple
@@ -176,7 +176,10 @@ class ElasticRule:
 
 
 class ElasticLimits(Decider):
-    """Decides from the loads in heartbeats. `quotas` are those in force, whose ceilings say how much may be lent."""
+    """Decides from the loads in heartbeats. `quotas` are those in force, whose ceilings say how much may be lent.
+
+    While some client may have no limit it decides nothing: those with a limit would make way for it.
+    """
 
     name = "elastic"
     fresh_ms = FRESH_MS
@@ -212,10 +215,25 @@ class ElasticLimits(Decider):
         self._loads = {name: each for name, each in self._loads.items() if now_ms - each.at_ms <= FRESH_MS}
         self._heard = {name: each for name, each in self._heard.items() if name in self._loads}
         self._brokers_bytes = sum(_bytes_of(name, each.reason) for name, each in self._loads.items())
-        overrides = self._rule.decide(self._loads, self._quotas().most_lend(), now_ms)
+        quotas = self._quotas()
+        lacking = quotas.without_default()
+        self.trouble = f"limits are strict: {no_default_text(lacking)}" if lacking else None
+        if lacking:
+            self._rule, overrides = ElasticRule(), []
+        else:
+            overrides = self._rule.decide(self._loads, quotas.most_lend(), now_ms)
         return Decided(
             overrides, [Measured(name, each.load, FULL_LOAD, each.reason) for name, each in self._loads.items()]
         )
+
+
+def no_default_text(kinds: Iterable[str]) -> str:
+    """The reason why limits don't give way, for quotas of these kinds without a default.
+
+    >>> no_default_text(["consumer_byte_rate"])
+    'no default user or client-id has a quota of consumer_byte_rate'
+    """
+    return f"no default user or client-id has a quota of {' and '.join(kinds)}"
 
 
 def _bytes_of(instance: str, reason: str) -> int:

@@ -67,6 +67,13 @@ TOPIC_LEVELS = (PrecedenceLevel.TOPIC, PrecedenceLevel.DEFAULT_TOPIC)
 
 TENANT_LEVELS = (PrecedenceLevel.TENANT, PrecedenceLevel.DEFAULT_TENANT)
 
+_OF_ALL_CLIENTS = (
+    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT,
+    PrecedenceLevel.DEFAULT_USER,
+    PrecedenceLevel.DEFAULT_CLIENT,
+)
+"""The levels whose quota limits every client that none before limits."""
+
 _PARTS: Mapping[str, tuple[Part, Part, Part, Part]] = {
     **{level: (*parts, Part.ABSENT, Part.ABSENT) for level, parts in PRECEDENCE_LEVELS.items()},
     PrecedenceLevel.TOPIC: (Part.ABSENT, Part.ABSENT, Part.OWN, Part.ABSENT),
@@ -203,6 +210,11 @@ class Limits:
         limits = copy.copy(self)
         limits._lend, limits._resolved = lend, NameCache(_MAX_CACHED_BYTES)  # noqa: SLF001 - of the copy
         return limits
+
+    @property
+    def hold_all(self) -> bool:
+        """True if there is a default that limits every client which has no other limit."""
+        return any(level in _OF_ALL_CLIENTS for level, *_ in self._levels)
 
     def most_lend(self) -> float:
         """The largest ceiling over its quota; 1 without any."""
@@ -384,6 +396,16 @@ class ModeQuotas:
     def most_lend(self) -> float:
         """The largest ceiling over its quota; 1 without any."""
         return max(limits.most_lend() for limits in (*self._client_limits.values(), *self._tenant_limits.values()))
+
+    def without_default(self) -> list[QuotaKind]:
+        """The byte rates for which some client may have no limit, so that a broker can't tighten it.
+
+        >>> any_user = QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1e9)
+        >>> [str(kind) for kind in Quotas([any_user]).without_default()]
+        ['consumer_byte_rate']
+        """
+        kinds = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
+        return [kind for kind in kinds if not self._client_limits[kind].hold_all]
 
     def is_empty(self) -> bool:
         """True if there is no quota of any kind."""

@@ -78,6 +78,7 @@ class OverridesWatch(Collector):
         self._number = clock_ms() // 100  # grows over restarts, as there are fewer changes than ten a second
         self._rows: list[tuple[str, Overrides]] = []
         self._written_ms = 0
+        self._troubles: dict[str, str | None] = {}
         self._last_error = LastError()
         self._lock = Lock()  # guards the deciders
 
@@ -121,6 +122,9 @@ class OverridesWatch(Collector):
         for decider in self._deciders:
             with self._lock:
                 decided = decider.decide(at_ms)
+            if decider.trouble != self._troubles.get(decider.name):
+                self._troubles[decider.name] = decider.trouble
+                log.warning("%s: %s", decider.name, decider.trouble or "limits give way again")
             said[decider.name] = self._record(decider, decided, at_ms)
         self.said = said
         if self._rows and abs(at_ms - self._written_ms) >= _WRITE_MS:

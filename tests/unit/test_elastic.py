@@ -31,7 +31,7 @@ from sluice.insight.whatif.replay import Decider
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import DecidedHeartbeat, Override, Overrides, Sums
 from sluice.state.overrides.elastic import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad
-from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import LimitsInForce, overrides_key, overrides_value
@@ -55,6 +55,9 @@ ELASTIC = [
     quota(PRODUCE, LIMIT, user="carol"),
 ]
 
+
+OF_ALL = [quota(kind, 1e9, user=DEFAULT) for kind in (PRODUCE, QuotaKind.CONSUMER_BYTE_RATE)]
+"""Without them limits are strict."""
 
 NO_FACTORS: Mapping[str, float] = {}
 
@@ -268,7 +271,7 @@ def clock() -> Clock:
 def watch(tmp_path: Path, clock: Clock) -> OverridesWatch:
     """A watch that lends a tenth of the quotas: an idle broker was heard of for a second."""
     table = OverridesTable(str(tmp_path / "overrides"), {})
-    watch = OverridesWatch([ElasticLimits(lambda: Quotas(ELASTIC))], table, 20, clock)
+    watch = OverridesWatch([ElasticLimits(lambda: Quotas([*ELASTIC, *OF_ALL]))], table, 20, clock)
     for _ in range(2):
         clock.ms += 1_000
         hear(watch, clock, "b-1-1f", 0.1)
@@ -311,6 +314,27 @@ def test_one_large_request_tightens_no_broker_and_two_busy_seconds_do(watch: Ove
     watch.decide(clock.ms)
     [tight] = watch.said["elastic"].overrides
     assert tight.kind == "tighten"
+
+
+@pytest.mark.parametrize("of_all", [[], OF_ALL[:1], OF_ALL[1:], [*OF_ALL[:1], quota(OF_ALL[1].kind, 1e9, user="x")]])
+def test_limits_are_strict_while_a_client_may_have_no_limit_and_the_log_says_so_once(
+    tmp_path: Path, clock: Clock, of_all: list[QuotaEntry], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It couldn't be tightened, and those with a limit would make way for it."""
+    quotas = Quotas([*ELASTIC, *of_all])
+    watch = OverridesWatch([ElasticLimits(lambda: quotas)], OverridesTable(str(tmp_path / "o"), {}), 20, clock)
+    for _ in range(4):
+        clock.ms += 1_000
+        hear(watch, clock, "b-1-1f", 1.8)
+        watch.decide(clock.ms)
+    assert watch.said["elastic"].overrides == []
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" of ")[0] for line in said] == [
+        "elastic: limits are strict: no default user or client-id has a quota"
+    ]
+    quotas = Quotas([*ELASTIC, *OF_ALL])
+    watch.decide(clock.ms)
+    assert [each.kind for each in watch.said["elastic"].overrides] == ["tighten"]
 
 
 def test_numbers_count_the_changes_and_a_reason_is_none(watch: OverridesWatch, clock: Clock) -> None:

@@ -26,7 +26,8 @@ from sluice.state.contract.records import CountedEntity
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ENTRY_KINDS, Membership, QuotaKind
+from sluice.state.quotas.kinds import ENTRY_KINDS, KINDS_BY_NAME, Membership, QuotaKind
+from tests.builders import quota
 from tests.commands import Ended, invoke
 
 EXAMPLE = DEFAULTS.with_name("quotas.yaml")
@@ -958,16 +959,19 @@ def test_a_table_that_is_not_the_jobs_is_altered_freely(mirroring: MirroringShel
 
 def test_a_reservation_and_a_ceiling_say_where_they_are_not_in_force(tmp_path: Path) -> None:
     said = []
-    for limits in ("strict", "elastic"):
-        quotas = tmp_path / limits
-        QuotasTable(str(quotas)).create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
+    strict, of_nobody = "elastic.limits is strict", "no default user or client-id has a quota of consumer_byte_rate"
+    of_all = [quota(KINDS_BY_NAME[f"{role}_byte_rate"], 1e9, user=DEFAULT) for role in ("producer", "consumer")]
+    for limits, defaults in (("strict", of_all), ("elastic", of_all[:1]), ("elastic", of_all)):
+        quotas = tmp_path / f"{limits}-{len(defaults)}"
+        QuotasTable(str(quotas)).create(defaults, "seed", datetime(2026, 1, 1, tzinfo=UTC))
         settings = quotas.with_suffix(".yaml")
         settings.write_text(f"delta: {{quotas: {quotas}}}\nelastic: {{limits: {limits}}}\n")
         added = "producer_byte_rate=9,producer_byte_rate_ceiling=18"
         for line in (f"alter --user etl --add-config {added}", "describe", "resolve --user etl"):
             ended = invoke("quotas", *line.split(), "--config", settings)
-            said.append("not in force: elastic.limits is strict" in ended.output + ended.error)
-    assert said == [True, True, True, False, False, False]
+            found = (ended.output + ended.error).partition("not in force: ")[2]
+            said.append(next((why for why in (strict, of_nobody) if found.startswith(why)), found or None))
+    assert said == [strict] * 3 + [of_nobody] * 3 + [None] * 3
 
 
 class TestHold:
