@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from scripts.testbed.processes import descendants, kill, python_workers
 from scripts.testbed.reconciliation import reconcile_counts
@@ -64,6 +65,29 @@ def test_a_broker_that_is_killed_and_then_away_for_twenty_seconds(faulty: Faulty
     faulty.broker.start()
     faulty.publish(500)
 
+    assert faulty.balance().balanced
+
+
+def test_records_that_their_topics_no_longer_take_are_answered_in_less(faulty: Faulty) -> None:
+    """An operator, or a managed cluster's policy, makes records smaller: the job learns of it, and ends at none."""
+    topics, before = faulty.settings.topics, len(faulty.job.dead_letters())
+    with KafkaAdminClient(bootstrap_servers=faulty.broker.bootstrap_servers) as admin:
+
+        def alter(change: object) -> None:
+            for topic in (topics.decisions, topics.dead_letters):
+                admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": change})])
+
+        alter("20000")
+        wide = {"api": "Fetch", "user": "u" * 30_000, "bytes": 1}
+        faulty.job.publish([json.dumps(wide).encode(), b"x" * 500_000])
+        assert faulty.answers().answered
+        alter("8388608")
+
+    letters = faulty.job.dead_letters()[before:]
+    problems = [letter["error"]["problem"] for letter in letters]
+    assert sum(problem.startswith("has a decision of 3") for problem in problems) == 1
+    assert {letter["value_bytes"] for letter in letters} == {None, 500_000}
+    faulty.publish(200)
     assert faulty.balance().balanced
 
 
