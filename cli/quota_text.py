@@ -18,7 +18,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.entry import Mode, QuotaEntry, number_hint
 from sluice.state.quotas.kinds import KEY_ALIASES, ElasticKey, QuotaKind, StorageKey
 from sluice.state.quotas.tenants import member_text
 
@@ -234,7 +234,7 @@ def read_number(key: str, text: str) -> float:
             raise ValueError
         return float(text)
     except ValueError:
-        raise InvalidQuotaError("not_a_number", f"{key} is {text!r}; expected a number > 0") from None
+        raise InvalidQuotaError("not_a_number", f"{key} is {text!r}; {number_hint(text)}") from None
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -236,6 +236,7 @@ def revert_quotas(
     table: TableOptions,
     author: AuthorOption,
     to_version: Annotated[int, typer.Option("--to-version", help="The version to restore, see `history`.")],
+    _yes: Annotated[bool, typer.Option("--yes", "-y", help="As for other commands; this one never asks.")] = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Restore the quotas of an earlier version, as a new version."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -13,10 +13,12 @@ from kafka.errors import KafkaError
 
 from sluice.cli.errors import UnmuteError
 from sluice.cli.quota_text import no_members_text
-from sluice.configs.settings import Settings
-from sluice.insight.errors import UsageUnknownError
+from sluice.configs.settings import DeltaSettings, Settings
+from sluice.insight.errors import QueryError, UsageUnknownError
+from sluice.insight.reports.explain import last_seen_ms
 from sluice.insight.reports.recent_usage import RecentUsage, Usage
-from sluice.insight.texts import counter_text
+from sluice.insight.sql import Tables, last_written
+from sluice.insight.texts import client_text, counter_text
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
@@ -34,6 +36,9 @@ _WAIT_MS = 100
 _SEND_TIMEOUT_MS = 10_000
 
 _MOST_NAMES = 5
+
+_FRESH = timedelta(minutes=1)
+"""Age of the newest decisions up to which the table knows who is there: in an incident an unmute works without it."""
 
 _NOBODYS_CLIENT_ID = "\0"
 """Stands for every client-id that no quota names."""
@@ -90,6 +95,9 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     if (tenant := unmute.entity.tenant) is not None and (hint := no_members_text(tenant, entries)):
         yield f"{hint}; nothing to reset"
         return
+    if hint := nobody_text(settings.delta, unmute, entries, datetime.now(UTC)):
+        yield f"{hint}; nothing to reset"
+        return
     if not plan_resets(unmute, Quotas(entries, version)).counters:
         yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
         return
@@ -104,6 +112,24 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     for charge in limited or answer.charges:  # without any limit they may have had one, whose waits are ended
         yield f"{charge.quota}: the counter of {counter_text(Tags.of(charge.entity))} is reset"
     yield from client_ids_apart(unmute, entries, partial(_recent, settings))
+
+
+def nobody_text(delta: DeltaSettings, unmute: Unmute, entries: Iterable[QuotaEntry], now: datetime) -> str | None:
+    """A line that nobody has the names to unmute; None if somebody has, or the table of decisions is behind."""
+    names = {"user": unmute.entity.user, "client_id": unmute.entity.client_id}
+    asked = {part: name for part, name in names.items() if name}
+    if not asked or any(getattr(entry.entity, part) == name for entry in entries for part, name in asked.items()):
+        return None
+    written_at = last_written([delta.decisions], delta.storage_options)
+    if written_at is None or now - written_at > _FRESH:
+        return None
+    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
+    try:
+        if any(last_seen_ms(tables, at=now, **(dict.fromkeys(names) | {part: asked[part]})) for part in asked):
+            return None
+    except QueryError:
+        return None
+    return f"no decision and no quota names {client_text(names['user'], names['client_id'])}; check the spelling"
 
 
 def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:

@@ -97,7 +97,8 @@ def usage(
 
     span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
     known = _tenants(settings, by, tenants)
-    found = report.usage(Tables(delta.decisions, delta.quotas, delta.storage_options), span, by, per, known)
+    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
+    found = report.usage(tables, span, by, per, known)
     if sort is not None:
         found = report.ranked(found, sort, top)
     if output_format is UsageFormat.PARQUET:
@@ -110,8 +111,16 @@ def usage(
         print_rows(output_format, found.column_names, rows, _SHOWN)
     if by is By.USER and len(found) and not any(found["user"].to_pylist()):
         typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
-    if not len(found):
+    if not len(found) and by is By.TOPIC and len(report.usage(tables, span, By.USER, Per.SPAN, known)):
+        typer.echo(f"sluice: {_NO_TOPIC}", err=True)
+    elif not len(found):
         say_no_rows(delta, delta.decisions)
+
+
+_NO_TOPIC = (
+    "no decision of this span names a topic: brokers don't, and proxies do where a quota is set on topics;"
+    " --by client has the bytes"
+)
 
 
 def _tenants(settings: Settings, by: By, file: Path | None) -> Tenants:

@@ -9,7 +9,7 @@ from typing import cast
 from sluice.configs.yaml_file import read_yaml
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
+from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, number_hint, quota_kind
 from sluice.state.quotas.kinds import EntryKind, Membership
 from sluice.state.quotas.tenants import check_members
 
@@ -132,7 +132,7 @@ def _part(entry: Mapping[object, object], name: str, example: str) -> Mapping[st
 def _number(kind: EntryKind, value: object) -> float:
     """`value` as a number that Kafka would take for `kind`. Raises InvalidQuotaError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidQuotaError("not_a_number", f"{kind} is {value!r:.80}; expected a number > 0")
+        raise InvalidQuotaError("not_a_number", f"{kind} is {value!r:.80}; {number_hint(str(value))}")
     try:
         number = float(value)
     except OverflowError:

@@ -1,6 +1,7 @@
 """One quota: its entity, kind, limit and mode, and the rules of Kafka's controller for its key and its value."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
@@ -123,6 +124,24 @@ def _check_beside(key: ElasticKey, value: float, limit: float | None) -> None:
             "above_limit" if is_reservation else "below_limit",
             f"{key} is {value:.15g}; expected at {'most' if is_reservation else 'least'} {limit:.15g}, the {key.quota}",
         )
+
+
+_AMOUNT = re.compile(r"([0-9]{1,15}(?:[.,][0-9]+)?)\s*([kMGT]?)(i?)(?:B(?:ytes)?|%)?(?:/s|ps)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def number_hint(text: str) -> str:
+    """The expectation of a number in place of this text, with the number that people mean by an amount with a unit.
+
+    >>> number_hint("1.5 MB/s"), number_hint("1MiB"), number_hint("much")
+    ('expected a number > 0, such as 1500000', 'expected a number > 0, such as 1048576', 'expected a number > 0')
+    """
+    amount = _AMOUNT.fullmatch(text.strip())
+    if amount is None:
+        return "expected a number > 0"
+    number, prefix, binary = amount.groups()
+    meant = float(number.replace(",", ".")) * (1024 if binary else 1000) ** _POWERS[prefix.lower()]
+    return f"expected a number > 0, such as {meant:.15g}"
 
 
 def check_number(key: str, value: float, largest_whole: float | None) -> None:

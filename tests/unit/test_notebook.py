@@ -13,7 +13,8 @@ from sluice.jvm.jars import REPOSITORY
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.recorded import event_at, write_tables
+from tests.builders import Json
+from tests.recorded import START_MS, event, event_at, write_tables
 
 NOTEBOOK = REPOSITORY / "docs" / "examples" / "week.ipynb"
 
@@ -51,8 +52,29 @@ def test_the_notebook_shows_a_week_by_tenant_and_explains_the_hour_with_most_wai
 
     assert set(week["tenant"]) == {"shop", "analytics"}
     assert by_day["All"].to_dict() == {"shop": 60.0, "analytics": 5.0, "All": 65.0}
-    assert (hours.iloc[0]["user"], pd.Timestamp(hours.iloc[0]["hour"], tz="UTC")) == ("shop-1", pd.Timestamp(hour))
+    assert (hours.iloc[0]["user"], pd.Timestamp(hours.iloc[0]["start"])) == ("shop-1", pd.Timestamp(hour))
     assert quota.iloc[0]["quota"] == "producer_byte_rate"
     assert quota.iloc[0]["of_limit"] > 1
     assert "THROTTLE" in explained
     assert "set by seed" in explained
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("said", [{"user": ""}, {"user": None}, {"user": "it's", "client_id": ""}, {"user": "007"}])
+def test_the_notebook_runs_on_data_of_brokers_which_name_part_of_a_client_and_apply_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: Json, waits: bool
+) -> None:
+    at = datetime.now(UTC) - timedelta(hours=2)
+    held = [{"quota": "producer_byte_rate", "entity": {"client_id": "app"}, "ms": 900}] if waits else []
+    events = [event(int(at.timestamp() * 1000) - START_MS, bytes=1000, throttled_by=held, **said)]
+    quotas = [QuotaEntry(QuotaEntity(client_id="app"), QuotaKind.PRODUCER_BYTE_RATE, 500_000.0)]
+    write_tables(tmp_path, quotas, events, at)
+    (tmp_path / "settings.yaml").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLUICE_CONFIG", "settings.yaml")
+
+    *_, hours, quota, explained = run_cells(NOTEBOOK, capsys)
+
+    assert hours.iloc[0]["throttled_ms"] == (900 if waits else 0)
+    assert list(quota.get("quota", [])) == ([] if said.get("client_id") == "" else ["producer_byte_rate"])
+    assert ("applied inline: 900 ms" in explained) is waits

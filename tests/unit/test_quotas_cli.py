@@ -295,6 +295,7 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
         ("--user alice --add-config producer_byte_rate=NaN", "expected a finite number > 0"),
         ("--user alice --add-config producer_byte_rate=1_000", "producer_byte_rate is '1_000'; expected a number > 0"),
         ("--user alice --add-config producer_byte_rate=lots", "producer_byte_rate is 'lots'; expected a number > 0"),
+        ("--user alice --add-config producer_byte_rate=1MB", "'1MB'; expected a number > 0, such as 1000000"),
         ("--user alice --add-config producer_byte_rates=1", "did you mean producer_byte_rate?"),
         ("--user alice --add-config producer_byte_rate", "expected key=value,key=value"),
         ("--user alice --add-config producer_byte_rate=1,producer_byte_rate=2", "producer_byte_rate is given twice"),
@@ -623,7 +624,7 @@ def test_revert_restores_a_version_as_a_new_one(shell: Shell) -> None:
     ]
     assert shell.lines("revert --to-version 1")[-1] == "Quotas are now at version 3."
     assert shell.table.entries() == shell.table.entries(version=1)
-    assert shell.lines("revert --to-version 1") == ["Nothing changes."]
+    assert shell.lines("revert --to-version 1 --yes") == ["Nothing changes."]
 
 
 # --- apply, export, import ---

@@ -1,14 +1,14 @@
 """Unmuting: a control record among the events resets counters in their order, and is answered by a decision."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from sluice.cli.unmute import client_ids_apart, run_unmute
+from sluice.cli.unmute import client_ids_apart, nobody_text, run_unmute
 from sluice.insight.live import LiveModel
 from sluice.insight.reports.recent_usage import Usage
 from sluice.sinks.tables.quotas import QuotasTable
@@ -27,6 +27,7 @@ from tests.bad_events import LIMITS, SOURCE
 from tests.builders import DEFAULTS, T0, Json, changed, quota
 from tests.commands import invoke
 from tests.micro_batches import MicroBatches
+from tests.recorded import event_at, simulated, write_decisions
 
 QUOTAS = Quotas(
     [
@@ -102,6 +103,35 @@ def test_a_tenant_that_is_not_there_is_said_and_nothing_is_published(tmp_path: P
 
     assert "tenant 'shpo' has no members; did you mean 'shop'?" in said
     assert said.endswith("; nothing to reset")
+
+
+@pytest.mark.parametrize(
+    ("user", "client_id", "problem"),
+    [
+        ("alcie", None, "no decision and no quota names user 'alcie'; check the spelling"),
+        (None, "nosuch", "no decision and no quota names client-id 'nosuch'; check the spelling"),
+        ("bob", None, None),
+        ("bob", "nosuch", None),
+        ("alice", "nosuch", None),
+    ],
+)
+def test_a_name_that_nobody_has_is_said_if_decisions_are_read(
+    tmp_path: Path, user: str | None, client_id: str | None, problem: str | None
+) -> None:
+    """Bob sends requests, and alice has a quota. Without decisions of the last minute nobody can say who is there."""
+    now = datetime.now(UTC)
+    entries = [
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user="alice"),
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT),
+    ]
+    delta = changed(DEFAULTS, "delta", decisions=str(tmp_path), quotas=str(tmp_path / "none")).delta
+    asked = Unmute("unmute", UnmutedEntity(user, client_id), None)
+
+    assert nobody_text(delta, asked, entries, now) is None
+    write_decisions(tmp_path, simulated([event_at(now, "bob", "Produce", bytes=5)], entries))
+
+    assert nobody_text(delta, asked, entries, datetime.now(UTC)) == problem
+    assert nobody_text(delta, asked, entries, datetime.now(UTC) + timedelta(minutes=2)) is None
 
 
 def test_an_unmuted_counter_without_a_limit_is_no_row_of_the_live_model() -> None:

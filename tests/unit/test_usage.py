@@ -104,6 +104,16 @@ def test_an_event_with_several_lists_counts_once(here: Path) -> None:
     assert topics == {"orders": (1, 6), "clicks": (2, 0), "views": (4, 0), "new": (0, 5)}
 
 
+def test_decisions_that_name_no_topic_are_the_reason_why_topics_have_no_rows(here: Path) -> None:
+    """A broker's events don't; the age of the table would be a wrong one."""
+    write_tables(here, [], [event_at(T, "carol", "Produce", bytes=70)], T)
+
+    said = invoke("usage", "--by", "topic", *SPAN).error
+
+    assert "no decision of this span names a topic: brokers don't" in said
+    assert "the audit query last wrote" not in said
+
+
 def test_bytes_that_another_event_has_for_the_client_are_the_topics_alone(here: Path) -> None:
     of_topics = event_at(T, "carol", "Produce", bytes=0, topic_partitions=parts(orders=70))
     write_tables(here, [], [event_at(T, "carol", "Produce", bytes=70), of_topics], T)
