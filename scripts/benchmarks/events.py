@@ -30,12 +30,12 @@ class Load:
         return "1 charge" if self.charges == 1 else f"{self.charges} charges"
 
     def event(self, sequence: int, user: int, timestamp_ms: int) -> tuple[bytes, bytes]:
-        """Key and value of one request event."""
-        client = user % CLIENTS
+        """Key and value of one request event, of one of four gateways that charge inline."""
+        client, gateway = user % CLIENTS, sequence % 4
         value = (
             f'{{"request_id":"{sequence}","timestamp_ms":{timestamp_ms},"user":"user-{user}","client_id":"app-{client}",'
             f'"request_time_ns":{200_000 + sequence % 997 * 1000},"network_time_ns":{50_000 + sequence % 499 * 100},'
-            f'"gateway":"gateway-{sequence % 4}",{self.work(sequence)}}}'
+            f'"gateway":"gateway-{gateway}","instance":"gateway-{gateway}-1f2e3d4c","throttled_by":[],{self.work(sequence)}}}'
         )
         return f"user-{user}|app-{client}".encode(), value.encode()
 
