@@ -13,6 +13,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from scripts.drawings import draw
+
 _TOP = Path(__file__).resolve().parents[1]
 _ADDED = {
     "README.md": "start.md",
@@ -45,7 +47,8 @@ def navigation(map_page: str) -> list[dict[str, Any]]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Set the navigation."""
+    """Draw the pictures, and set the navigation."""
+    draw()
     sections = navigation((_TOP / "docs" / "README.md").read_text())
     config.nav = [{"All pages": "README.md"}, *sections, {"Python API": _API}]
     return config
