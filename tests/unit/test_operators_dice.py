@@ -284,8 +284,7 @@ def test_books_balance_after_whatever_an_operator_does() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("times", [pytest.param(500, marks=pytest.mark.group(f"dice {n}")) for n in range(4)])
+@pytest.mark.parametrize("times", [pytest.param(100, marks=pytest.mark.group(f"dice {n}")) for n in range(20)])
 def test_books_balance_after_2000_sequences(times: int) -> None:
-    """In four groups, which run beside others."""
+    """In groups, which run beside others: a process that has a broker waits at its end for all that use it."""
     throw(times)
