@@ -388,7 +388,7 @@ def overrides_verdict(said: Mapping[str, Overrides], at_ms: int) -> str:
             f" there, or their reservations ({reasons})"
         )
     if held := [f"{_scope_text(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"]:
-        troubles.append(f"producers are throttled whatever their limits are: {_some(held)}")
+        troubles.append(f"throttled whatever their limits are: {_some(held)}")
     if troubles:
         raise CheckWarningError("; ".join(troubles))
     lent = lend_of(each for _, each in now)
@@ -399,10 +399,12 @@ def _scope_text(hold: Override) -> str:
     """The clients of a hold.
 
     >>> _scope_text(Override("hold")), _scope_text(Override("hold", entity=CountedEntity(tenant="shop"), gateway="b-1"))
-    ('all', 'tenant shop at b-1')
+    ('all producers', 'producers of tenant shop at b-1')
     """
     names = {} if hold.entity is None else to_builtins(hold.entity)
-    scope = " and ".join(f"{part.replace('_', '-')} {name}" for part, name in names.items()) or "all"
+    clients = "clients" if hold.consumers else "producers"
+    of = " and ".join(f"{part.replace('_', '-')} {name}" for part, name in names.items())
+    scope = f"{clients} of {of}" if of else f"all {clients}"
     return scope if hold.gateway is None else f"{scope} at {hold.gateway}"
 
 

@@ -452,22 +452,23 @@ def test_a_broker_at_its_capacity_is_a_warning_and_names_the_busiest() -> None:
         doctor.loads_verdict(beats, limits)
 
 
-def test_brokers_that_are_tightened_and_producers_that_are_throttled_are_a_warning_each() -> None:
+def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning_each() -> None:
     """All that a decider says until its record is too old, or a hold is over."""
     factors = enumerate((0.1, 0.21), 1)
     tight = [Override("tighten", factor, gateway=f"b-{number}", reason="bytes in") for number, factor in factors]
     shop = Override("hold", entity=CountedEntity(tenant="shop"), reason="862 % of its budget", until_ms=9_000)
-    said = {"elastic": Overrides(1, 1_000, 5_000, tight), "stored_bytes": Overrides(1, 1_000, 60_000, [shop])}
+    stopped = Override("hold", entity=CountedEntity(client_id="x"), reason="by ops", until_ms=9_000, consumers=True)
+    said = {"elastic": Overrides(1, 1_000, 5_000, tight), "holds": Overrides(1, 1_000, 60_000, [shop, stopped])}
 
     with pytest.raises(CheckWarningError) as raised:
         doctor.overrides_verdict(said, 2_000)
 
     assert str(raised.value) == (
         "2 brokers are tightened, clients get 0.10 to 0.21 of their shares there, or their reservations (b-1: bytes in,"
-        " b-2: bytes in); producers are throttled whatever their limits are: tenant shop by stored_bytes (862 % of its"
-        " budget)"
+        " b-2: bytes in); throttled whatever their limits are: producers of tenant shop by holds (862 % of its budget),"
+        " clients of client-id x by holds (by ops)"
     )
-    with pytest.raises(CheckWarningError, match=r"^producers are throttled"):
+    with pytest.raises(CheckWarningError, match=r"^throttled whatever"):
         doctor.overrides_verdict(said, 7_000)
     assert doctor.overrides_verdict(said, 9_000) == "none"
 
