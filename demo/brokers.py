@@ -1,14 +1,15 @@
 """`sluice demo --brokers N` or `--proxies N`: brokers or proxies as gateways, the job, and clients at full speed."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 from rich.console import Console
 
+from sluice.configs.settings import Settings
 from sluice.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
@@ -17,13 +18,19 @@ from sluice.demo.job import Json, RunError, Sections, SluiceJob, embedded_profil
 from sluice.demo.options import DemoOptions
 from sluice.demo.screen import running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
+from sluice.insight.texts import override_text
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.format import amount, printable
 from sluice.process.processes import free_ports
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import EntryKind, QuotaKind
+from sluice.state.quotas.limits import LimitsView
+from sluice.state.quotas.overrides import overrides_now
 
 _TOPIC = "orders"
 _PARTITIONS = 4
@@ -37,6 +44,13 @@ _KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CO
 _CLIENTS = {f"librdkafka-{role}r": role for role in _KINDS}
 """Client-id -> its role."""
 
+_NEIGHBOUR = "noisy-neighbour"
+_NEIGHBOURS_LIMIT, _CAPACITY = 20_000_000.0, 4_000_000.0
+"""Bytes per second that the default client-id may use, and that each broker can take in and give out."""
+
+_CYCLE_S, _NOISE_S = 120.0, (60.0, 100.0)
+"""Period of the neighbour, and when in it it is there."""
+
 Shares = Mapping[str, Sequence[Share]]
 """Broker or proxy -> its shares."""
 
@@ -45,7 +59,7 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
     """Run it until `stop` or for this time; 0 if no client ended by itself. With proxies, brokers have no plugin."""
     size, proxies = options.brokers or 1, options.proxies or 0
     with ExitStack() as stack:
-        kind = f"proxies-{proxies}" if proxies else "brokers"
+        kind = f"proxies-{proxies}" if proxies else "elastic-brokers" if options.elastic else "brokers"
         folder, client_id = (
             stack.enter_context(work_folder(f"run-{kind}-{size}", options.fresh)),
             new_exempt_client_id(),
@@ -55,7 +69,7 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
             started = Cluster(brokers, size) if proxies else plugin_cluster(brokers, size, client_id)
             cluster = stack.enter_context(started)
         print(f"brokers: {cluster.bootstrap_servers}", flush=True)
-        job = SluiceJob(folder, *_layers(folder, cluster, client_id))
+        job = SluiceJob(folder, *_layers(folder, cluster, client_id, elastic=options.elastic))
         ensure_topics(job.settings.topics, job.settings.kafka)
         named = f"--client-id {next(iter(_CLIENTS))}"
         web = stack.enter_context(running_job(console, job, stop, named, web_console=options.console))
@@ -73,7 +87,14 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
         clients = [
             FullSpeedClient(name, role, servers, _TOPIC) for servers in entrances for name, role in _CLIENTS.items()
         ]
-        uses = _Uses(clients, QuotasTable(job.settings.delta.quotas))
+        neighbour = _Neighbour(lambda: FullSpeedClient(_NEIGHBOUR, Role.PRODUCE, entrances[0], _TOPIC))
+        stack.callback(neighbour.leave)
+        overriding = stack.enter_context(closing(_Overriding(job.settings))) if options.elastic else None
+        uses = _Uses(clients, neighbour.clients, QuotasTable(job.settings.delta.quotas))
+
+        def lines() -> Sequence[str]:
+            told = () if overriding is None else overriding.lines(now_ms())
+            return [*told, *client_lines(uses.now(), heartbeats.shares(), now_ms())]
 
         def check() -> None:
             if not cluster.alive:
@@ -81,15 +102,15 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
             for gateway in gateways:
                 gateway.check()
             job.running()
+            if options.elastic:
+                neighbour.keep(time.monotonic())
             if web is not None:
                 web.keep(console)
             if ended := [client.name for client in clients if not client.alive]:
                 raise RunError(f"{', '.join(ended)} ended by itself")
 
         try:
-            show_until(
-                stop, options.seconds, console, lambda: client_lines(uses.now(), heartbeats.shares(), now_ms()), check
-            )
+            show_until(stop, options.seconds, console, lines, check)
         finally:
             for client in clients:
                 client.stop()
@@ -99,20 +120,80 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
         return 0
 
 
-def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:
-    quotas: list[Json] = [
-        {"entity": {"client_id": name}, "quotas": {_KINDS[role].value: _LIMIT}} for name, role in _CLIENTS.items()
-    ]
+def _layers(folder: Path, cluster: Cluster, client_id: str, *, elastic: bool) -> list[Sections]:
+    capacity = {"capacity_in_bytes_per_s": int(_CAPACITY), "capacity_out_bytes_per_s": int(_CAPACITY)}
     return [
         embedded_profile(),
         storage_in(folder),
-        quotas_in(folder, quotas),
+        quotas_in(folder, quotas_of(elastic=elastic)),
+        {"elastic": {"limits": "elastic", **capacity} if elastic else {}},
         {
             "kafka": {"bootstrap.servers": cluster.bootstrap_servers, "client.id": client_id},
             "topics": {"replication_factor": min(len(cluster.brokers), 3)},
             "health": {"port": free_ports(1)[0]},
         },
     ]
+
+
+def quotas_of(*, elastic: bool) -> list[Json]:
+    """The quotas of the clients, as in a quotas file."""
+    quotas: list[Json] = []
+    for name, role in _CLIENTS.items():
+        key = _KINDS[role].value
+        numbers = {f"{key}_reservation": 0.4 * _LIMIT, f"{key}_ceiling": 3 * _LIMIT} if elastic else {}
+        quotas.append({"entity": {"client_id": name}, "quotas": {key: _LIMIT, **numbers}})
+    if elastic:
+        of_all = {kind.value: _NEIGHBOURS_LIMIT for kind in _KINDS.values()}
+        quotas.append({"entity": {"client_id": None}, "quotas": of_all})
+    return quotas
+
+
+class _Neighbour:
+    """A client at full speed that comes and goes; `clients` are all of its lives."""
+
+    def __init__(self, come: Callable[[], FullSpeedClient]) -> None:
+        self.clients: list[FullSpeedClient] = []
+        self._come = come
+        self._begun_s: float | None = None
+
+    def keep(self, now_s: float) -> None:
+        """Come, or leave, if it is time for it."""
+        self._begun_s = now_s if self._begun_s is None else self._begun_s
+        is_time = _NOISE_S[0] <= (now_s - self._begun_s) % _CYCLE_S < _NOISE_S[1]
+        is_there = bool(self.clients) and self.clients[-1].alive
+        if is_time and not is_there:
+            self.clients.append(self._come())
+        elif is_there and not is_time:
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave, if it is there."""
+        for client in self.clients[-1:]:
+            client.stop()
+
+
+class _Overriding:
+    """The overrides in force, out of the limits topic, until `close`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._view = LimitsView()
+
+        def take(key: bytes | None, value: bytes | None) -> None:
+            with suppress(InvalidQuotaError):
+                self._view.take(key, value)
+
+        self._follower = TopicFollower(settings.kafka, Reading(settings.topics.limits, take))
+        self._follower.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._follower.stop()
+
+    def lines(self, at_ms: int) -> Sequence[str]:
+        """The overrides now, in words."""
+        return [override_text(each) for _, each in overrides_now(self._view.overrides, at_ms)] or [
+            "all limits are the quotas"
+        ]
 
 
 @dataclass(frozen=True)
@@ -147,8 +228,10 @@ class ClientUse:
 class _Uses:
     """The clients with their present limits, read again every few seconds: `sluice quotas alter` changes them."""
 
-    def __init__(self, clients: Sequence[FullSpeedClient], table: QuotasTable) -> None:
-        self._clients, self._table = clients, table
+    def __init__(
+        self, clients: Sequence[FullSpeedClient], neighbours: Sequence[FullSpeedClient], table: QuotasTable
+    ) -> None:
+        self._clients, self._neighbours, self._table = clients, neighbours, table
         self._read_again_s = 0.0
         self._limits: dict[tuple[object, EntryKind], float] = {}
 
@@ -158,11 +241,14 @@ class _Uses:
             self._read_again_s = time.monotonic() + _LIMITS_S
             self._limits = {(entry.entity.client_id, entry.kind): entry.value for entry in self._table.entries()}
         uses = []
-        for name, role in _CLIENTS.items():
-            samples = sorted(sample for client in self._clients if client.name == name for sample in client.samples)
-            errors = [error for client in self._clients if client.name == name for error in client.errors]
+        roles = _CLIENTS | ({_NEIGHBOUR: Role.PRODUCE} if self._neighbours else {})
+        for name, role in roles.items():
+            clients = [client for client in (*self._clients, *self._neighbours) if client.name == name]
+            samples = sorted(sample for client in clients for sample in client.samples)
+            errors = [error for client in clients for error in client.errors]
             kind = _KINDS[role]
-            uses.append(ClientUse(name, kind, self._limits.get((name, kind)), samples, errors))
+            limit = self._limits.get((name, kind), self._limits.get((DEFAULT, kind)))
+            uses.append(ClientUse(name, kind, limit, samples, errors))
         return uses
 
 

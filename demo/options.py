@@ -16,8 +16,9 @@ class DemoOptions(TrafficOptions):
     Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
     --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
     plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
-    default, have none, and the clients go through so many proxies. No options but --seconds, --fresh
-    and --no-console go with either. Downloads jars at the first start.
+    default, have none, and the clients go through so many proxies. With --elastic the brokers lend, and tighten while a
+    neighbour is noisy. No options but --seconds, --fresh and --no-console go with any of these. Downloads jars at the
+    first start.
     """
 
     bootstrap_servers: BootstrapServers = None
@@ -36,6 +37,10 @@ class DemoOptions(TrafficOptions):
         int | None,
         typer.Option(min=1, max=9, metavar="N", help="Kafka proxies before plain brokers, and clients at full speed."),
     ] = None
+    elastic: Annotated[
+        bool,
+        typer.Option("--elastic", help="With --brokers: limits give way, and a neighbour is noisy now and then."),
+    ] = False
     console: Annotated[
         bool, typer.Option("--console/--no-console", help="A web page of the clients, from the first decision on.")
     ] = True

@@ -74,12 +74,16 @@ def run_demo(options: DemoOptions) -> int:
     if not options.seconds:
         raise UsageError("--seconds is 0; expected more than 0, or none for a run until Ctrl-C")
     if options.has_brokers:
-        meant = {name: getattr(options, name) for name in ("seconds", "fresh", "console", "brokers", "proxies")}
+        meant = {
+            name: getattr(options, name) for name in ("seconds", "fresh", "console", "brokers", "proxies", "elastic")
+        }
         if options != DemoOptions(**meant):
             raise UsageError(
                 f"{'--brokers' if options.proxies is None else '--proxies'} starts brokers and clients of its own;"
                 " expected no other options than --seconds, --fresh, --no-console, --brokers and --proxies"
             )
+    if options.elastic and options.brokers is None:
+        raise UsageError("--elastic needs brokers with the plugin, which measure their load; give --brokers 3")
     download_jars(console)
     stop = stop_on_signals()
     try:

@@ -10,15 +10,20 @@ from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from rich.console import Console
 
+from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
 from sluice.demo.answers import Answers
+from sluice.demo.brokers import _Neighbour, quotas_of
 from sluice.demo.load import Sent, publish
 from sluice.demo.load_generator import LoadGenerator
 from sluice.demo.run import _clients, summary
 from sluice.insight.live import LiveModel
+from sluice.insight.texts import strict_text
 from sluice.process.clock import now_ms
+from sluice.state.quotas.resolution import Quotas
 from tests.builders import decision
 from tests.commands import invoke
 
@@ -166,12 +171,37 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_line_is_cut(width: int) -> N
     assert "WAITED/MIN" in head
 
 
+def test_elastic_quotas_of_the_demo_are_in_force_and_leave_out_no_client(tmp_path: Path) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text(yaml.safe_dump(quotas_of(elastic=True)))
+    quotas = Quotas(load_quotas_file(file))
+    assert strict_text("elastic", quotas) is None
+    assert quotas.most_lend() == 3.0
+
+
+def test_the_neighbour_of_the_demo_comes_after_a_minute_and_goes_and_comes_again() -> None:
+    def come() -> Mock:
+        client = Mock(alive=True)
+        client.stop = Mock(side_effect=lambda: setattr(client, "alive", False))
+        return client
+
+    neighbour, there = _Neighbour(come), []
+    for at_s in (7.0, 66.9, 67.0, 106.9, 107.0, 186.9, 187.0):
+        neighbour.keep(at_s)
+        there.append(sum(client.alive for client in neighbour.clients))
+    assert there == [0, 0, 1, 1, 0, 0, 1]
+    neighbour.leave()
+    assert not any(client.alive for client in neighbour.clients)
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--brokers", "3", "--rate", "50"], "--brokers starts brokers and clients of its own; expected no other"),
         (["--proxies", "2", "--mix", "Fetch=1"], "--proxies starts brokers"),
         (["--brokers", "1", "--config", "x.yaml"], "than --seconds, --fresh, --no-console, --brokers and --proxies"),
+        (["--elastic"], "--elastic needs brokers with the plugin, which measure their load; give --brokers 3"),
+        (["--proxies", "2", "--elastic"], "--elastic needs brokers with the plugin"),
         (["--seconds", "0"], "--seconds is 0; expected more than 0, or none for a run until Ctrl-C"),
     ],
 )

@@ -105,7 +105,7 @@ def held_brokers(
         else:
             elastic = _elastic(folder, situation) if situation.is_elastic else {}
             kinds = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
-            of_all: Json = {"entity": {"user": None}, "quotas": {kind.value: 1e9 for kind in kinds}}
+            of_all: Json = {"entity": {"client_id": None}, "quotas": {kind.value: 1e9 for kind in kinds}}
             quotas = [*quotas, of_all] if elastic else quotas  # without it limits are strict
             cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, quotas, elastic))
             yield cluster, rig, [cluster.bootstrap_servers]
