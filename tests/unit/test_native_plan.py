@@ -2,20 +2,23 @@
 
 import ctypes.util
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from pyspark import cloudpickle
 
 from scripts.benchmarks.events import LOADS, Load, spread
 from scripts.benchmarks.harness import Workers
 from sluice.cli.doctor import check_native_planner
 from sluice.demo.job import storage_in, write_settings
 from sluice.jvm.jars import REPOSITORY
-from sluice.streaming.enforce import native_plan
+from sluice.streaming.enforce import native_plan, stages
 from sluice.streaming.enforce.native_plan import NativePlanner
 from sluice.streaming.native import build as native_build
 from sluice.streaming.native.build import NativeBuildError, compile_source
@@ -120,6 +123,22 @@ def test_python_plans_all_events_where_native_planning_is_turned_off_or_not_buil
             rows.append(Workers(load, settings).micro_batch(0, spread(100, 50)))
 
     assert rows[0] == rows[1]
+
+
+def test_the_stage_plans_natively_in_a_worker_that_it_was_sent_to(tmp_path: Path) -> None:
+    """Spark sends it by cloudpickle; nothing of the library is in it."""
+    settings = write_settings(tmp_path / "settings.yaml", storage_in(tmp_path), {"state": {"pages": 8}})
+    native_plan._native_planner.cache_clear()
+
+    def sent(*arguments: Any) -> stages.ArrowStage:
+        sent_bytes = cloudpickle.dumps(stages.planner(*arguments))  # type: ignore[no-untyped-call] # PySpark's
+        stage: stages.ArrowStage = pickle.loads(sent_bytes)  # noqa: S301 - our own
+        return stage
+
+    with patch("scripts.benchmarks.harness.planner", sent):
+        assert len(Workers(LOADS[0], settings).micro_batch(0, spread(100, 50))) >= 100
+
+    assert native_plan._native_planner.cache_info().currsize == 1
 
 
 def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
