@@ -31,7 +31,7 @@ from sluice.state.quotas.entity import bounded_name, sanitize
 from sluice.state.quotas.kinds import Family, QuotaKind, RequestPolicy
 from sluice.streaming.enforce.pipeline import most_planned_bytes
 from sluice.streaming.enforce.planning import Alike, BatchText, Counter, PipelineSettings, Planner, read_event
-from sluice.streaming.enforce.wire import MAX_ANSWER_BYTES, OutputRecord, Source
+from sluice.streaming.enforce.wire import OutputRecord, Source, most_answer_bytes
 from sluice.streaming.native import library as native
 from sluice.streaming.native.library import NativeSettings, native_library
 
@@ -87,7 +87,7 @@ class NativePlanner:
             max_future_ms=limits.max_future_ms,
             max_past_ms=limits.max_past_ms,
             max_partitions=settings.quota.max_partitions_per_request,
-            max_answer=MAX_ANSWER_BYTES,
+            max_answer=max(0, most_answer_bytes(settings.max_record_bytes)),
             points=POINTS_PER_NANOSECOND,
             network_points=0.0 if is_draft else POINTS_PER_NANOSECOND,
             divisor=float(settings.quota.num_io_threads) if is_draft else 1.0,

@@ -212,9 +212,14 @@ def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> Outp
     return OutputRecord(topic, request.instance.encode(), _JSON.encode(Sums(heartbeat=heartbeat)))
 
 
+def most_answer_bytes(max_record_bytes: int) -> int:
+    """The longest decision that goes to its gateway, where a topic takes such records."""
+    return min(MAX_ANSWER_BYTES, max_record_bytes - OVERHEAD_BYTES)
+
+
 def answer_record(topic: str, asked_by: bytes, decision: bytes, max_record_bytes: int) -> OutputRecord | None:
     """The record of the sums topic for a decision that a gateway waits for; None if it is too long."""
-    if len(decision) > min(MAX_ANSWER_BYTES, max_record_bytes - OVERHEAD_BYTES):
+    if len(decision) > most_answer_bytes(max_record_bytes):
         return None
     return OutputRecord(topic, asked_by, b'{"answer":%b}' % decision)
 
