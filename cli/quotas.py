@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import Abort
 
 from sluice.cli.errors import UsageError
+from sluice.cli.exposure import quotas_exposure
 from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.holds import hold_client, hold_json, hold_line, release_client
 from sluice.cli.options import (
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 
 app = command_group("Alter, describe and explain the quotas. A running job reads each new version by itself.")
+
+app.command("exposure")(quotas_exposure)
 
 Change = Callable[[list[QuotaEntry]], list[QuotaEntry]]
 

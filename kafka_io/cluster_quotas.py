@@ -37,12 +37,12 @@ class ClusterQuotasReader:
         """
         if self._admin is not None:
             try:
-                return self._describe(self._admin)
+                return describe_quotas(self._admin, self._kafka)
             except KafkaUnavailableError:
                 self.close()
         self._admin = connect(ClientQuotasAdmin, self._kafka)
         try:
-            return self._describe(self._admin)
+            return describe_quotas(self._admin, self._kafka)
         except KafkaUnavailableError:
             self.close()
             raise
@@ -53,15 +53,16 @@ class ClusterQuotasReader:
             self._admin.close()
             self._admin = None
 
-    def _describe(self, admin: ClientQuotasAdmin) -> list[ClusterQuota]:
-        try:
-            quotas: list[ClusterQuota] = admin.describe_client_quotas()
-        except (KafkaError, OSError) as error:
-            raise KafkaUnavailableError(
-                f"the client quotas at {self._kafka['bootstrap.servers']} can't be read ({error_line(error)}); check"
-                " that a broker answers there and that the login has DescribeConfigs on the cluster"
-            ) from error
-        return quotas
+
+def describe_quotas(admin: ClientQuotasAdmin, kafka: Mapping[str, str]) -> list[ClusterQuota]:
+    """The client quotas that this client reads. Raises KafkaUnavailableError if the cluster is away or refuses."""
+    try:
+        return admin.describe_client_quotas()
+    except (KafkaError, OSError) as error:
+        raise KafkaUnavailableError(
+            f"the client quotas at {kafka['bootstrap.servers']} can't be read ({error_line(error)}); check"
+            " that a broker answers there and that the login has DescribeConfigs on the cluster"
+        ) from error
 
 
 def read_cluster_quotas(kafka: Mapping[str, str]) -> list[ClusterQuota]:

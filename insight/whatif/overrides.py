@@ -3,11 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 
 from sluice.insight.errors import QueryError
 from sluice.insight.reports.span import Span
@@ -77,16 +79,18 @@ def recorded_overrides(path: str, storage_options: Mapping[str, str], span: Span
     Raises QueryError.
     """
     try:
-        table = DeltaTable(path, storage_options=dict(storage_options)).to_pyarrow_table(
-            columns=["decider", "number", "at_ms", "overrides"], filters=[("at_ms", "<", span.end_ms)]
+        # to_pyarrow_table() isn't used: it refuses tables with deletion vectors, which Spark's DELETE may write
+        rows = DeltaTable(path, storage_options=dict(storage_options)).scan(
+            columns=["decider", "number", "at_ms", "overrides"], predicate=f"at_ms < {span.end_ms}"
         )
+        changes = pa.table(rows.read_all()).to_pylist()
     except TableNotFoundError:
         return []
-    except (DeltaError, OSError, ValueError) as error:
+    except Exception as error:  # arro3 raises no narrower class
         raise QueryError(f"table overrides ({path}) can't be read: {storage_reason(error)}") from error
     present: dict[str, list[Override]] = {}
     records = []
-    for row in table.sort_by("at_ms").to_pylist():
+    for row in sorted(changes, key=itemgetter("at_ms")):
         present[row["decider"]] = [_override(each) for each in row["overrides"] if each["kind"] != "hold"]
         records.append(Overrides(row["number"], row["at_ms"], 1, list(chain.from_iterable(present.values()))))
     before = [record for record in records if record.at_ms < span.start_ms]

@@ -79,8 +79,9 @@ def test_the_first_commands_of_the_readme_are_those_of_a_checkout() -> None:
     """No release is needed for them: `pip install sluice-kafka` comes later, and says what it waits for."""
     readme = REPOSITORY / "README.md"
     commands = [line.removeprefix("$ ").split("#")[0].strip() for line in _fences(readme)[0][1].splitlines()]
-    assert commands == ["./scripts/run", "./scripts/test"]
-    assert all(os.access(REPOSITORY / command, os.X_OK) for command in commands)
+    exposure = ".venv/bin/sluice quotas exposure --bootstrap-servers HOST:PORT"
+    assert commands == ["./scripts/run", exposure, "./scripts/test"]
+    assert all(os.access(REPOSITORY / command.split()[0], os.X_OK) for command in commands)
     before_install = readme.read_text().partition("pip install")[0]
     assert before_install.rpartition("\n\n")[2].startswith("`./scripts/run` is `sluice demo`")
     assert "Once a release is on PyPI" in before_install.rpartition("\n\n")[2]

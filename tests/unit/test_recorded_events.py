@@ -20,12 +20,19 @@ from sluice.insight.reports.slo import slo
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.usage import usage
 from sluice.insight.sql import Tables
+from sluice.insight.whatif.overrides import recorded_overrides
 from sluice.insight.whatif.recording import Recording
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import create_table
+from sluice.sinks.tables.overrides import OverridesTable
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.records import Overrides
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
+from tests.builders import quota
 from tests.recorded import DECISIONS, START_MS, event, simulated, without, write_decisions
 
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 SPAN = Span(START_MS, START_MS + 600_000)
 
 
@@ -66,6 +73,18 @@ def test_rows_with_a_deletion_vector_dont_count(path: Path, most: int, monkeypat
     delete(path, [0, 2])
 
     assert bytes_in(path) == 10
+
+
+def test_other_tables_that_spark_has_deleted_rows_of_are_read_without_them(tmp_path: Path) -> None:
+    """`DELETE` of Spark leaves the file and writes a deletion vector, where the table has that feature."""
+    quotas, overrides = QuotasTable(str(tmp_path / "quotas")), OverridesTable(str(tmp_path / "overrides"), {})
+    quotas.create([quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0, user=user) for user in "abcd"], "carol", AT)
+    overrides.append(("disks", Overrides(number, START_MS + number, 1_000, [])) for number in range(4))
+    for table in ("quotas", "overrides"):
+        delete(tmp_path / table, [0, 3])
+
+    assert {entry.entity.user for entry in quotas.entries()} == {"b", "c"}
+    assert [each.number for each in recorded_overrides(str(tmp_path / "overrides"), {}, SPAN)] == [1, 2]
 
 
 @pytest.mark.parametrize("lacking", ["instance", "amounts.withheld"])
@@ -163,7 +182,8 @@ def delete(path: Path, rows: Sequence[int]) -> None:
 
     Source: Delta's protocol, "Deletion Vector Format", and the portable format of Roaring bitmaps.
     """
-    (add,) = (action["add"] for action in actions_of(path, 0) if "add" in action)
+    versions = range(DeltaTable(str(path)).version() + 1)
+    (add,) = (action["add"] for version in versions for action in actions_of(path, version) if "add" in action)
     bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(rows) - 1, 16) + struct.pack(f"<{len(rows)}H", *rows)
     vector = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
     b85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
