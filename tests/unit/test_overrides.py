@@ -8,10 +8,10 @@ import pytest
 from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry
 
-from sluice import Request
+from sluice import Request, TopicPartition
 from sluice.insight.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import Override, Overrides
+from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.decisions.decision import batch_text, overridden_texts
 from sluice.state.overrides.decider import Decider
 from sluice.state.quotas.kinds import QuotaKind
@@ -65,6 +65,22 @@ def test_a_decider_of_one_file_holds_a_client_and_is_seen_everywhere(curfew: Dec
         "Producers of client-id 'nightly' are throttled until 2025-10-09 20:00:00: it runs by night"
     )
     assert view.overrides["curfew"].overrides == []
+
+
+def test_a_consumer_under_a_hold_gets_no_records_and_is_charged_nothing() -> None:
+    """One whose response is on its way already waits afterwards."""
+    stop = Override("hold", entity=CountedEntity(client_id="app"), consumers=True)
+    fetch = Request("Fetch", client_id="app", topic_partitions=[TopicPartition("orders", 0, 1_000)])
+    with gateway_loop([quota(QuotaKind.CONSUMER_BYTE_RATE, 1e9, client_id="app")]) as loop:
+        gateway, at_ms = loop.gateways[0], loop.clock.ms
+        gateway._in_force.on_limit(overrides_key("operator"), overrides_value(Overrides(1, at_ms, 60_000, [stop])))
+        answers = [gateway.admit(fetch), gateway.admit(fetch, delivered=True)]
+        other = gateway.admit(Request("Fetch", client_id="other", topic_partitions=fetch.topic_partitions))
+    assert [(answer.throttle_ms, answer.withhold, answer.quota) for answer in answers] == [
+        (10_000, True, "operator"),
+        (10_000, False, "operator"),
+    ]
+    assert other.throttle_ms == 0
 
 
 def test_of_several_loans_and_factors_the_least_counts_and_one_ends_at_its_time() -> None:
