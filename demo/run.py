@@ -171,7 +171,6 @@ class _Demo:
         with closing(Answers(settings)) as answers:
             answers.start()
             warming, sent = Sent(stored=answers.sent), Sent(stored=answers.sent)
-            width = console.width if console.is_terminal else None
 
             def check() -> None:
                 if broker is not None:
@@ -183,6 +182,7 @@ class _Demo:
             def lines(load: Sent, begun_s: float) -> list[str]:
                 rate = load.events / (time.monotonic() - begun_s)
                 counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
+                width = console.width if console.is_terminal else None  # a window may be made smaller
                 return [counts, *_clients(answers.model, width)]
 
             with ExitStack() as clients:
