@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_proper
 from sluice.process.processes import free_ports
 from sluice.state.errors import SluiceError
 
+_CONFIG = "proxy.yaml"
 _LOOPBACK = "127.0.0.1"
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
@@ -183,6 +185,11 @@ class KafkaGateway(JavaServer):
         """The address for clients, of the last start."""
         return self._listener.with_port(self._port)
 
+    @property
+    def log(self) -> Path:
+        """The log of the last start."""
+        return self._log
+
     def start(self) -> None:
         """Start the proxy and return when it serves.
 
@@ -233,7 +240,7 @@ class KafkaGateway(JavaServer):
             properties = {**proxy_properties(self._settings), **self._properties}
             config["filterDefinitions"] = [{"name": "sluice", "type": FILTER_TYPE, "config": properties}]
             config["defaultFilters"] = ["sluice"]
-        file = self._folder / "proxy.yaml"
+        file = self._folder / _CONFIG
         file.touch(_OWNER_ONLY)
         file.write_text(json.dumps(config, indent=1))
         return file
@@ -296,23 +303,28 @@ def run_kafka_gateway(
     connections_per_s: int | None,
     stop: Event,
 ) -> None:
-    """Run a proxy until `stop`; print where clients connect. Raises as `KafkaGateway.start` and `check` do."""
-    with (
-        TemporaryDirectory(prefix="sluice-kafka-gateway-") as folder,
-        KafkaGateway(
-            Path(folder),
-            settings,
-            listener,
-            tls,
-            properties,
-            metrics=metrics,
-            connections_per_s=connections_per_s,
-        ) as proxy,
-    ):
-        typer.echo(f"clients connect to {proxy.bootstrap_servers}")
-        typer.echo(f"metrics: http://{metrics.with_port(proxy.management_port)}/metrics")
-        while not stop.wait(_POLL_S):
-            proxy.check()
+    """Run a proxy until `stop`; print where clients connect. Its log is left where the proxy has failed.
+
+    Raises as `KafkaGateway.start` and `check` do.
+    """
+    folder = Path(mkdtemp(prefix="sluice-kafka-gateway-"))
+    proxy = KafkaGateway(
+        folder, settings, listener, tls, properties, metrics=metrics, connections_per_s=connections_per_s
+    )
+    try:
+        with proxy:
+            typer.echo(f"clients connect to {proxy.bootstrap_servers}")
+            typer.echo(f"metrics: http://{metrics.with_port(proxy.management_port)}/metrics")
+            typer.echo(f"log: {proxy.log}")
+            while not stop.wait(_POLL_S):
+                proxy.check()
+    except KafkaGatewayError:  # it names the log
+        (folder / _CONFIG).unlink(missing_ok=True)  # which may hold secrets
+        raise
+    except BaseException:
+        rmtree(folder)
+        raise
+    rmtree(folder)
 
 
 def _node_ids(settings: Settings) -> list[int]:
