@@ -297,7 +297,7 @@ _AT_ONCE = 1_000
 def _settings(draw: random.Random) -> PipelineSettings:
     policy = draw.choice([RequestPolicy.KIP124, RequestPolicy.KIP124, RequestPolicy.KIP124_DRAFT])
     rule = replace(_DEFAULTS.quota, policy=policy, max_partitions_per_request=draw.choice([5, 10_000]))
-    most = draw.choice([_DEFAULTS.max_record_bytes, 1_000])
+    most = draw.choice([_DEFAULTS.max_record_bytes, 5_000])
     return _DEFAULTS._replace(pages=draw.choice([1, 3, 64]), job_id="0123", quota=rule, max_record_bytes=most)
 
 

@@ -36,7 +36,7 @@ import sys
 from pathlib import Path
 from sluice.streaming.native.library import load
 from tests.native_fuzz import compare
-print(*compare(load(Path(sys.argv[1])), 20_000, int(sys.argv[2])))
+print(*compare(load(Path(sys.argv[1])), 10_000, int(sys.argv[2])))
 """
 
 
