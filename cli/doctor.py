@@ -220,8 +220,8 @@ def _answer(future: "Future[str]", deadline_s: float, longest_s: float) -> str:
     wait([future], max(0.0, deadline_s - time.monotonic()))
     if not future.done():
         raise CheckError(
-            f"no answer in {longest_s:.0f} s; a broker that takes connections and answers nothing is frozen, or has far"
-            " too much to do: look at its process and its log"
+            f"no answer in {longest_s:.0f} s; a broker that takes connections and answers nothing is frozen, has"
+            " far too much to do, or mutes this login by a quota: look at its process, its log and such quotas"
         )
     return future.result()
 
