@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from sluice.insight.reports.explain import last_throttled
+from sluice.insight.reports.span import to_ms
 from sluice.insight.sql import Tables
-from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
+from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
@@ -187,6 +190,25 @@ def test_a_wait_that_a_gateway_applied_in_line_counts_as_throttled(tmp_path: Pat
     tables = write_tables(tmp_path, [quota(5)], [event_at(T, "zoe", "Metadata", throttled_by=held)], T)
 
     assert throttled(tables, "zoe", "app", T, 1) == ["quota-requests-0-0"]
+
+
+def test_a_client_that_an_operator_has_stopped_is_explained_with_who_did_it_and_why(here: Path) -> None:
+    """A hold that had ended before the request, and one of another client, aren't told."""
+    waits = [{"quota": "operator", "entity": {"user": "zoe", "client_id": "app"}, "ms": 10_000}]
+    tables = write_tables(here, [quota(5)], [event_at(T, "zoe", "Produce", throttled_by=waits)], T)
+    holds, now_ms = HoldsTable(tables.quotas), to_ms(T)
+    for client, at_ms, reason in (
+        (Tags(client_id="app"), now_ms - 900_000, "long ago"),
+        (Tags("zoe"), now_ms - 60_000, "it floods"),
+        (Tags("eve"), now_ms - 60_000, "so does she"),
+        (Tags("zoe", "app"), now_ms + 1, "later"),
+    ):
+        hold = OperatorHold(client, at_ms, at_ms + 600_000, reason)
+        holds.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+
+    stopped = [line for line in explain("--user", "zoe").splitlines() if line.startswith("  stopped: ")]
+
+    assert stopped == ["  stopped: user 'zoe' until 2026-11-02 10:09:00, by carol: it floods"]
 
 
 def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_throttled(here: Path) -> None:
