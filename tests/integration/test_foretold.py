@@ -16,11 +16,11 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
-PRODUCE_S = 25
+PRODUCE_S = 30
 IN_FORCE = [quota(QuotaKind.PRODUCER_BYTE_RATE, 400_000.0, client_id="app")]
 WANTED = """
 - {entity: {client_id: app}, quotas: {producer_byte_rate: 1000000}}
-- {entity: {user: ANONYMOUS}, quotas: {producer_byte_rate: 40000}}
+- {entity: {user: ANONYMOUS}, quotas: {producer_byte_rate: 100000}}
 """
 
 
@@ -50,5 +50,5 @@ def test_a_limit_on_the_user_of_a_client_with_one_on_its_client_id_takes_what_wh
 
     foretold = recorded * (1 - client["not_sent"] / client["requests"])
     assert (client["user"], client["client_id"]) == ("ANONYMOUS", "app")
-    assert recorded > 4 * accepted
-    assert accepted == pytest.approx(foretold, rel=0.35)
+    assert recorded > 2 * accepted
+    assert accepted == pytest.approx(foretold, rel=0.5), "but for an event, which what-if sends as a whole"

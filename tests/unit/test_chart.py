@@ -33,9 +33,14 @@ KAFKA = {"bootstrapServers": "kafka.kafka.svc:9093"}
 S3 = {"uri": "s3://bucket/sluice/", "secret": "sluice-s3"}
 FORMS = ("deployment", "apache-operator", "kubeflow-operator")
 
-VALUES: dict[str, Json] = {form: {"job": {"form": form}} for form in FORMS} | {
+LARGE: Json = {"drivers": 2, "executors": {"instances": 3}}
+ON_SEVERAL_NODES: Json = {"volume": {"accessMode": "ReadWriteMany"}}
+
+VALUES: dict[str, Json] = {form: {"job": LARGE | {"form": form}, "storage": ON_SEVERAL_NODES} for form in FORMS} | {
+    "small": {},
     "warm and watched": {
-        "job": {"warm": True},
+        "job": LARGE | {"warm": True},
+        "storage": ON_SEVERAL_NODES,
         "monitoring": {"podMonitor": True, "alerts": True, "dashboard": True, "labels": {"release": "prometheus"}},
         "podSpec": {
             "nodeSelector": {"disk": "fast"},
@@ -44,6 +49,7 @@ VALUES: dict[str, Json] = {form: {"job": {"form": form}} for form in FORMS} | {
         },
     },
     "object storage": {
+        "job": LARGE,
         "storage": {"s3": S3},
         "settings": {"s3": {"endpoint": "https://store.example:9000", "region": "eu-west-1"}},
         "serviceAccounts": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/sluice"}},
@@ -148,6 +154,8 @@ def test_helm_finds_no_fault(install: str) -> None:
         ({"podSpec": {"containers": []}}, "additional properties 'containers' not allowed"),
         ({"settings": {"enforcee": {}}}, "invalid propertyName 'enforcee'"),
         ({"storage": {"s3": {"uri": "bucket"}}}, "'bucket' does not match pattern"),
+        ({"job": {"drivers": 2}}, "storage.volume.accessMode is ReadWriteOnce; expected ReadWriteMany"),
+        ({"job": {"form": "apache-operator"}}, "job.executors.instances is 0; expected 1 or more with an operator"),
         ({"kafka": {}}, "kafka.bootstrapServers is empty; expected such as kafka.kafka.svc:9093"),
     ],
 )
@@ -337,7 +345,8 @@ def test_the_job_and_its_console_agree_on_topics_and_tables(tmp_path: Path, monk
 @pytest.mark.parametrize("install", ["deployment"])
 def test_a_setting_of_the_values_wins_over_that_of_the_chart(settings: Settings) -> None:
     given = {"settings": {"spark": {"spark.driver.memory": "6g"}, "topics": {"requests_retention_ms": 864000000}}}
-    changed = yaml.safe_load(file_of(rendered(json.dumps({"kafka": KAFKA} | given)), "settings.yaml"))
+    made = rendered(json.dumps({"kafka": KAFKA} | VALUES["deployment"] | given))
+    changed = yaml.safe_load(file_of(made, "settings.yaml"))
 
     assert changed["spark"]["spark.driver.memory"] == "6g"
     assert changed["spark"]["spark.driver.port"] == settings.spark["spark.driver.port"]
@@ -355,6 +364,24 @@ def test_each_form_has_two_drivers_that_run_the_same_command(install: str) -> No
     assert [each for each in commands(install) if each[0] == "run"] == [
         ["run", "--config=/etc/sluice/settings/settings.yaml", "--standby"]
     ] * (1 if deployed else 2)
+
+
+def test_a_small_job_is_one_pod_that_decides_on_its_own_cores_and_has_a_volume_of_one_node() -> None:
+    """As sizing says for 200 teams: 2 cores and 5 GiB."""
+    [(pod, driver)] = containers("small", "driver")
+    [(console, _)] = containers("small", "console")
+    settings = yaml.safe_load(file_of(objects("small"), "settings.yaml"))
+    deployed = {each["metadata"]["name"]: each["spec"]["replicas"] for each in objects("small", "Deployment")}
+    [claim] = objects("small", "PersistentVolumeClaim")
+
+    assert deployed == {"sluice": 1, "sluice-console": 1}
+    assert driver["resources"]["limits"] == {"cpu": "2", "memory": "5Gi"}
+    assert settings["spark"] == {"spark.master": "local[*]", "spark.driver.memory": "2g"}
+    assert "shuffle_partitions" not in settings["enforce"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert pod["spec"]["affinity"] == console["spec"]["affinity"]
+    assert "podAffinity" in pod["spec"]["affinity"]
+    assert "sluice-executor" not in named("small", "NetworkPolicy") | named("small", "PodDisruptionBudget")
 
 
 def test_a_warm_standby_is_asked_for() -> None:
@@ -389,7 +416,8 @@ def test_one_image_is_used_everywhere(install: str, settings: Settings) -> None:
         for each in objects(install, APPLICATION)
     }
 
-    assert images | of_operators == {settings.spark["spark.kubernetes.container.image"]} == {"sluice:0.1.0"}
+    of_executors = settings.spark.get("spark.kubernetes.container.image", "sluice:0.1.0")
+    assert images | of_operators == {of_executors} == {"sluice:0.1.0"}
 
 
 @pytest.mark.parametrize("install", FORMS[1:])
@@ -523,9 +551,11 @@ def test_pods_name_config_maps_and_accounts_that_are_there(install: str) -> None
     }
 
     assert maps == {"sluice-settings"}
+    has_executors = "executors" in VALUES[install].get("job", {})
     assert {
         name for name, each in named(install, "ServiceAccount").items() if each["automountServiceAccountToken"]
-    } == {"sluice-driver"}
+    } == ({"sluice-driver"} if has_executors else set())
+    assert bool(named(install, "Role")) is has_executors
 
 
 @every_install

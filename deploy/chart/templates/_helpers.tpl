@@ -48,8 +48,24 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Pods of one component rather on different nodes. */}}
+{{/* Not empty if all pods have one volume that one node alone may mount. */}}
+{{- define "sluice.oneNode" -}}
+{{- $volume := .Values.storage.volume -}}
+{{- if and (not .Values.storage.s3.uri) (not $volume.existingClaim) (eq $volume.accessMode "ReadWriteOnce") }}true{{ end }}
+{{- end }}
+
+{{/* Pods of one component rather on different nodes; where they share a volume of one node, all rather on one. */}}
 {{- define "sluice.affinity" -}}
+{{- if and (include "sluice.oneNode" .root) (ne .component "proxy") }}
+podAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "sluice.labels" (dict "root" .root) | nindent 12 }}
+{{- else }}
 podAntiAffinity:
   preferredDuringSchedulingIgnoredDuringExecution:
     - weight: 100
@@ -58,6 +74,7 @@ podAntiAffinity:
         labelSelector:
           matchLabels:
             {{- include "sluice.labels" . | nindent 12 }}
+{{- end }}
 {{- end }}
 
 {{/* Variables with the login of a Secret: (dict "root" $ "secret" NAME). */}}

@@ -36,7 +36,9 @@ topics:
 # Checkpoints are URIs, so that a standby may wait for them.
 enforce:
   checkpoint: {{ $location }}/checkpoints/enforce
+  {{- if $executors.instances }}
   shuffle_partitions: {{ mul $executors.instances $executors.cores }}
+  {{- end }}
 audit:
   checkpoint: {{ $location }}/checkpoints/audit
 delta:
@@ -54,6 +56,10 @@ health:
   address: 0.0.0.0  # a probe comes from the node; the network policy admits Prometheus and nobody else
   port: 9464
 spark:
+  spark.driver.memory: 2g
+  {{- if not $executors.instances }}
+  spark.master: local[*]
+  {{- else }}
   spark.master: k8s://https://kubernetes.default.svc:443
   spark.kubernetes.namespace: {{ .Release.Namespace }}
   spark.kubernetes.container.image: {{ include "sluice.image" . }}
@@ -62,7 +68,6 @@ spark:
   spark.kubernetes.authenticate.executor.serviceAccountName: {{ .Release.Name }}-executor
   spark.kubernetes.driver.pod.name: ${POD_NAME}  # the executors' owner: they go with the driver's pod
   spark.driver.host: ${POD_IP}
-  spark.driver.memory: 2g
   # fixed ports, for the network policy
   spark.driver.port: '7078'
   spark.driver.blockManager.port: '7079'
@@ -78,4 +83,5 @@ spark:
   # Spark ends the driver after this many lost executors, counted since its start unless an interval is given
   spark.executor.maxNumFailures: '20'
   spark.executor.failuresValidityInterval: 1h
+  {{- end }}
 {{- end }}
