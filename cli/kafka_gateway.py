@@ -155,7 +155,7 @@ class KafkaGateway(JavaServer):
     that are added to the cluster later have no port: start it again.
     """
 
-    kind, error, started, start_s = "proxy", KafkaGatewayError, "Kafka gateway started", 60.0
+    kind, error, started, start_s = "proxy", KafkaGatewayError, "Kafka gateway started", 120.0
 
     def __init__(
         self,
