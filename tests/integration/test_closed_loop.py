@@ -92,7 +92,7 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
 def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the_books_balance(
     job: JobProcess, tmp_path: Path
 ) -> None:
-    """How many heartbeats that takes is up to the machine: those of a micro-batch come at once, and settle together."""
+    """After some heartbeats: a busy machine decides how many come and settle together."""
 
     def admit() -> bool:
         """A small request of the same client, so that this gateway's share is in use. Returns whether it has grown."""
