@@ -7,13 +7,12 @@ and a reference of the names in `sluice`, which mkdocstrings makes from the docs
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-
-from scripts.drawings import draw
 
 _TOP = Path(__file__).resolve().parents[1]
 _ADDED = {
@@ -48,7 +47,7 @@ def navigation(map_page: str) -> list[dict[str, Any]]:
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Draw the pictures, and set the navigation."""
-    draw()
+    run_path(str(_TOP / "scripts" / "drawings.py"))["draw"]()  # mkdocs finds no package of the checkout
     sections = navigation((_TOP / "docs" / "README.md").read_text())
     config.nav = [{"All pages": "README.md"}, *sections, {"Python API": _API}]
     return config
