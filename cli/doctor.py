@@ -727,11 +727,14 @@ def check_sizing(settings: Settings) -> str:
 
 
 def check_native_planner(settings: Settings) -> str:
-    """Say whether plain events are planned natively or in Python; both plan the same, at another cost."""
+    """Say whether plain events are planned natively or in Python, which plan the same, at another cost.
+
+    Raises CheckWarningError where they could be planned natively, and aren't.
+    """
     if not settings.enforce.native_plan:
         return "off, as enforce.native_plan is false: Python plans all events, at several times the cost"
     if native_library() is None:
-        return (
+        raise CheckWarningError(
             "not built, or not for this platform: Python plans all events, at several times the cost;"
             " install a C compiler, then install Sluice again, or run ./scripts/setup"
         )

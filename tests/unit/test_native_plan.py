@@ -16,6 +16,7 @@ from pyspark import cloudpickle
 from scripts.benchmarks.events import LOADS, Load, spread
 from scripts.benchmarks.harness import Workers
 from sluice.cli.doctor import check_native_planner
+from sluice.cli.errors import CheckWarningError
 from sluice.demo.job import storage_in, write_settings
 from sluice.jvm.jars import REPOSITORY
 from sluice.streaming.enforce import native_plan, stages
@@ -148,7 +149,8 @@ def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "plan.so").write_bytes(b"of another platform")
     for name in ("plan.so", "none.so"):
         monkeypatch.setattr("sluice.streaming.native.library.library_path", lambda name=name: tmp_path / name)
-        assert check_native_planner(DEFAULTS).startswith("not built, or not for this platform: Python plans all")
+        with pytest.raises(CheckWarningError, match="not built, or not for this platform: Python plans all events"):
+            check_native_planner(DEFAULTS)
 
 
 def test_a_machine_that_cant_build_it_says_so_in_a_line_and_goes_on(
