@@ -3,6 +3,7 @@
 import socket
 import ssl
 import time
+from collections import Counter
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ from sluice.process.format import error_line
 
 PATIENCE_S = 1.0
 """Time for which servers that can't be used are tried again: a broker may be starting."""
+
+TRIES = 3
+"""Least tries of each server within it: on a busy machine one alone may take as long."""
 
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
 _TIMEOUTS = (KafkaTimeoutError, RequestTimedOutError)
@@ -56,7 +60,7 @@ class BrokerSearch(KafkaNetClient):  # type: ignore[misc] # kafka-python ships n
     """kafka-python's network client, for the argument `kafka_client` of its clients.
 
     Until `end` is called a search ends with NoBrokerUsableError once each server has failed: at once where login or TLS
-    fail, else after PATIENCE_S.
+    fail, else after PATIENCE_S and TRIES.
     """
 
     def __init__(self, **configs: Any) -> None:
@@ -78,6 +82,7 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         super().__init__(net, **configs)
         self.is_searching = True
         self._failures: dict[str, _Failure] = {}
+        self._tries = Counter[str]()
         self._give_up_s = time.monotonic() + PATIENCE_S
 
     def get_connection(self, node_id: Any, **options: Any) -> KafkaConnection:
@@ -100,13 +105,17 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         return min(faults)[1] if faults else None
 
     def _is_hopeless(self) -> bool:
-        tried = {broker.node_id for broker in self.cluster.bootstrap_brokers()} <= self._failures.keys()
-        is_final = all(failure.is_final for failure in self._failures.values())
-        return tried and (is_final or time.monotonic() > self._give_up_s)
+        servers = [broker.node_id for broker in self.cluster.bootstrap_brokers()]
+        if not self._failures.keys() >= set(servers):
+            return False
+        if all(self._failures[server].is_final for server in servers):
+            return True
+        return time.monotonic() > self._give_up_s and all(self._tries[server] >= TRIES for server in servers)
 
     def _note(self, node_id: str, connection: KafkaConnection, outcome: object) -> None:
         error = outcome if isinstance(outcome, BaseException) else None
         self._failures[node_id] = _Failure(error, connection.parser is not None)
+        self._tries[node_id] += 1
 
 
 def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int, str]:

@@ -2,8 +2,10 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -161,6 +163,31 @@ def test_what_keeps_a_client_out_is_said_long_before_the_search_is_over(
         connect(client, {"bootstrap.servers": server, **properties})
 
     assert "\n" not in str(caught.value)
+
+
+def test_servers_that_end_connections_are_tried_again_on_a_machine_without_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of several, behind a proxy, may be away; to give up after one try would be to know that one alone."""
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 3_600_000)
+    monkeypatch.setattr(broker_search, "PATIENCE_S", 0.0)
+    tried: list[str] = []
+    monkeypatch.setattr(broker_search._SearchingManager, "_note", noting(tried))
+    with server_that_answers(b"") as first, server_that_answers(b"") as second, pytest.raises(KafkaUnavailableError):
+        connect(KafkaAdminClient, {"bootstrap.servers": f"{first},{second}"})
+
+    assert min(Counter(tried).values()) >= 3
+
+
+def noting(tried: list[str]) -> Callable[..., None]:
+    """The search's own note of a failure, which tells the test too."""
+    note = broker_search._SearchingManager._note
+
+    def noted(search: broker_search._SearchingManager, node_id: str, *of_it: Any) -> None:
+        tried.append(node_id)
+        note(search, node_id, *of_it)
+
+    return noted
 
 
 def test_a_server_that_is_silent_is_named_when_the_search_is_over(
