@@ -40,6 +40,8 @@ class _Failure(NamedTuple):
     error: BaseException | None
     """None if the server ended a connection that it had let in."""
     was_connected: bool
+    was_answered: bool
+    """True if the server has told its versions, which comes before a login."""
 
     @property
     def is_final(self) -> bool:
@@ -114,7 +116,8 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
 
     def _note(self, node_id: str, connection: KafkaConnection, outcome: object) -> None:
         error = outcome if isinstance(outcome, BaseException) else None
-        self._failures[node_id] = _Failure(error, connection.parser is not None)
+        was_answered = connection.broker_version_data is not None
+        self._failures[node_id] = _Failure(error, connection.parser is not None, was_answered)
         self._tries[node_id] += 1
 
 
@@ -122,7 +125,10 @@ def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int,
     """The fault, with a number that is lower the nearer the server came to an answer."""
     server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     said = f" ({error_line(failure.error)})" if failure.error is not None else ""
-    if isinstance(failure.error, _REFUSALS):
+    is_timeout = isinstance(failure.error, _TIMEOUTS)
+    # kafka-python drops the answer of a broker that ends the connection right after it
+    is_in_login = "SASL" in protocol and failure.was_answered and not is_timeout
+    if isinstance(failure.error, _REFUSALS) or is_in_login:
         return 0, (
             f"{server} refuses the login{said}; check kafka.sasl.mechanism, and the user name and password of"
             " kafka.sasl.jaas.config in the settings"
@@ -132,7 +138,7 @@ def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int,
             f"no TLS connection with {server}{said}; check that kafka.ssl.truststore.location has the authority of its"
             " certificate, which must name this host, and that kafka.security.protocol is that of this listener"
         )
-    if failure.was_connected and not isinstance(failure.error, _TIMEOUTS):
+    if failure.was_connected and not is_timeout:
         return 2, (
             f"{server} ends connections without an answer{said}; check that kafka.security.protocol, which is"
             f" {protocol}, is that of this listener"

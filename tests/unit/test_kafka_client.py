@@ -1,6 +1,7 @@
 """Kafka's property names as the Python client's arguments, and the errors when no broker answers."""
 
 import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -115,13 +116,31 @@ def test_what_the_python_client_cannot_do_is_said_with_what_it_can(properties: d
     assert "hunter2" not in str(caught.value)
 
 
+WITH_LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": LOGIN}
+
 TLS_ALERT = bytes.fromhex("15030300020228")
 """The answer of a TLS server to bytes that it can't read: no frame of a Kafka broker, and no handshake."""
 
 
+API_VERSIONS = 18
+
+
+def versions_alone(connection: socket.socket) -> None:
+    """Tell which requests are known, as a broker does before a login, and end the connection at the next one."""
+    while len(head := connection.recv(12, socket.MSG_WAITALL)) == 12:
+        size, api, version, correlation_id = struct.unpack(">ihhi", head)
+        connection.recv(size - 8, socket.MSG_WAITALL)
+        if api != API_VERSIONS:
+            return
+        known = [(API_VERSIONS, 0, 0), (3, 0, 1), (17, 0, 1), (36, 0, 1)]
+        body = struct.pack(">ihi", correlation_id, 35 if version else 0, len(known))
+        body += b"".join(struct.pack(">hhh", *each) for each in known)
+        connection.sendall(struct.pack(">i", len(body)) + body)
+
+
 @contextmanager
-def server_that_answers(answer: bytes) -> Iterator[str]:
-    """A server that reads a little of each connection, sends this and ends it."""
+def server_that_answers(answer: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that reads a little of each connection, sends this, or does it, and ends it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -129,8 +148,11 @@ def server_that_answers(answer: bytes) -> Iterator[str]:
                 while True:
                     connection, _ = listener.accept()
                     with connection, suppress(OSError):
-                        connection.recv(100)
-                        connection.sendall(answer)
+                        if isinstance(answer, bytes):
+                            connection.recv(100)
+                            connection.sendall(answer)
+                        else:
+                            answer(connection)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -150,11 +172,20 @@ def server_that_answers(answer: bytes) -> Iterator[str]:
         (TLS_ALERT, {}, "ends connections without an answer .*check that kafka.security.protocol, which is PLAINTEXT,"),
         (TLS_ALERT, {"security.protocol": "ssl"}, "no TLS connection with 127.* check that kafka.ssl.truststore.loc"),
         (b"", {"security.protocol": "SSL"}, "no TLS connection with 127.* kafka.security.protocol is that of this"),
+        (versions_alone, WITH_LOGIN, "127.* refuses the login .*check kafka.sasl.mechanism, and the user name and"),
+        (versions_alone, {}, "ends connections without an answer .*check that kafka.security.protocol, which is PLAIN"),
     ],
-    ids=["dead", "unknown name", "one name unknown", "closes", "TLS there", "TLS refused", "no TLS there"],
+    ids=[
+        *("dead", "unknown name", "one name unknown", "closes", "TLS there", "TLS refused", "no TLS there"),
+        *("login refused", "login wanted"),
+    ],
 )
 def test_what_keeps_a_client_out_is_said_long_before_the_search_is_over(
-    client: type, answer: bytes | None, properties: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+    client: type,
+    answer: bytes | Callable[[socket.socket], None] | None,
+    properties: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 3_600_000)
     monkeypatch.setattr(broker_search, "PATIENCE_S", 0.1)
