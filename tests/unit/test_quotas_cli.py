@@ -473,7 +473,8 @@ def test_reservation_and_ceiling_stand_beside_a_limit(shell: Shell, tmp_path: Pa
     described = "producer_byte_rate=1000.0, producer_byte_rate_ceiling=3000.0, producer_byte_rate_reservation=400.0"
     assert shell.lines("describe") == [f"Quota configs for user-principal 'alice' are {described}"]
     assert shell.lines("resolve --user alice")[0] == (
-        "producer_byte_rate: 1000.0 (reservation 400.0, ceiling 3000.0) from user-principal 'alice',"
+        "producer_byte_rate: 1000.0 (reservation 400.0, ceiling 3000.0, not in force: no default user or client-id has"
+        " a quota of producer_byte_rate and consumer_byte_rate) from user-principal 'alice',"
         " counted for user 'alice'"
     )
     applies = json.loads(shell.run("resolve --user alice --json").output)["quotas"][0]
