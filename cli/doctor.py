@@ -398,6 +398,7 @@ def overrides_verdict(said: Mapping[str, Overrides], at_ms: int) -> str:
 def _scope_text(hold: Override) -> str:
     """The clients of a hold.
 
+    >>> from sluice.state.contract.records import CountedEntity
     >>> _scope_text(Override("hold")), _scope_text(Override("hold", entity=CountedEntity(tenant="shop"), gateway="b-1"))
     ('all producers', 'producers of tenant shop at b-1')
     """
