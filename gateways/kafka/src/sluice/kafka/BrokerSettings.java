@@ -38,13 +38,18 @@ final class BrokerSettings extends Settings {
         this.isCombined = roles(configs).containsAll(List.of("broker", "controller"));
         this.controllerListeners = new LinkedHashSet<>(list(configs, "controller.listener.names", ""));
         this.queuedMaxRequests = whole(configs, "queued.max.requests", 500, 1, Integer.MAX_VALUE);
-        this.logDirs = list(configs, configs.get("log.dirs") == null ? "log.dir" : "log.dirs", "/tmp/kafka-logs");
+        this.logDirs = logDirsOf(configs);
     }
 
     /** The node that these properties are of. */
     static String nodeOf(Map<String, ?> configs) {
         Object node = configs.containsKey("node.id") ? configs.get("node.id") : configs.get("broker.id");
         return String.valueOf(node).trim();
+    }
+
+    /** The log directories of these properties, which a broker hands over as they were written, or as it has read them. */
+    static List<String> logDirsOf(Map<String, ?> configs) {
+        return list(configs, configs.get("log.dirs") == null ? "log.dir" : "log.dirs", "/tmp/kafka-logs");
     }
 
     private static List<String> roles(Map<String, ?> configs) {

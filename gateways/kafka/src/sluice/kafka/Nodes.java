@@ -50,8 +50,11 @@ final class Nodes {
     }
 
     private static Node node(Map<String, ?> configs) {
+        // A reporter that is made while the broker runs gets values, such as a list, where the first one got text.
         List<Object> key = Arrays.asList(
-                BrokerSettings.nodeOf(configs), configs.get("log.dirs"), configs.get("log.dir"), configs.get("metadata.log.dir"));
+                BrokerSettings.nodeOf(configs),
+                BrokerSettings.logDirsOf(configs),
+                String.valueOf(configs.get("metadata.log.dir")));
         return NODES.computeIfAbsent(key, unknown -> new Node(new BrokerGateway(new BrokerSettings(configs))));
     }
 
