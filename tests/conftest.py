@@ -20,6 +20,7 @@ from sluice.cli import options
 from sluice.configs.settings import Properties, load_settings
 from sluice.demo.broker import Broker
 from sluice.jvm.jars import SPARK_JARS
+from sluice.streaming.native import build as native_build
 from tests.broker_plugin import plugin_classes
 from tests.integration.job_process import QUICK_JAVA
 
@@ -40,9 +41,9 @@ EXAMPLES, LONG_EXAMPLES = 50, 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples of properties; and a shell that starts the tests in the background makes them ignore SIGINT.
+    """Examples of properties; the native planner, unless it is built; and SIGINT.
 
-    Then all that they start would ignore it, too.
+    A shell that starts the tests in the background makes them ignore it, and all that they start would ignore it, too.
     """
     hypothesis_settings.register_profile(
         "lane",
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     hypothesis_settings.load_profile("lane")
+    if not hasattr(config, "workerinput"):  # once, by the process that starts the others
+        native_build.main()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
