@@ -1002,7 +1002,17 @@ API int plan_name(Planner *s, int part, const uint8_t *name, size_t n) {
     return keep(&s->names, &s->key, 0);
 }
 
+static void clear_pages(Planner *s) {
+    for (uint32_t i = 0; i < s->touched_n; i++) {
+        uint32_t page = s->order[i];
+        s->rows[page].length = s->records[page].length = s->rows_n[page] = s->records_n[page] = 0;
+    }
+    s->touched_n = 0;
+    s->bytes = 0;
+}
+
 API int plan_begin(Planner *s, const uint8_t *batch, size_t n) {
+    clear_pages(s); /* of an attempt that broke off */
     s->tightened.length = 0;
     return set(&s->batch, batch, n);
 }
@@ -1137,9 +1147,7 @@ API size_t plan_take(Planner *s, int32_t *pages, int32_t *ends, uint8_t *data, s
         pack_list_head(&t, s->records_n[page]);
         put(&t, s->records[page].data, s->records[page].length);
         ends[i + 1] = (int32_t)t.length;
-        s->rows[page].length = s->records[page].length = s->rows_n[page] = s->records_n[page] = 0;
     }
-    s->touched_n = 0;
-    s->bytes = 0;
+    clear_pages(s);
     return t.length;
 }

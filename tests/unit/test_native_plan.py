@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,13 +20,16 @@ from sluice.cli.doctor import check_native_planner
 from sluice.cli.errors import CheckWarningError
 from sluice.demo.job import storage_in, write_settings
 from sluice.jvm.jars import REPOSITORY
+from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import native_plan, stages
 from sluice.streaming.enforce.native_plan import NativePlanner
+from sluice.streaming.enforce.planning import PipelineSettings, Planner
+from sluice.streaming.enforce.wire import Source
 from sluice.streaming.native import build as native_build
 from sluice.streaming.native.build import NativeBuildError, compile_source
 from sluice.streaming.native.library import native_library
 from tests.builders import DEFAULTS, changed
-from tests.native_fuzz import compare
+from tests.native_fuzz import DECIDED_AT_MS, batches_of, compare
 
 EXAMPLES, LONG_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100000")), 10_000_000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -59,6 +63,32 @@ def test_page_batches_are_those_of_python_to_the_byte(part: int) -> None:
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_page_batches_are_those_of_python_to_the_byte_for_millions_of_events(part: int) -> None:
     compare(library(), LONG_EXAMPLES // _PARTS, 1_000 + SEED + part)
+
+
+def test_what_an_attempt_that_broke_off_has_planned_is_not_in_the_next_one() -> None:
+    """A worker may be used again after a task that failed; its events would be charged twice."""
+    settings = PipelineSettings.of(DEFAULTS)
+    planner = Planner(Quotas([]), settings)
+    values = [b'{"api":"Produce","user":"alice","client_id":"app","bytes":9}'] * 9
+    sources = [Source("quota-requests", 0, offset, DECIDED_AT_MS) for offset in range(9)]
+    batches = list(batches_of(values, sources, 9))
+    native = NativePlanner(planner, settings, library())
+    expected = planned_pages(native, batches)
+
+    def broken() -> Iterator[Any]:
+        yield from batches
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        planned_pages(native, broken())
+
+    assert planned_pages(native, batches) == expected
+
+
+def planned_pages(native: NativePlanner, batches: Iterable[Any]) -> list[dict[int, bytes]]:
+    """The page batches of these events, by page."""
+    made = native.plan(batches, DECIDED_AT_MS)
+    return [dict(zip(each.pages.tolist(), each.payloads.to_pylist(), strict=True)) for each in made]
 
 
 def test_no_event_makes_the_sanitizers_speak(tmp_path: Path) -> None:
