@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import (
     HEARTBEAT_API,
     MAX_INSTANCE_CHARACTERS,
@@ -250,8 +251,10 @@ def oversized_decision_record(
     topic: str, decision: bytes, max_record_bytes: int, source_topic_id: str | None
 ) -> OutputRecord:
     """The dead letter for an event whose decision no record takes; what it charged stays charged."""
-    source_topic, partition, offset = _DECISION_ID.decode(decision).decision_id.rsplit("-", 2)
-    source = Source(source_topic, int(partition), int(offset), 0)
+    decided = DecisionId.of(_DECISION_ID.decode(decision).decision_id)
+    if decided is None:
+        raise ValueError("a decision has its event's id")
+    source = Source(*decided, 0)
     error = InvalidRequestError("value", f"has a decision of {len(decision)} bytes", f"at most {max_record_bytes}")
     return dead_letter_record(topic, None, source, error, max_record_bytes, source_topic_id)
 
