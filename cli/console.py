@@ -35,12 +35,12 @@ def console(
     if find_spec("jinja2") is None:
         raise UsageError("the console needs the extra console; pip install 'sluice-kafka[job,console]'")
     settings = job_settings(config, bootstrap_servers)
-    from sluice.insight.console.server import ConsoleOptions, check_address, console_server, reading, token_of
+    from sluice.insight.console.server import ConsoleOptions, console_facts, console_server, running, token_of
 
     options = ConsoleOptions(address, port, token_of(token, token_file), max_clients)
-    check_address(options)
-    with reading(_sources(settings), options) as facts:
-        server = console_server(facts, options)
+    facts, readers = console_facts(_sources(settings), options)
+    server = console_server(facts, options)  # before a reader logs anything: a port in use is one line
+    with running(readers):
         typer.echo(f"Sluice console: {server.url}")
         server.serve()
 

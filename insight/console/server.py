@@ -1,7 +1,7 @@
 """The console as a process: its readers, and the application on a port."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,9 +87,8 @@ def check_address(options: ConsoleOptions) -> None:
         )
 
 
-@contextmanager
-def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
-    """The facts of the console, kept up to date in the background while the block runs."""
+def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, list[BackgroundService]]:
+    """The facts of the console, and the services that keep them up to date while they are `running`."""
     model = LiveModel(sources.quota, Bounds(counters=options.max_clients), sources.limits)
     limits, dead_letters = LimitsView(), DeadLetters()
     week = WeekMinutes(sources.tables, lambda changes: model.end_waits(raised_limits(changes)))
@@ -115,23 +114,25 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             Reading(topics.dead_letters, on_dead_letter, dead_letters_since_ms, fenced=True),
         )
     ]
-    services = [*followers, BackgroundService("console-tables", week.renewals, REFRESH_S, stop_timeout_s=STOP_S)]
+    services: list[BackgroundService] = [
+        *followers,
+        BackgroundService("console-tables", week.renewals, REFRESH_S, stop_timeout_s=STOP_S),
+    ]
     if sources.health:
         services.append(BackgroundService("console-health", health.ask, ASK_S, stop_timeout_s=STOP_S))
-    with ExitStack() as running:
+    facts = Facts(
+        model, limits, dead_letters, week, sources.tables, health, sources.quota, followers, sources.elastic_limits
+    )
+    return facts, services
+
+
+@contextmanager
+def running(services: Iterable[BackgroundService]) -> Iterator[None]:
+    """Runs services in the background while the block runs."""
+    with ExitStack() as entered:
         for service in services:
-            running.enter_context(service)
-        yield Facts(
-            model,
-            limits,
-            dead_letters,
-            week,
-            sources.tables,
-            health,
-            sources.quota,
-            followers,
-            sources.elastic_limits,
-        )
+            entered.enter_context(service)
+        yield
 
 
 def console_server(facts: Facts, options: ConsoleOptions) -> HttpServer:
