@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+import pytest
+
 
 def eventually(holds: Callable[[], bool], seconds: float = 120) -> None:
     """Fails unless the condition comes true in time, which is what a busy machine needs: failures alone take it all.
@@ -16,6 +18,20 @@ def eventually(holds: Callable[[], bool], seconds: float = 120) -> None:
         assert now < deadline, "it never came true"
         time.sleep(max(0.02, now - asked))
         asked = time.monotonic()
+
+
+def eventually_equal(one: Callable[[], object], other: Callable[[], object], seconds: float = 120) -> None:
+    """Fails unless both become the same in time, and says then what they were last."""
+    last = list[object]()
+
+    def are_equal() -> bool:
+        last[:] = [one(), other()]
+        return last[0] == last[1]
+
+    try:
+        eventually(are_equal, seconds)
+    except AssertionError:
+        pytest.fail(f"they never became the same: {last[0]!r} and {last[1]!r}")
 
 
 class DriverClock:

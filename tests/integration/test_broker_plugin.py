@@ -41,7 +41,7 @@ from tests.integration.plugin_broker import (
     published,
     published_bytes,
 )
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_equal
 
 pytestmark = pytest.mark.kafka
 
@@ -94,7 +94,7 @@ def test_greedy_clients_are_held_and_events_sum_up_to_what_kafka_charged(plugin:
             produced, consumed = produce(plugin.servers, "greedy", 4), consuming.result()
         assert max(produced, consumed) < 20 * QUOTA, "the burst, and four seconds of the quota"
         # Both are told some time after the broker charged, and either may be first.
-        eventually(lambda: published_bytes(plugin.servers) == charged_bytes(plugin))
+        eventually_equal(lambda: published_bytes(plugin.servers), lambda: charged_bytes(plugin))
         held[:] = [event for event in published(plugin.servers) if event.get("throttled_by")]
         return {event["api"] for event in held} == {"Produce", "Fetch"}
 
