@@ -38,6 +38,12 @@ _UPSTREAM_TLS = ", ".join(
     name for name, takes in PROPERTIES.items() if name.startswith("ssl.") and Takes.PROXY in takes
 )
 _OF_GATEWAY = ("bootstrap.servers", "client.id")  # its own clients have names of their own
+_TO_TERMINAL = b"CLIENTS "
+"""Begins the lines of the log that say whether new clients get in."""
+
+_NEXT_PORTS = 20
+"""As many ports after a free one are free too: a broker's is its number and one more after it."""
+
 _POLL_S = 0.2
 _ATTEMPTS = 5  # a free port may be taken before the proxy listens on it
 _OWNER_ONLY = 0o600
@@ -151,8 +157,8 @@ class KafkaGateway(JavaServer):
 
     `folder`, which no other proxy may use, holds its configuration and its log (`proxy.log`). `properties` override
     those of the filter; without `filtered` the proxy only forwards. It accepts `connections_per_s` new connections a
-    second at most; None is 500 for each core. The proxy ends with this process, even if this process is killed. Brokers
-    that are added to the cluster later have no port: start it again.
+    second at most; None is 500 for each core. The proxy ends with this process, even if this process is killed. The
+    port of broker N is N + 1 after that of the listener, also for one that comes later.
     """
 
     kind, error, started, start_s = "proxy", KafkaGatewayError, "Kafka gateway started", 120.0
@@ -178,6 +184,7 @@ class KafkaGateway(JavaServer):
         if connections_per_s is not None:
             self._jvm_options.append(f"-Dsluice.connections.per.s={connections_per_s}")
         self._port = listener.port
+        self._bytes_read = 0
         self.management_port = 0
 
     @property
@@ -190,6 +197,16 @@ class KafkaGateway(JavaServer):
         """The log of the last start."""
         return self._log
 
+    def news(self) -> list[str]:
+        """The lines of the log since the last call that are for whoever runs the proxy: whether clients get in."""
+        with self._log.open("rb") as log:
+            log.seek(self._bytes_read)
+            content = log.read()
+        whole_lines = content[: content.rfind(b"\n") + 1]
+        self._bytes_read += len(whole_lines)
+        found = (line for line in whole_lines.splitlines() if line.startswith(_TO_TERMINAL))
+        return [line.removeprefix(_TO_TERMINAL).decode(errors="replace") for line in found]
+
     def start(self) -> None:
         """Start the proxy and return when it serves.
 
@@ -200,6 +217,7 @@ class KafkaGateway(JavaServer):
         java, _ = find_java()
         class_path = ":".join(map(str, proxy_class_path()))
         for attempt in range(1, _ATTEMPTS + 1):
+            self._bytes_read = 0
             config = self._write_config(nodes)
             command = [java, *self._jvm_options, "-cp", class_path, MAIN_CLASS, str(config)]
             if self._run(command):
@@ -216,7 +234,7 @@ class KafkaGateway(JavaServer):
 
     def _write_config(self, nodes: Sequence[int]) -> Path:
         """Write Kroxylicious's configuration, which is JSON and so YAML too. It may hold secrets."""
-        self._port = self._listener.port or free_ports(1 + len(nodes))[0]
+        self._port = self._listener.port or free_ports(2 + min(max(nodes), _NEXT_PORTS))[0]
         self.management_port = self._metrics.port or free_ports(1)[0]
         address = {"host": self._listener.host, "port": self._port, "nodeIds": list(nodes)}
         if self._listener.interface is not None:
@@ -303,9 +321,9 @@ def run_kafka_gateway(
     connections_per_s: int | None,
     stop: Event,
 ) -> None:
-    """Run a proxy until `stop`; print where clients connect. Its log is left where the proxy has failed.
+    """Run a proxy until `stop`; print where clients connect, and if they don't get in.
 
-    Raises as `KafkaGateway.start` and `check` do.
+    Its log is left where the proxy has failed. Raises as `KafkaGateway.start` and `check` do.
     """
     folder = Path(mkdtemp(prefix="sluice-kafka-gateway-"))
     proxy = KafkaGateway(
@@ -318,6 +336,8 @@ def run_kafka_gateway(
             typer.echo(f"log: {proxy.log}")
             while not stop.wait(_POLL_S):
                 proxy.check()
+                for line in proxy.news():
+                    typer.echo(f"sluice: {line}", err=True)
     except KafkaGatewayError:  # it names the log
         (folder / _CONFIG).unlink(missing_ok=True)  # which may hold secrets
         raise

@@ -62,7 +62,7 @@ VALUES: dict[str, Json] = {form: {"job": LARGE | {"form": form}, "storage": ON_S
     "proxies": {
         "proxy": {
             "replicas": 2,
-            "brokers": 4,
+            "brokerIds": [0, 1, 2, 7],
             "tlsSecret": "sluice-proxy-tls",
             "options": ["--connections-per-s=5000"],
         },

@@ -107,6 +107,17 @@ def test_a_proxy_listens_on_the_address_that_is_named(
     assert listener.with_port(9092) == f"{host}:9092"
 
 
+def test_lines_for_the_terminal_are_read_once_and_whole(tmp_path: Path, settings: Settings) -> None:
+    gateway, log = KafkaGateway(tmp_path, settings), tmp_path / "proxy.log"
+    log.write_text("INFO x\nCLIENTS no new client gets in: b1:9092 is away\nINFO CLIENTS y\nCLIENTS new cl")
+
+    assert gateway.news() == ["no new client gets in: b1:9092 is away"]
+    assert gateway.news() == []
+    with log.open("a") as more:
+        more.write("ients get in again\n")
+    assert gateway.news() == ["new clients get in again"]
+
+
 def test_metrics_are_at_the_address_that_is_asked_for(tmp_path: Path, settings: Settings) -> None:
     gateway = KafkaGateway(tmp_path, settings, metrics=parse_address("--metrics", "0.0.0.0:9190"))
 
