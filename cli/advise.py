@@ -12,13 +12,13 @@ import typer
 from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
-from sluice.cli.quota_text import quotas_yaml
+from sluice.cli.quota_text import quotas_yaml, write_out
 from sluice.cli.whatif import report_lines
 from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.texts import entity_text
 from sluice.insight.whatif.whose import Whose, whose_of
 from sluice.kafka_io.client import principal_of
-from sluice.process.format import printable
+from sluice.process.format import duration, printable
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entity import QuotaEntity
@@ -86,14 +86,14 @@ def advise(
     scenario = merged(in_force, entries)
     task = replace(task, scenarios=[scenario])
     replayed = replay(task, processes)
-    evidence = _evidence(proposed) if proposed else [_nothing(entities, replayed.clients[-1])]
+    evidence = _evidence(proposed, span) if proposed else [_nothing(entities, replayed.clients[-1])]
     without = [f"{_name(entity)} gets no limit: {_LEFT_OUT}" for entity in sorted(left_out, key=_name)]
     lines = [_heading(span, percentile, headroom), *evidence, *without, *_effect(replayed, [scenario])]
     text = "".join(f"# {line}".rstrip() + "\n" for line in lines) + (quotas_yaml(entries) if entries else "")
     if out is None:
         typer.echo(text, nl=False)
         return
-    _write(out, text)
+    write_out(out, text)
     typer.echo("\n".join(lines))
 
 
@@ -137,9 +137,10 @@ def _heading(span: Span, percentile: float, headroom: float) -> str:
     )
 
 
-def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
-    """A line for each limit: its rate, requests and confidence."""
+def _evidence(proposed: "Sequence[Proposal]", span: Span) -> Iterator[str]:
+    """A line for each limit: its rate, requests and confidence. Requests are counted by hours of the clock."""
     for entry, rate, highest, seen in proposed:
+        within_ms = min(seen.active_ms, span.length_ms)
         clients = f" of {seen.clients} clients" if seen.clients != 1 else ""
         cut = ""
         if seen.waits.throttled:
@@ -147,7 +148,7 @@ def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
             cut = f"; {seen.waits.throttled} of them waited, {minutes:.1f} minutes: demand was cut, it may need more"
         yield (
             f"{_name(entry.entity)}: {entry.kind} {entry.value:.15g} from {rate:.15g} "
-            f"(highest {highest:.15g}); {seen.waits.requests} requests{clients} in {_counted(len(seen.hours), 'hour')} "
+            f"(highest {highest:.15g}); {seen.waits.requests} requests{clients} within {duration(within_ms)} "
             f"on {_counted(seen.days, 'day')}{cut}; confidence {seen.confidence}"
         )
 
@@ -174,11 +175,3 @@ def _counted(number: int, unit: str) -> str:
 def _effect(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Iterator[str]:
     yield "What would have been throttled with these limits beside the other quotas in force:"
     yield from report_lines(replayed, scenarios)
-
-
-def _write(out: Path, text: str) -> None:
-    """Write the quota file. Raises UsageError if it can't be written."""
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--out {out} can't be written: {error.strerror}") from None

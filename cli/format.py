@@ -8,10 +8,9 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from itertools import compress
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -27,6 +26,9 @@ MAX_NAME = 60
 MIN_NAME = 20
 """Those that a name keeps on a narrow terminal."""
 
+_OTHER_CELLS = 40
+"""Cells of a line that long names leave to the other columns."""
+
 _FIGURE = re.compile(rf"{NOTHING}?|(> |-)?\d[\d.e+]*(/s)?( (%|[A-Za-z]{{1,3}}(/s)?|\d+))*")
 """A number, or a figure of `process.format`: 3, 1.05 MB/s, 80 %, 1 min 30 s, or none."""
 
@@ -36,12 +38,17 @@ The last four signs are the first ones in full width."""
 
 
 def table_lines(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None, least: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    width: int | None = None,
+    least: Sequence[str] = (),
+    names: Collection[str] = (),
 ) -> Iterator[str]:
     """The lines of a table, each column as wide as its widest text, and to the right if it has figures alone.
 
-    If it is wider than `width` cells, the columns in `least` are left out until it isn't, the first of these first.
-    Only the cells are measured by rich: its `Table` takes 30 times as long for the thousands of rows of a report.
+    If it is wider than `width` cells, the columns in `least` are left out until it isn't, the first of these first, and
+    the columns in `names` have what the others leave to them: longer names lose their middle. Only the cells are
+    measured by rich: its `Table` takes 30 times as long for the thousands of rows of a report.
 
     >>> for line in table_lines(("client", "requests"), [("日本", "12"), ("bob", "7")]):
     ...     print(line)
@@ -50,21 +57,51 @@ def table_lines(
     bob            7
     >>> list(table_lines(("client", "requests", "level"), [("bob", "7", "user")], 16, ["level", "requests"]))
     ['client  requests', 'bob            7']
+    >>> list(table_lines(("client", "requests"), [("a" * 20 + "b" * 20, "7")], 32, (), ["client"]))
+    ['client                  requests', 'aaaaaaaaaa…bbbbbbbbbb          7']
     """
     texts = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
     numeric = [bool(texts) and all(map(_FIGURE.fullmatch, cells)) for _, *cells in zip(columns, *texts, strict=True)]
-    shown = [True] * len(columns)
-    for name in least:
-        if width is None or sum(cells + 2 for cells in compress(widths, shown)) - 2 <= width:
-            break
-        shown[columns.index(name)] = False
+    if width is not None:
+        widths = _fitted(columns, widths, width, least, names)
     for row in (columns, *texts):
         padded = (
             " " * (cells - cell_len(text)) + text if right else text + " " * (cells - cell_len(text))
-            for text, cells, right in compress(zip(row, widths, numeric, strict=True), shown)
+            for text, cells, right in zip(map(_cut, row, widths), widths, numeric, strict=True)
+            if cells
         )
         yield "  ".join(padded).rstrip()
+
+
+def _fitted(
+    columns: Sequence[str], widths: Sequence[int], width: int, least: Sequence[str], names: Collection[str]
+) -> list[int]:
+    """The cells of each column in lines of `width` cells; 0 for a column that is left out."""
+    present = [name for name in columns if name in names]
+    least_name = max(MIN_NAME, (width - _OTHER_CELLS) // max(1, len(present)))
+    fitted = [min(cells, least_name) if name in present else cells for name, cells in zip(columns, widths, strict=True)]
+    for name in least:
+        if _line_cells(fitted) <= width:
+            break
+        fitted[columns.index(name)] = 0
+    cut = sorted((place for place, name in enumerate(columns) if name in present), key=widths.__getitem__)
+    for number, place in enumerate(cut):
+        free = max(0, width - _line_cells(fitted)) // (len(cut) - number)
+        fitted[place] += min(widths[place] - fitted[place], free)
+    return fitted
+
+
+def _line_cells(widths: Iterable[int]) -> int:
+    return sum(cells + 2 for cells in widths if cells) - 2
+
+
+def _cut(text: str, cells: int) -> str:
+    """A text without its middle, if it is wider than this."""
+    most = cells
+    while cell_len(text) > cells > 0:
+        text, most = short(text, most), most - 1
+    return text
 
 
 def terminal_width() -> int | None:
@@ -145,8 +182,13 @@ def print_rows(
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     shown: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
+    least: Sequence[str] = (),
+    names: Collection[str] = (),
 ) -> None:
-    """Print rows in an OutputFormat. A table cuts names, and has the values of the columns in `shown` as these say."""
+    """Print rows in an OutputFormat. A table cuts names, and has the values of the columns in `shown` as these say.
+
+    A narrow terminal has no room for those in `least`, and cuts those in `names`, as `table_lines` does.
+    """
     if output_format == OutputFormat.JSON:
         sys.stdout.writelines(json_text(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
     elif output_format == OutputFormat.CSV:
@@ -155,7 +197,8 @@ def print_rows(
     else:
         show = [shown.get(name, lambda value: short(_text(value), MAX_NAME)) for name in columns]
         texts = ([each(value) for each, value in zip(show, row, strict=True)] for row in rows)
-        lines = table_lines([name.removesuffix("_ms") if name in shown else name for name in columns], texts)
+        headings = [name.removesuffix("_ms") if name in shown else name for name in columns]
+        lines = table_lines(headings, texts, terminal_width(), [name for name in least if name in headings], names)
         sys.stdout.writelines(line + "\n" for line in lines)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from sluice.cli.errors import UsageError
 from sluice.configs.yaml_file import FLOAT
 from sluice.insight.texts import entity_text, value_text
 from sluice.process.format import printable
@@ -125,8 +126,16 @@ def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
     return text if text.replace("\n", "").isprintable() else yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
+def write_out(out: Path, text: str) -> None:
+    """Write a quota file. Raises UsageError if it can't be written."""
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {out} can't be written: {error.strerror}") from None
+
+
 def tenants_content(entries: Iterable[QuotaEntry]) -> list[dict[str, Any]]:
-    """The entries of a quota file for the tenants among these: each tenant's members, then its quotas.
+    """The entries of a quota file for the tenants among these, one for each if it can be.
 
     Raises InvalidQuotaError for a name that a quota file can't express.
     """
@@ -141,8 +150,10 @@ def tenants_content(entries: Iterable[QuotaEntry]) -> list[dict[str, Any]]:
             else:
                 of_mode.setdefault(entry.mode, []).append(entry)
         name = {"tenant": None if tenant is DEFAULT else str(tenant)}
-        content += [name | lists for lists in _member_lists(members)]
-        content += [name | _values_content(quotas, mode) for mode, quotas in of_mode.items()]
+        lists = list(_member_lists(members))
+        values = [_values_content(quotas, mode) for mode, quotas in of_mode.items()]
+        first = name | (lists.pop(0) if lists else {}) | (values.pop(0) if values else {})
+        content += [first, *(name | part for part in (*lists, *values))]
     return content
 
 
@@ -154,7 +165,7 @@ def _tenant_order(entry: QuotaEntry) -> tuple[Any, ...]:
 
 
 def _member_lists(members: Iterable[QuotaEntity]) -> Iterator[dict[str, list[str]]]:
-    """The globs of members: users, client-ids and topics by themselves, and each user with its client-ids."""
+    """The globs of members: users and topics, client-ids by themselves, and each user with its client-ids."""
     users, client_ids, topics, pairs = list[str](), list[str](), list[str](), dict[str, list[str]]()
     for member in members:
         if member.topic is not None:
@@ -165,12 +176,10 @@ def _member_lists(members: Iterable[QuotaEntity]) -> Iterator[dict[str, list[str
             users.append(str(member.user))
         else:
             pairs.setdefault(str(member.user), []).append(str(member.client_id))
-    if users:
-        yield {"users": users}
+    if alone := {key: globs for key, globs in (("users", users), ("topics", topics)) if globs}:
+        yield alone
     if client_ids:
         yield {"client_ids": client_ids}
-    if topics:
-        yield {"topics": topics}
     for user, its in pairs.items():
         yield {"users": [user], "client_ids": its}
 

@@ -42,6 +42,7 @@ from sluice.cli.quota_text import (
     refused_alteration,
     refused_edit,
     writable,
+    write_out,
 )
 from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
@@ -264,12 +265,19 @@ def apply_quotas(
 
 @app.command("export")
 @grouped
-def export_quotas(table: TableOptions) -> None:
+def export_quotas(
+    table: TableOptions,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None,
+) -> None:
     """Print all quotas as a quota file. Standard error names those that no quota file can express."""
     entries, left_out = writable(table.quotas_table().entries())
     for line in left_out:
         typer.echo(f"sluice: {line}", err=True)
-    typer.echo(quotas_yaml(entries), nl=False)
+    text = quotas_yaml(entries)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_out(out, text)
 
 
 @app.command("import", cls=EntityCommand)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import TopError, UsageError
-from sluice.cli.format import MAX_NAME, MIN_NAME, fitting, print_json, print_lines, table_lines, terminal_width
+from sluice.cli.format import MAX_NAME, fitting, print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
@@ -48,9 +48,6 @@ COLUMNS = (
 )
 _LEAST = ("LEVEL", "LEFT", "LAST 3 MINUTES", "MIN/H", "RATE", "LIMIT", "MEAN")
 """The columns that a narrow terminal has no room for, the first of these first."""
-
-_OTHER_CELLS = 50
-"""Cells that a long name leaves to the other columns."""
 
 SPARK_POINTS = 18
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -206,15 +203,14 @@ def verdicts_per_s(model: LiveModel, now_ms: int, since_ms: int) -> dict[str, fl
 
 def row_lines(rows: Sequence[CounterRow], width: int | None = None) -> Iterator[str]:
     """The rows as a table, with as many columns as a terminal of this width has room for."""
-    most_name = MAX_NAME if width is None else min(MAX_NAME, max(MIN_NAME, width - _OTHER_CELLS))
-    return table_lines(COLUMNS, (_cells(row, most_name) for row in rows), width, _LEAST)
+    return table_lines(COLUMNS, map(_cells, rows), width, _LEAST, COLUMNS[:1])
 
 
-def _cells(row: CounterRow, most_name: int) -> tuple[str, ...]:
+def _cells(row: CounterRow) -> tuple[str, ...]:
     """The row as texts, one for each of COLUMNS."""
     kind = row.key.kind
     return (
-        short(counter_name(row.key), most_name),
+        short(counter_name(row.key), MAX_NAME),
         kind.value + (" (shadow)" if row.key.shadow else ""),
         percent(row.used),
         amount(kind, row.limit),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_rows, time_text
+from sluice.cli.format import MAX_NAME, print_json, print_lines, print_rows, table_lines, terminal_width, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.sql import say_no_rows
 from sluice.configs.quotas import load_quotas_file
@@ -108,7 +108,7 @@ def usage(
     else:
         starts = map(from_ms, found["start"].cast("int64").to_pylist())
         rows = zip(starts, *(column.to_pylist() for column in found.columns[1:]), strict=True)
-        print_rows(output_format, found.column_names, rows, _SHOWN)
+        print_rows(output_format, found.column_names, rows, _SHOWN, _least(sort), NAMES)
     if by is By.USER and len(found) and not any(found["user"].to_pylist()):
         typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
     if not len(found) and by is By.TOPIC and len(report.usage(tables, span, By.USER, Per.SPAN, known)):
@@ -152,6 +152,22 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 }
 """The form of a column's values in a table."""
 
+NAMES = ("user", "client_id", "tenant", "topic")
+"""The columns that a narrow terminal cuts."""
+
+_LEAST = (
+    *("mutations", "request_time", "requests", "throttled_requests", "throttled", "bytes_out", "bytes_in"),
+    *("share", "start"),
+)
+"""The columns that it has no room for, the first of these first; those of the amount that ranks are kept longest."""
+
+
+def _least(sort: str | None) -> list[str]:
+    from sluice.insight.reports.usage import AMOUNTS  # slow to import
+
+    kept = () if sort is None else [name.removesuffix("_ms") for name in AMOUNTS[sort]]
+    return sorted(_LEAST, key=lambda name: name in kept)
+
 
 def slo(
     by: Annotated[By, typer.Option("--by", help="Count for each client, or for all members of a tenant.")] = By.CLIENT,
@@ -172,8 +188,8 @@ def slo(
 ) -> None:
     """Count throttled minutes a week by client or tenant, and the share of them within an objective.
 
-    A minute with several waits counts once. A span of another length is scaled to a week. Brokers and controllers don't
-    count.
+    A minute with several waits counts once. What is recorded of the span is scaled to a week. Brokers and controllers
+    don't count.
     """
     if by not in (By.CLIENT, By.TENANT):
         raise UsageError(f"--by is {by}; expected client or tenant")
@@ -215,7 +231,15 @@ def slo(
         left_out = f"; {found.left_out} brokers and controllers left out" if found.left_out else ""
         since = time_text(from_ms(found.first_ms))
         typer.echo(f"recorded: {recorded} of the {duration(span.length_ms)} asked for, since {since}{left_out}")
-    for client in found.worst:
-        whose = counter_name(Tags(client.user, client.client_id, tenant=client.tenant))
-        seen = f"{client.minutes} seen, {percent(min(client.minutes / found.recorded_minutes, 1.0))} of those recorded"
-        typer.echo(f"  {client.minutes_a_week:8.1f} minutes a week ({seen}): {whose}")
+    if found.worst:
+        rows = (
+            (
+                counter_name(Tags(client.user, client.client_id, tenant=client.tenant)),
+                f"{client.minutes_a_week:.1f}",
+                str(client.minutes),
+                percent(min(client.minutes / found.recorded_minutes, 1.0)),
+            )
+            for client in found.worst
+        )
+        columns = (by.value, "minutes a week", "seen", "of those recorded")
+        print_lines(table_lines(columns, rows, terminal_width(), columns[:0:-1], columns[:1]))

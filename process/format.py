@@ -65,8 +65,10 @@ def quantity(value: float, unit: str) -> str:
 
     >>> quantity(618562990, "B"), quantity(70, "B"), quantity(12345, "")
     ('619 MB', '70 B', '12.3 k')
+    >>> quantity(999, "B"), quantity(999.6, "B")
+    ('999 B', '1 kB')
     """
-    power = min(max(0, math.floor(math.log10(max(abs(value), 1.0)) / 3 + 0.0002)), len(_PREFIXES) - 1)
+    power = min(max(0, math.floor(math.log10(max(abs(value), 1.0)) / 3 + 0.0000725)), len(_PREFIXES) - 1)
     scaled, prefix = value / 1000.0**power, _PREFIXES[power]
     number = f"{scaled:.3g}" if prefix or abs(scaled) < 100 else f"{scaled:.0f}"
     return f"{number} {prefix}{unit}" if prefix or unit else number

@@ -10,7 +10,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.texts import counter_text
-from sluice.process.format import short
+from sluice.process.format import amount, short
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
@@ -153,8 +153,8 @@ def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], rec
         counter, rate = max(peaks.items(), key=lambda peak: peak[1])
         if entry.value < LEAST_SHARE * rate:
             yield (
-                f"{entry.kind} {entry.value:.15g} is less than half of {rate:.15g}, the highest minute of the last 15"
-                f" of {short(counter_text(counter))}"
+                f"{entry.kind} {amount(entry.kind, entry.value)} is less than half of {amount(entry.kind, rate)}, the"
+                f" highest minute of the last 15 of {short(counter_text(counter))}"
             )
 
 

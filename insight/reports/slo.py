@@ -68,11 +68,10 @@ def slo(
     """Minutes throttled by client, and of the worst clients as many as `most`. Raises QueryError.
 
     With `tenants` those stand for their members, and a minute counts in which any of these waited. If `is_below_quota`,
-    those minutes alone count in which what the client waited for was below its limit. A span of another length than a
-    week is scaled to one. The clients are those with any event in the span, without those that have a client-id of
-    Kafka's own brokers and controllers and never waited.
+    those minutes alone count in which what the client waited for was below its limit. What is recorded, from the first
+    event to the end of the span, is scaled to a week. The clients are those with any event in the span, without those
+    that have a client-id of Kafka's own brokers and controllers and never waited.
     """
-    a_week = WEEK_MS / span.length_ms
 
     def names_of(user: str, client_id: str) -> Names:
         return (user, client_id, "") if tenants is None else ("", "", tenants.of(user, client_id))
@@ -90,6 +89,9 @@ def slo(
         for client, minutes_below in below_quota(tables, span, ends).items():
             below.setdefault(names_of(*client), set()).update(minutes_below)
         minutes_of = {name: len(below.get(name, set()).intersection(found.tolist())) for name, found in waited.items()}
+    first_ms, last_ms = min(times_ms, default=None), max(times_ms, default=None)
+    since_ms = span.start_ms if first_ms is None else first_ms // 60_000 * 60_000
+    a_week = WEEK_MS / (span.end_ms - max(span.start_ms, since_ms))
     if tenants is not None:
         minutes_of.pop(("", "", ""), None)  # the clients in no tenant
     throttled = [
@@ -102,5 +104,4 @@ def slo(
     clients = len(minutes_of) - left_out
     beyond = sum(client.minutes_a_week > objective_minutes for client in throttled)
     worst = sorted(throttled, key=lambda client: (-client.minutes, *client[:3]))
-    first_ms, last_ms = min(times_ms, default=None), max(times_ms, default=None)
     return Slo(clients, clients - beyond, worst[:most], first_ms, last_ms, left_out)

@@ -72,6 +72,11 @@ class Seen(msgspec.Struct, gc=False):
         return len({hour * HOUR_MS // DAY_MS for hour in self.hours})
 
     @property
+    def active_ms(self) -> int:
+        """Milliseconds of the hours (of the clock) with requests."""
+        return len(self.hours) * HOUR_MS
+
+    @property
     def confidence(self) -> Confidence:
         """Confidence in the demand that was seen."""
         if self.waits.throttled or len(self.hours) < SURE_HOURS:

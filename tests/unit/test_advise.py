@@ -172,7 +172,7 @@ def test_comments_say_how_sure_it_is_and_cannot_be_left(command: list[str]) -> N
     evidence = {line.partition(":")[0]: line for line in lines if line.startswith("# user-principal")}
 
     assert "\x1b" not in printed
-    assert "600 requests in 1 hour on 1 day; confidence low" in evidence["# user-principal 'alice'"]
+    assert "600 requests within 2 min on 1 day; confidence low" in evidence["# user-principal 'alice'"]
     assert "1 of them waited, 0.5 minutes: demand was cut" in evidence["# user-principal 'bob'"]
 
 

@@ -483,7 +483,9 @@ def test_reservation_and_ceiling_stand_beside_a_limit(shell: Shell, tmp_path: Pa
     shell.lines("alter --user alice --delete-config producer_byte_rate_ceiling")
     assert "- user-principal 'alice': producer_byte_rate_ceiling 3000" in shell.lines("history --limit 1")[0]
     file = tmp_path / "quotas.yaml"
-    file.write_text(shell.run("export").output)
+    assert shell.lines(f"export --out {file}") == []
+    assert file.read_text() == shell.run("export").output
+    assert "--out" in shell.error(f"export --out {tmp_path / 'no' / 'quotas.yaml'}")
     assert shell.lines(f"apply {file} --prune") == ["Nothing changes."]
 
 

@@ -55,8 +55,9 @@ def test_the_worst_clients_are_listed_and_no_name_controls_the_terminal() -> Non
     assert slo().splitlines() == [
         "1 of 3 clients (33.33 %) were throttled 5 minutes a week or less",
         "recorded: 1 h 0 min of the 1 h 0 min asked for, since 2026-11-02T10:00:00Z",
-        "     672.0 minutes a week (4 seen, 7 % of those recorded): bob / client-id app",
-        "     168.0 minutes a week (1 seen, 2 % of those recorded): \\x1b / client-id app",
+        "client                minutes a week  seen  of those recorded",
+        "bob / client-id app            672.0     4                7 %",
+        "\\x1b / client-id app           168.0     1                2 %",
     ]
 
 
@@ -94,11 +95,22 @@ def test_brokers_and_controllers_are_left_out_and_few_minutes_are_called_few(her
 
     assert (found["clients"], found["brokers_and_controllers"]) == (2, 3)
     assert (found["recorded_from"], found["recorded_to"]) == ("2026-11-02T10:00:00Z", "2026-11-02T10:02:00Z")
-    _, recorded, worst = slo("--from", "2026-10-27T11:00").splitlines()
+    _, recorded, _, worst = slo("--from", "2026-10-27T11:00").splitlines()
     assert recorded == (
         "recorded: 3 min of the 144 h 0 min asked for, since 2026-11-02T10:00:00Z; 3 brokers and controllers left out"
     )
-    assert worst.endswith("(1 seen, 33 % of those recorded): client-id 7")
+    assert worst.split() == ["client-id", "7", "168.0", "1", "33", "%"]
+
+
+def test_a_span_that_is_recorded_in_part_is_judged_by_that_part(here: Path) -> None:
+    """After five minutes nobody was within five minutes a week who waited in four of them."""
+    write_tables(here, [], [held(T, "bob", 200_000), event_at(T, "carol", "Metadata")], T)
+
+    span = ("--from", "2026-10-26T10:05", "--to", "2026-11-02T10:05")
+    found = json.loads(invoke("slo", *span, "--json").output)
+
+    assert (found["clients"], found["within"]) == (2, 1)
+    assert [(each["minutes"], each["minutes_a_week"]) for each in found["worst"]] == [(4, 4 * 7 * 24 * 60 / 5)]
 
 
 @pytest.mark.usefixtures("in_folder")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -311,6 +312,16 @@ def test_an_export_gives_tenants_back(tmp_path: Path) -> None:
     file.write_text(quotas_yaml([*ENTRIES, of_user("alice", 5.0)]))
 
     assert set(load_quotas_file(file)) == {*ENTRIES, of_user("alice", 5.0)}
+
+
+def test_a_tenant_that_was_written_as_one_entry_is_exported_as_one(tmp_path: Path) -> None:
+    file, entry = (
+        tmp_path / "quotas.yaml",
+        "{tenant: shop, users: [shop-*], topics: [shop.*], quotas: {request_percentage: 5}}",
+    )
+    file.write_text(f"[{entry}]")
+
+    assert yaml.safe_load(quotas_yaml(load_quotas_file(file))) == [yaml.safe_load(entry)]
 
 
 def test_a_snapshot_keeps_tenants(tmp_path: Path) -> None:

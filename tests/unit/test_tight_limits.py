@@ -65,12 +65,14 @@ def test_a_limit_below_half_of_the_highest_minute_needs_a_yes(job: Job) -> None:
     refused = job.alter(999)
 
     assert refused.code == 2
-    assert "rate 999 is less than half of 2000, the highest minute of the last 15 of user 'alice'" in refused.error
+    assert (
+        "rate 999 B/s is less than half of 2 kB/s, the highest minute of the last 15 of user 'alice'" in refused.error
+    )
     assert "give --yes if that is meant" in refused.error
     assert job.quotas.version() == 0
     meant = job.alter(999, "--yes", "--json")
     assert (meant.code, job.quotas.version()) == (0, 1)
-    assert meant.error.startswith("sluice: warning: producer_byte_rate 999 is less than half")
+    assert meant.error.startswith("sluice: warning: producer_byte_rate 999 B/s is less than half")
     assert meant.output.startswith("{")
 
 
@@ -138,7 +140,7 @@ def test_a_tenants_limit_is_compared_with_its_members_together_and_with_its_own_
 
     refused = job.alter(999, entity=entity)
 
-    assert "less than half of 2000, the highest minute of the last 15 of tenant 'shop'" in refused.error
+    assert "less than half of 2 kB/s, the highest minute of the last 15 of tenant 'shop'" in refused.error
     assert job.alter(1000, entity=entity).code == 0
 
 

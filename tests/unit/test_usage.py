@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sluice.cli import format as format_module
 from sluice.cli.format import csv_safe, write_csv
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.sql import Tables
@@ -180,6 +181,24 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("name", ["bob", "payments-service-of-the-north", "n" * 200])
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_table_fits_the_terminal_and_lacks_columns_rather_than_the_ends_of_names(
+    here: Path, monkeypatch: pytest.MonkeyPatch, width: int, name: str
+) -> None:
+    """What was asked for is kept longest: the waits, and their share."""
+    write_tables(here, [], [event_at(T, name, "Produce", client_id=name, bytes=70)], T)
+    monkeypatch.setattr(format_module, "terminal_width", lambda: width)
+
+    for arguments in (("--by", "user"), ("--by", "client"), ("--by", "client", "--sort", "throttled")):
+        heading, row = usage(*arguments).splitlines()
+
+        assert max(map(len, (heading, row))) <= width
+        assert ("…" in row) == (len(name) > 60 or (len(name) > 20 and width == 80 and "client" in arguments))
+        assert ("throttled  " in f"{heading}  ") >= ("--sort" in arguments)
+        assert ("share" in heading) == ("--sort" in arguments)
 
 
 @pytest.mark.parametrize(
