@@ -30,7 +30,6 @@ _LOOPBACK = "127.0.0.1"
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:MetaspaceSize=128m",  # else all is collected when clients come, and accepts nobody meanwhile
-    "-Dorg.apache.logging.log4j.level=INFO",
     "-Dio.netty.bootstrap.extensions=serviceload",  # the bound on new connections
     "-Djdk.tls.rejectClientInitiatedRenegotiation=true",  # brokers refuse it, too: it costs a handshake each time
 )

@@ -489,6 +489,16 @@ def without_limits(proxied: Proxied, folder: Path) -> Iterator[Proxied]:
         yield found
 
 
+def test_the_log_of_a_good_start_is_short_and_warns_of_nothing(proxied: Proxied, tmp_path: Path) -> None:
+    with without_limits(proxied, tmp_path) as started:
+        eventually(lambda: started.metrics()["sluice_gateway_published_events"] > 0)
+        log = started.gateway.log.read_text()
+
+    assert "Sluice is gateway" in log
+    for noise in ("deprecated", "can't publish", "Config values", "org.apache.kafka"):
+        assert noise not in log
+
+
 def fetch(servers: str, topic_id: UUID) -> None:
     """Fetch a topic by an id, as clients do from version 13 on."""
     topic = FetchRequest.FetchTopic

@@ -76,7 +76,7 @@ class EventSender implements AutoCloseable {
         } else if (System.nanoTime() - answeredNs > muteNs) {
             replace();
         }
-        return System.nanoTime() - pausedUntilNs >= 0 && producer() != null;
+        return System.nanoTime() - pausedUntilNs >= 0 && hasProducer();
     }
 
     /** Sends an event; `onFailure` is called if it doesn't reach the topic. */
@@ -125,15 +125,23 @@ class EventSender implements AutoCloseable {
         mute.close(Duration.ZERO);
     }
 
-    private KafkaProducer<byte[], byte[]> producer() {
-        if (producer == null && isThere()) {
+    /** A new one needs a moment for its metadata: what is sent before fails. */
+    private boolean hasProducer() {
+        if (producer != null) {
+            return true;
+        }
+        if (isThere()) {
             try {
                 producer = new KafkaProducer<>(client, new ByteArraySerializer(), new ByteArraySerializer());
+                pausedUntilNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(FIRST_PAUSE_MS);
+                producer.partitionsFor(topic);
+            } catch (TimeoutException error) {
+                // now it is asked for
             } catch (KafkaException error) {
                 pause(error.toString());
             }
         }
-        return producer;
+        return false;
     }
 
     /** Whether the topic is there. Never waits: an answer counts when it has come. */

@@ -20,6 +20,9 @@ final class Overrides {
     /** The decider that holds producers because of a disk. */
     static final String DISK_GUARD = "disk_guard";
 
+    /** What the names of a scope are of. */
+    private static final List<String> PARTS = Arrays.asList("user", "client-id", "tenant");
+
     /** The scope of an override without an entity. */
     static final List<String> EVERYBODY = scope(null, null, null);
 
@@ -109,9 +112,19 @@ final class Overrides {
     String held() {
         List<String> held = new ArrayList<>();
         holds.forEach((scope, hold) -> {
-            String whose = scope.equals(EVERYBODY) ? "all" : "user " + scope.get(0) + ", client-id " + scope.get(1);
-            String who = (hold.isOfTenant() ? "tenant " + scope.get(2) : whose) + (stops.containsKey(scope) ? ", consumers too" : "");
-            held.add(who + " (" + hold.decider + ": " + hold.reason + ")");
+            List<String> words = new ArrayList<>();
+            for (int place = 0; place < scope.size(); place++) {
+                if (scope.get(place) != null) {
+                    words.add(PARTS.get(place) + " " + scope.get(place));
+                }
+            }
+            if (words.isEmpty()) {
+                words.add("all");
+            }
+            if (stops.containsKey(scope)) {
+                words.add("consumers too");
+            }
+            held.add(String.join(", ", words) + " (" + hold.decider + ": " + hold.reason + ")");
         });
         return held.isEmpty() ? "none" : String.join(", ", held);
     }
