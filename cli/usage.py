@@ -188,8 +188,8 @@ def slo(
 ) -> None:
     """Count throttled minutes a week by client or tenant, and the share of them within an objective.
 
-    A minute with several waits counts once. What is recorded of the span is scaled to a week. Brokers and controllers
-    don't count.
+    A minute with several waits counts once. The recorded part of the span is scaled to a week. Brokers and
+    controllers don't count.
     """
     if by not in (By.CLIENT, By.TENANT):
         raise UsageError(f"--by is {by}; expected client or tenant")

@@ -68,9 +68,9 @@ def slo(
     """Minutes throttled by client, and of the worst clients as many as `most`. Raises QueryError.
 
     With `tenants` those stand for their members, and a minute counts in which any of these waited. If `is_below_quota`,
-    those minutes alone count in which what the client waited for was below its limit. What is recorded, from the first
-    event to the end of the span, is scaled to a week. The clients are those with any event in the span, without those
-    that have a client-id of Kafka's own brokers and controllers and never waited.
+    those minutes alone count in which what the client waited for was below its limit. The recorded part of the span,
+    from the first event to its end, is scaled to a week. The clients are those with any event in the span, without
+    those that have a client-id of Kafka's own brokers and controllers and never waited.
     """
 
     def names_of(user: str, client_id: str) -> Names:

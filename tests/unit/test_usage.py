@@ -188,7 +188,7 @@ class Terminal(io.StringIO):
 def test_a_table_fits_the_terminal_and_lacks_columns_rather_than_the_ends_of_names(
     here: Path, monkeypatch: pytest.MonkeyPatch, width: int, name: str
 ) -> None:
-    """What was asked for is kept longest: the waits, and their share."""
+    """The columns of the amount that was asked for are kept longest."""
     write_tables(here, [], [event_at(T, name, "Produce", client_id=name, bytes=70)], T)
     monkeypatch.setattr(format_module, "terminal_width", lambda: width)
 
