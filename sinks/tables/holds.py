@@ -34,7 +34,7 @@ class HoldsTable:
         self.path = quotas.rstrip("/") + "-holds"
         self.holds: list[OperatorHold] = []
         self._storage_options = dict(storage_options or {})
-        self._read_last: tuple[str, int] | None = None
+        self._read_last: list[str] | None = None
 
     def append(self, change: HoldChange) -> None:
         """Add a row."""
@@ -66,12 +66,12 @@ class HoldsTable:
         return sorted(found, key=lambda change: -change.hold.at_ms)
 
     def look(self) -> None:
-        """Read the rows if there are new ones."""
+        """Read the rows if there are others. A restored backup has the same versions again, but not the same files."""
         table = self._open()
-        version = None if table is None else (str(table.metadata().id), table.version())
-        if version != self._read_last:
+        files = None if table is None else table.file_uris()
+        if files != self._read_last:
             self.holds = [hold._replace(reason=f"{author}: {hold.reason}") for hold, author, _ in self.changes()]
-            self._read_last = version
+            self._read_last = files
 
     def _open(self) -> DeltaTable | None:
         try:

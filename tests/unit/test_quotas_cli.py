@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from sluice.process.clock import now_ms
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import CountedEntity
-from sluice.state.overrides.operator_holds import OperatorHolds
+from sluice.state.overrides.operator_holds import OperatorHolds, holds_at
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, KINDS_BY_NAME, Membership, QuotaKind
@@ -1016,6 +1017,21 @@ class TestHold:
         assert (hold.kind, hold.consumers, hold.reason) == ("hold", True, "eve: x")
         assert hold.until_ms is not None
         assert not decider.decide(hold.until_ms).overrides
+
+    def test_holds_of_a_restored_backup_count_though_their_version_was_seen_before(
+        self, shell: Shell, tmp_path: Path
+    ) -> None:
+        table, backup = HoldsTable(shell.table.path), tmp_path / "backup"
+        shell.run(self.HOLD)
+        shutil.copytree(table.path, backup)
+        shell.run("release --client-id app")
+        table.look()
+        assert [hold.client.client_id for hold in holds_at(table.holds, now_ms())] == []
+        shutil.rmtree(table.path)
+        shutil.copytree(backup, table.path)
+        shell.run("hold --client-id etl --for 1h --reason x")
+        table.look()
+        assert {hold.client.client_id for hold in holds_at(table.holds, now_ms())} == {"app", "etl"}
 
     @pytest.mark.parametrize(
         ("line", "problem"),
