@@ -5,7 +5,6 @@ import math
 import random
 import zipfile
 from base64 import b64encode
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import pairwise
@@ -773,23 +772,6 @@ def test_a_job_can_read_a_heartbeat_that_comes_before_the_first_look_at_a_meter(
     assert request.heartbeat.shares == []
 
 
-@pytest.mark.parametrize("is_fetch", [False, True])
-@pytest.mark.parametrize("request_s", [0.02, 0.3, 3.0, 15.0])
-def test_a_client_at_full_speed_is_paced_by_its_share(java: JavaCases, request_s: float, is_fetch: bool) -> None:
-    """A request is so many seconds of the share. Kafka's meter alone bursts and pauses by turns, 10 s of the share.
-
-    It still shows: a window that ends, with a request in it, makes one wait of Kafka's shorter and the next one longer.
-    """
-    asked = {"share": 1_000.0, "size": 1_000 * request_s, "seconds": 600, "fetch": is_fetch}
-    times_ms = java.answer("pace", asked)
-
-    later = [time_ms for time_ms in times_ms if time_ms >= 20_000]
-    ends = [bisect_left(later, time_ms + 10_000) for time_ms in later]
-    assert len(times_ms) * request_s == pytest.approx(603 + request_s / 2, abs=5 + request_s)  # full at first
-    assert max(after - before for before, after in pairwise(later)) / 1000 <= 2 * request_s + 1.1
-    assert max(end - begin for begin, end in enumerate(ends)) * request_s <= 11.2 + 2 * request_s
-
-
 Served = list[tuple[int, int, float, int]]
 """Milliseconds, number of the broker, amount, number of the member of a tenant."""
 
@@ -815,6 +797,37 @@ def served_s(served: Served, from_s: float, until_s: float) -> float:
 
 def worst_minute(served: Served, from_s: int, until_s: int) -> float:
     return max(served_s(served, begin_s, begin_s + 60) for begin_s in range(from_s, until_s - 59)) / 60
+
+
+@pytest.mark.parametrize("quota", BYTE_QUOTAS)
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize("request_s", [0.02, 0.3, 3.0, 15.0])
+def test_a_client_at_full_speed_is_paced_by_its_share(
+    java: JavaCases, quota: str, part: float, request_s: float
+) -> None:
+    """A request is so many seconds of the share. Kafka's meter alone bursts and pauses by turns, 10 s of the share."""
+    more = {"brokers": 1, "limit": 1_000.0 / part, "size": 1_000 * request_s, "part": part}
+    served = served_by_brokers(java, quota, request_s, [(600, [0])], **more)
+
+    later = [row for row in served if row[0] >= 60_000]
+    longest_s = max(request_s, 0.25)  # fetches of small batches hold a quarter of a second
+    assert served_s(later, 0, 600) == pytest.approx(540, abs=2 * longest_s)
+    gaps_ms = [after[0] - before[0] for before, after in pairwise(later)]
+    assert max(gaps_ms) / 1000 <= longest_s + 0.01
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize(("least_s", "most_s"), [(0.02, 0.3), (0.1, 1.0), (0.1, 3.0), (0.01, 15.0)])
+def test_a_consumer_loses_nothing_to_fetches_of_different_sizes(
+    java: JavaCases, part: float, least_s: float, most_s: float
+) -> None:
+    """A tightened broker has a small burst, so what is lost of one wait doesn't come back."""
+    draw = random.Random(1)
+    sizes = [draw.uniform(least_s, most_s) for _ in range(997)]
+    more = {"brokers": 1, "limit": 1_000.0 / part, "part": part, "sizes": sizes}
+    served = served_by_brokers(java, "consumer_byte_rate", 1.0, [(600, [0])], **more)
+
+    assert served_s(served, 60, 600) == pytest.approx(540, abs=2 * most_s + 3)
 
 
 @pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)

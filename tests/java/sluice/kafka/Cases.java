@@ -57,8 +57,6 @@ public final class Cases {
                 return amounts(asked);
             case "estimate":
                 return estimate(asked);
-            case "pace":
-                return pace(asked);
             case "debt":
                 return debt(asked);
             case "sums":
@@ -169,63 +167,13 @@ public final class Cases {
         return answer;
     }
 
-    /** When Kafka's meter serves the requests of a client at full speed, whose bound is paced every 100 ms. */
-    private static JsonNode pace(JsonNode asked) {
-        boolean isFetch = asked.get("fetch").booleanValue();
-        double share = asked.get("share").doubleValue();
-        double size = asked.get("size").doubleValue();
-        MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
-        Rate rate = new Rate();
-        Window window = new Window(11, 1_000);
-        Pace pace = new Pace(isFetch ? Kind.FETCH : Kind.PRODUCE, window);
-        ArrayNode served = JSON.createArrayNode();
-        double bound = share;
-        double charged = 0;
-        double waitMs = 0;
-        long requests = 0;
-        long nextMs = 0;
-        for (long nowMs = 0; nowMs < asked.get("seconds").longValue() * 1_000; nowMs++) {
-            if (nowMs == nextMs) {
-                rate.record(config, size, nowMs);
-                double over = rate.measure(config, nowMs) - bound;
-                waitMs = over > 0 ? Math.round(over / bound * rate.windowSize(config, nowMs)) : 0;
-                nextMs += 5 + Math.round(waitMs);
-                if (isFetch && over > 0) {
-                    rate.record(config, -size, nowMs);
-                } else {
-                    served.add(nowMs);
-                    charged += size;
-                    requests++;
-                }
-            }
-            if (nowMs % 100 == 0) {
-                double windowMs = rate.windowSize(config, nowMs);
-                double sum = rate.measure(config, nowMs) * windowMs / 1000.0;
-                if (isFetch && waitMs > 0) {
-                    pace.noteThrottled(waitMs, bound, sum, windowMs);
-                }
-                pace.charge(charged, requests, share, share, false, nowMs);
-                waitMs = 0;
-                charged = 0;
-                requests = 0;
-                bound = pace.bound(share, sum, windowMs);
-            }
-        }
-        return served;
-    }
-
-    /** The wait for a request of `size` that the bound makes of a meter `after_s` after requests of `charged` in all. */
+    /** How long a request of `size` waits, in seconds, `after_s` after requests of `charged` in all. */
     private static JsonNode debt(JsonNode asked) {
-        Window window = new Window(11, 1_000);
-        Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()), window);
-        double share = asked.get("share").doubleValue();
-        double limit = asked.get("limit").doubleValue();
-        double size = asked.get("size").doubleValue();
-        double charged = asked.get("charged").doubleValue();
-        pace.charge(charged, (long) (charged / size), share, limit, false, 0);
-        pace.charge(0, 0, share, limit, false, asked.get("after_s").longValue() * 1_000);
-        double bound = pace.bound(share, 0, window.spanMs());
-        return JSON.getNodeFactory().numberNode(size / bound - window.spanMs() / 1000.0);
+        Bucket bucket = new Bucket(Kind.ofKey(asked.get("quota").textValue()), new Window(11, 1_000), Bucket.BURST);
+        bucket.set(asked.get("share").doubleValue(), asked.get("limit").doubleValue(), false);
+        bucket.charge(asked.get("charged").doubleValue(), 0.0, 0);
+        bucket.charge(asked.get("size").doubleValue(), 0.0, asked.get("after_s").longValue() * 1_000);
+        return JSON.getNodeFactory().numberNode(bucket.owedMs() / 1000.0);
     }
 
     /** What is read in each of `records`: null for what is no record of sums. */

@@ -29,7 +29,8 @@ import org.apache.kafka.common.metrics.stats.Rate;
  * <p>The client has connections to some brokers and sends on each as fast as it is served. `phases` says which, until
  * when: [seconds, brokers], and with a third element under which limit from then on. With `weights`, it is a producer with one queue of some seconds of the quota, whose messages go
  * to the brokers at random, so often. With `members`, so many clients are one tenant, whose limit it is; each has a limit
- * of its own if there is a `member_limit`, and the connections. The answer is what was served: [ms, broker, amount, member].
+ * of its own if there is a `member_limit`, and the connections. With a `part`, the quota gives way; `sizes` are of
+ * fetches in turn, over `size`. The answer is what was served: [ms, broker, amount, member].
  */
 final class PacedBrokers {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -49,6 +50,8 @@ final class PacedBrokers {
     private final int brokerCount;
     private final int members; // 0 is one client in no tenant
     private final Double memberLimit;
+    private final Double part; // of its shares that a broker lets through, of a quota that gives way
+    private final List<Double> sizes = new ArrayList<>(); // of fetches in turn, over `size`
     private final List<Broker> brokers = new ArrayList<>();
     private final Deque<Decided> underWay = new ArrayDeque<>();
     private final ArrayNode served = JSON.createArrayNode();
@@ -66,6 +69,8 @@ final class PacedBrokers {
         this.brokerCount = asked.get("brokers").intValue();
         this.members = asked.path("members").intValue();
         this.memberLimit = asked.has("member_limit") ? asked.get("member_limit").doubleValue() : null;
+        this.part = asked.has("part") ? asked.get("part").doubleValue() : null;
+        asked.path("sizes").forEach(each -> sizes.add(each.doubleValue()));
         for (int number = 0; number < brokerCount; number++) {
             brokers.add(new Broker(number, asked.get("connections").intValue()));
         }
@@ -217,7 +222,9 @@ final class PacedBrokers {
             } else {
                 meter.noteLimit(ownLimit, nowMs);
                 double share = shares.share(meter.counter, ownLimit, isCharged, meter.heldUntilMs(), nowMs);
-                if (shares.gateways(nowMs) > 1) {
+                if (part != null) {
+                    meter.pace(share * part, ownLimit, part < 1, nowMs);
+                } else if (shares.gateways(nowMs) > 1) {
                     meter.pace(share, ownLimit, false, nowMs);
                 } else {
                     meter.bind(share, nowMs);
@@ -242,6 +249,7 @@ final class PacedBrokers {
         private final Sensor charged;
         private final Sensor throttled;
         private final long[] nextMs;
+        private int fetches;
 
         Client(Broker broker, int member, int connections, Metrics metrics) {
             this.broker = broker;
@@ -273,7 +281,10 @@ final class PacedBrokers {
             double amount = size;
             double share = members == 0 ? meter.share() : meter.common()[0].share();
             if (kind == Kind.FETCH && (meter.isPaced() || members > 0)) { // `size` is a batch; a client asks for four
-                amount = Math.max(size, Math.min(4 * size, Pace.fetchLimit(share) * WINDOW.spanMs() / 1000));
+                amount = Math.max(size, Math.min(4 * size, Gateway.fetchLimit(share) * WINDOW.spanMs() / 1000));
+            }
+            if (!sizes.isEmpty()) {
+                amount = size * sizes.get(fetches % sizes.size());
             }
             if (!lots.isEmpty()) {
                 fill();
@@ -299,6 +310,7 @@ final class PacedBrokers {
             if (kind == Kind.FETCH && waitMs > 0) {
                 charged.record(-amount, nowMs, false);
             } else {
+                fetches++;
                 served.addArray().add(nowMs - beganMs).add(broker.number).add(amount).add(member);
             }
             return waitMs;

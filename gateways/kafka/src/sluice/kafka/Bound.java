@@ -15,6 +15,9 @@ import org.apache.kafka.common.metrics.stats.TokenBucket;
  * the request is recorded by then. What was recorded stays, and the next request waits again. A bucket of tokens asks for
  * -tokens / b seconds.
  *
+ * <p>A meter may be paced by a bucket. If S is recorded with a request that waits for w seconds, b is S / (W + w), from which
+ * Kafka computes w.
+ *
  * <p>A meter may be charged for a bucket that it has in common with others. While that is overdrawn, for w seconds, b is
  * S / (W + w) if that is less, from which Kafka computes w. Where tokens are left, so many are borrowed as w asks for, until
  * it isn't overdrawn any more: what others used takes nothing from the meter.
@@ -27,37 +30,31 @@ final class Bound extends MetricConfig {
     private final KafkaMeter meter;
     private final boolean isTokens;
     private volatile long maxMuteMs;
-    private volatile double exceeded;
-    private volatile boolean isExceeded;
+    private final boolean isPaced;
 
     Bound(KafkaMetric metric, KafkaMeter meter, double limit, long maxMuteMs) {
+        this(metric, meter, limit, maxMuteMs, false);
+    }
+
+    /** If it paces, clients wait for the meter's bucket, which refills by the limit. */
+    Bound(KafkaMetric metric, KafkaMeter meter, double limit, long maxMuteMs, boolean isPaced) {
         this.metric = metric;
         this.meter = meter;
         this.isTokens = meter.counter.kind == Kind.MUTATION;
         this.maxMuteMs = maxMuteMs;
-        this.exceeded = limit;
+        this.isPaced = isPaced;
         MetricConfig old = metric.config();
         timeWindow(old.timeWindowMs(), TimeUnit.MILLISECONDS).samples(old.samples()).quota(Quota.upperBound(limit));
     }
 
-    /** The limit by itself, per second. */
-    double limit() {
-        return super.quota().bound();
+    /** Whether it is the same. */
+    boolean is(double limit, boolean paced) {
+        return paced == isPaced && limit == super.quota().bound();
     }
 
     /** Sets the longest mute. */
     void cap(long ms) {
         maxMuteMs = ms;
-    }
-
-    /** The bound that the request exceeded which was capped last; the limit if none was. */
-    double exceeded() {
-        return exceeded;
-    }
-
-    /** Whether the last request exceeded the limit itself, of a meter that has a bucket in common with others. */
-    boolean isExceeded() {
-        return isExceeded;
     }
 
     /** The bound for what is recorded now. Request threads ask for it after each request. */
@@ -67,8 +64,26 @@ final class Bound extends MetricConfig {
         if (plain == null || READS.get()) {
             return plain;
         }
+        if (isPaced) {
+            return paced();
+        }
         Quota capped = maxMuteMs == LongestMute.NO_CAP_MS || plain.bound() >= Meter.UNLIMITED ? plain : capped(plain);
         return meter.common().length == 0 ? capped : lowered(capped, plain);
+    }
+
+    private Quota paced() {
+        long nowMs = meter.nowMs();
+        long waitMs = meter.waitMs(maxMuteMs, nowMs);
+        return Quota.upperBound(waitMs > 0 ? boundFor(waitMs, nowMs) : Meter.UNLIMITED);
+    }
+
+    /** The bound from which Kafka computes this wait for what is recorded now. */
+    private double boundFor(long waitMs, long nowMs) {
+        synchronized (meter.metricLock()) {
+            Rate rate = (Rate) metric.measurable();
+            double windowMs = rate.windowSize(this, nowMs);
+            return rate.measure(this, nowMs) * windowMs / (windowMs + waitMs);
+        }
     }
 
     /** The bound, lowered so that it makes the client wait for what others used. */
@@ -78,7 +93,7 @@ final class Bound extends MetricConfig {
             return capped;
         }
         double value = value();
-        isExceeded = isTokens ? value + meter.borrowed() < 0 : !plain.acceptable(value);
+        meter.noteExceeded(isTokens ? value + meter.borrowed() < 0 : !plain.acceptable(value));
         long nowMs = meter.nowMs();
         long waitMs = meter.commonWaitMs(nowMs);
         if (isTokens) {
@@ -88,11 +103,7 @@ final class Bound extends MetricConfig {
         if (waitMs == 0) {
             return capped;
         }
-        double windowMs;
-        synchronized (lock) {
-            windowMs = ((Rate) metric.measurable()).windowSize(this, nowMs);
-        }
-        return Quota.upperBound(Math.min(capped.bound(), value * windowMs / (windowMs + waitMs)));
+        return Quota.upperBound(Math.min(capped.bound(), boundFor(waitMs, nowMs)));
     }
 
     /** Borrows what is left in the bucket of tokens, and so many more; nothing if it is overdrawn. Without any it gives all back. */
@@ -122,7 +133,6 @@ final class Bound extends MetricConfig {
         }
         double maxMuteS = maxMuteMs / 1000.0;
         double least = isTokens ? -value / maxMuteS : value * longestS() / (longestS() + maxMuteS);
-        exceeded = Math.max(least, plain.bound());
         return least > plain.bound() ? Quota.upperBound(least) : plain;
     }
 

@@ -5,6 +5,9 @@ package sluice.kafka;
  * are in units of the quota. Not for several threads.
  */
 final class Bucket {
+    /** The part of what a meter lets through at once that a broker's bucket holds: no minute has more than a twentieth too much. */
+    static final double BURST = 0.3;
+
     /** The longest wait that a gateway applies. */
     static final double MAX_WAIT_S = 3_600.0;
 
@@ -32,9 +35,9 @@ final class Bucket {
         isTight = tight;
     }
 
-    /** Takes an amount; one below 0 is given back. It has room for `least` at least. */
-    void charge(double amount, double least, long nowMs) {
-        double burst = Math.max(share * (isTight ? TIGHT_BURST_MS : burstMs) / 1000.0, least);
+    /** Takes an amount; one below 0 is given back. It has room for `more` besides. */
+    void charge(double amount, double more, long nowMs) {
+        double burst = share * (isTight ? TIGHT_BURST_MS : burstMs) / 1000.0 + more;
         double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
         double most = share * MAX_WAIT_S;
         most = kind == Kind.REQUEST ? Math.min(most, limit * MAX_REQUEST_DEBT_S) : most;
@@ -42,14 +45,14 @@ final class Bucket {
         leftMs = Math.max(leftMs, nowMs); // threads come in any order
     }
 
-    /** What was left at the last charge; below 0 when more went through. */
-    double left() {
-        return left;
+    /** How long it took then until there was room for an amount, in ms; 0 if there was. */
+    long waitMs(double amount) {
+        return left < amount ? Math.round(Math.min((amount - left) / share, MAX_WAIT_S) * 1000.0) : 0;
     }
 
     /** How long it took then until it wasn't overdrawn any more; 0 if it wasn't. */
     long owedMs() {
-        return left < 0 ? Math.round(Math.min(-left / share, MAX_WAIT_S) * 1000.0) : 0;
+        return waitMs(0.0);
     }
 
     /** Forgets what was charged: the bucket is full. */

@@ -25,7 +25,7 @@ final class CommonBucket {
     CommonBucket(CounterKey counter, Window window, LongestMute longestMute) {
         this.counter = counter;
         this.window = window;
-        this.bucket = new Bucket(counter.kind, window, Pace.BURST);
+        this.bucket = new Bucket(counter.kind, window, Bucket.BURST);
         this.longestMute = longestMute;
     }
 

@@ -32,6 +32,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     private static final long MODEST_MS = 1_000;
     private static final long SMALL_MS = 10_000;
     private static final long UNLIMITED_MS = 30_000; // no share depends on it
+    private static final double FETCH = 0.025; // Kafka lets a fetch hold S-1 windows of it
     private static final int RECENT = 100;
     private static final int MAX_SHOWN = 20;
     private static final int MAX_SHOWN_CHARACTERS = 500;
@@ -212,6 +213,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         return shareOf(limit, bucket == null ? Double.NaN : bucket.share());
     }
 
+    /** So little of a share that fetches come often. A fetch holds one batch at least, however large. */
+    static double fetchLimit(double share) {
+        return share * FETCH;
+    }
+
     private double shareOf(double limit, double share) {
         return Math.min(limit * overrides.lend, Double.isNaN(share) ? limit / gateways : share);
     }
@@ -221,9 +227,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         Double limit = limit(key);
         Meter meter = limit == null ? null : meters.of(key);
         boolean isPaced = settings.role.pacesAlone() || meter != null && meter.isPaced();
-        double own = limit == null ? Meter.UNLIMITED : isPaced ? Pace.fetchLimit(limit) : limit;
+        double own = limit == null ? Meter.UNLIMITED : isPaced ? fetchLimit(limit) : limit;
         Double ofTenant = tenantLimit(key);
-        double least = Math.min(own, ofTenant == null ? Meter.UNLIMITED : Pace.fetchLimit(ofTenant));
+        double least = Math.min(own, ofTenant == null ? Meter.UNLIMITED : fetchLimit(ofTenant));
         return least == Meter.UNLIMITED ? null : Double.valueOf(least);
     }
 

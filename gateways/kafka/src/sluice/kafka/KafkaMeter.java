@@ -13,7 +13,7 @@ final class KafkaMeter extends Meter {
     private static final double TRICKLE = 1.0; // of a counter that is held, in bytes per second
 
     private final boolean isFetch; // one that breaks the quota is answered empty, and taken back
-    private final Pace pace;
+    private final Bucket bucket;
     private double promised; // charged for a fetch that was withheld
     private long promisedMs; // when it may come again
     private double withheld; // of what Kafka takes back, what stays charged
@@ -22,14 +22,15 @@ final class KafkaMeter extends Meter {
     private KafkaMetric bound;
     private Samples charged;
     private Samples throttled;
-    private double pacedCharge; // since the last pace
-    private long pacedRequests;
+    private double paced; // what the bucket isn't charged yet, such as a fetch that Kafka will take back
+    private double fetchSize; // of the one that was withheld last
+    private volatile boolean isExceeded = true; // by the last request, not only a bucket in common
 
     /** `clockMs` is that of the metrics. */
     KafkaMeter(CounterKey key, Window window, LongestMute longestMute, LongSupplier clockMs) {
         super(key, window, longestMute, clockMs);
         this.isFetch = counter.kind == Kind.FETCH;
-        this.pace = new Pace(counter.kind, window);
+        this.bucket = new Bucket(counter.kind, window, Bucket.BURST);
     }
 
     /**
@@ -41,7 +42,7 @@ final class KafkaMeter extends Meter {
         if (name.equals(counter.kind.boundMetric)) {
             borrowed = bound == metric ? borrowed : 0.0;
             bound = metric;
-            bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), longestMute.ms(nowMs));
+            bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), longestMute.ms(nowMs), false);
         }
         if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric() != metric)) {
             charged = new Samples(metric, nowMs);
@@ -71,20 +72,15 @@ final class KafkaMeter extends Meter {
     synchronized void stepBack(long nowMs) {
         super.stepBack(nowMs);
         promisedMs = Math.min(promisedMs, nowMs);
-        pace.stepBack(nowMs);
+        bucket.stepBack(nowMs);
     }
 
     @Override
     synchronized void reset(long nowMs) {
         chargeCommon(readMetrics(nowMs, true), nowMs);
-        pace.reset();
-        forgetPaced();
+        bucket.reset();
+        paced = 0.0;
         super.reset(nowMs);
-    }
-
-    private void forgetPaced() {
-        pacedCharge = 0.0;
-        pacedRequests = 0;
     }
 
     @Override
@@ -105,8 +101,7 @@ final class KafkaMeter extends Meter {
         if (!isThrottled) {
             noteServed(nowMs);
         }
-        pacedCharge += charged.gained();
-        pacedRequests += served();
+        paced += charged.gained();
         noteCharged(charged.gained(), Math.max(0, charged.events()), nowMs);
         return charged.gained();
     }
@@ -122,29 +117,57 @@ final class KafkaMeter extends Meter {
         }
         double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
         MetricConfig present = bound.config();
-        boolean isOwn = common().length == 0 || !(present instanceof Bound) || ((Bound) present).isExceeded();
+        boolean isOwn = common().length == 0 || !(present instanceof Bound) || isExceeded;
         noteThrottled(Math.round(throttleMs), isOwn, nowMs);
-        if (isOwn && isFetch && isPaced() && throttleMs > 0) {
-            double windowMs = charged.windowMs(nowMs);
-            double exceeded = present instanceof Bound ? ((Bound) present).exceeded() : present.quota().bound();
-            pace.noteThrottled(throttleMs, exceeded, sum(windowMs), windowMs);
-        }
         return true;
     }
 
-    /** Number of requests in the last reading. A withheld Fetch is recorded twice: charged, and taken back. */
-    private long served() {
-        return Math.max(0, charged.events()) - (isFetch && throttled != null ? 2 * throttled.events() : 0);
+    /** Notes whether the last request exceeded the limit itself. */
+    void noteExceeded(boolean exceeded) {
+        isExceeded = exceeded;
+    }
+
+    /** Charges what was recorded, and returns how long its client waits, in ms: for its own pace so long at most. */
+    synchronized long waitMs(long mostMs, long nowMs) {
+        double gained = readMetrics(nowMs, false);
+        long ownMs = Math.min(ownWaitMs(nowMs), mostMs);
+        isExceeded = ownMs > 0;
+        return Math.max(ownMs, commonWaitMs(gained, nowMs));
     }
 
     /**
-     * Charges what was recorded, and returns how long it makes clients wait for what others of a bucket used, in ms.
+     * Charges its bucket, and returns how long it makes clients wait, in ms. A fetch that breaks its quota is answered
+     * empty and comes again. It is charged when there is room for all of it, so the bucket has room for one fetch besides:
+     * what comes in while the client is on its way isn't lost.
+     */
+    private long ownWaitMs(long nowMs) {
+        bucket.charge(0.0, fetchSize, nowMs);
+        long waitMs = bucket.waitMs(paced);
+        if (isFetch && waitMs > 0) {
+            fetchSize = Math.max(0.0, paced);
+        } else {
+            chargeBucket(nowMs);
+        }
+        return waitMs;
+    }
+
+    private void chargeBucket(long nowMs) {
+        bucket.charge(paced, fetchSize, nowMs);
+        paced = 0.0;
+    }
+
+    /** Charges what was recorded, and returns how long it makes clients wait for what others of a bucket used, in ms. */
+    synchronized long commonWaitMs(long nowMs) {
+        return commonWaitMs(readMetrics(nowMs, false), nowMs);
+    }
+
+    /**
+     * The same, of so much that was recorded.
      *
      * <p>A fetch that is withheld for it stays charged: when it comes again after its wait, it is served. Else those that
      * wait for the same room would take it from each other.
      */
-    synchronized long commonWaitMs(long nowMs) {
-        double gained = readMetrics(nowMs, false);
+    private long commonWaitMs(double gained, long nowMs) {
         if (!isFetch) {
             chargeCommon(gained, nowMs);
             return waitOfCommon(nowMs);
@@ -178,52 +201,44 @@ final class KafkaMeter extends Meter {
     @Override
     synchronized void bind(double ofLimit, long nowMs) {
         note(ofLimit, false, false);
-        forgetPaced();
-        bindMetric(ofLimit, longestMute.ms(nowMs));
+        paced = 0.0;
+        bindMetric(ofLimit, longestMute.ms(nowMs), false);
     }
 
     @Override
     synchronized void hold(double ofLimit) {
         note(ofLimit, false, true);
-        forgetPaced();
-        bindMetric(TRICKLE, Overrides.HELD_MS);
+        paced = 0.0;
+        bindMetric(TRICKLE, Overrides.HELD_MS, false);
     }
 
     @Override
     synchronized void pace(double ofLimit, double limit, boolean isTight, long nowMs) {
-        if (charged == null || !Samples.isPossible()) {
-            note(ofLimit, isPaced(), false);
-            bindMetric(ofLimit, longestMute.ms(nowMs));
-            return;
+        boolean isPaced = charged != null && Samples.isPossible();
+        if (isPaced) {
+            bucket.set(ofLimit, limit, isTight);
+            chargeBucket(nowMs);
         }
-        pace.charge(pacedCharge, Math.max(0, pacedRequests), ofLimit, limit, isTight, nowMs);
-        forgetPaced();
-        double windowMs = charged.windowMs(nowMs);
-        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs), longestMute.ms(nowMs));
-        note(ofLimit, bound != null, false);
+        bindMetric(ofLimit, longestMute.ms(nowMs), isPaced);
+        note(ofLimit, isPaced ? bound != null : isPaced(), false);
     }
 
     /** Sets the limit of the metric that has one. Kafka reads it with the next request. */
-    private void bindMetric(double ofLimit, long capMs) {
+    private void bindMetric(double ofLimit, long capMs, boolean isPaced) {
         if (bound == null) {
             return;
         }
         MetricConfig old = bound.config(); // one of Kafka's own, when a quota was set with kafka-configs
-        if (old instanceof Bound && ((Bound) old).limit() == ofLimit) {
+        if (old instanceof Bound && ((Bound) old).is(ofLimit, isPaced)) {
             ((Bound) old).cap(capMs);
         } else {
-            bound.config(new Bound(bound, this, ofLimit, capMs));
+            bound.config(new Bound(bound, this, ofLimit, capMs, isPaced));
         }
     }
 
     @Override
     synchronized double rate() {
         return charged == null ? 0.0 : ((Number) charged.metric().metricValue()).doubleValue();
-    }
-
-    /** What the meter has recorded in so long a window. */
-    private double sum(double windowMs) {
-        return rate() * windowMs / 1000.0;
     }
 
     /** The tokens that its own bucket is short of because one that it has in common with others is overdrawn. */

@@ -99,13 +99,6 @@ final class Samples {
         return events;
     }
 
-    /** The time in ms that the rate covers now, by which Kafka divides. */
-    double windowMs(long nowMs) {
-        synchronized (lock) {
-            return ((Rate) metric.measurable()).windowSize(metric.config(), nowMs);
-        }
-    }
-
     private void estimate(long nowMs) {
         gained = ((Number) metric.metricValue()).doubleValue() * Math.max(0, nowMs - lookedMs) / 1000.0;
         events = -1;
