@@ -3,7 +3,7 @@
 SLUICE_REPOSITORY is the address of the repository at a forge. With it the metadata has the project's URLs, and the
 description the README with whole links; without it, as in a checkout, no URLs and the README as it is.
 
-The wheel has the native planner's library where that can be built, for the platform of SLUICE_NATIVE_TARGET, such as
+The wheel has the native code's library where that can be built, for the platform of SLUICE_NATIVE_TARGET, such as
 aarch64-linux-gnu.2.17, without it for this one. With the target "none", and where it can't be built, it has none.
 """
 
@@ -54,8 +54,8 @@ class Wheel(bdist_wheel):
             native_build.build(target)
         except native_build.NativeBuildError as error:
             if target:
-                raise SystemExit(f"sluice: the native planner can't be built: {error}") from error
-            print(f"sluice: no native planner, so Python plans all events: {error}", file=sys.stderr)
+                raise SystemExit(f"sluice: the native code can't be built: {error}") from error
+            print(f"sluice: no native code, so Python plans and decides all events: {error}", file=sys.stderr)
         else:
             machine, _, libc = target.partition("-")
             platform = f"manylinux_{libc.partition('.')[2]}_{machine}" if target else get_platform()

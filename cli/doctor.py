@@ -137,7 +137,7 @@ def checks_of_machine(settings: Settings) -> Iterator[tuple[str, Check]]:
     yield "python", lambda: f"{python_version()} ({sys.executable})"
     yield "java", lambda: "{1} ({0})".format(*find_java())
     yield "jars of Spark", partial(check_jars, SPARK_JARS)
-    yield "native planner", partial(check_native_planner, settings)
+    yield "native code", partial(check_native_code, settings)
     if settings.checkpoints_on_s3:
         yield "jars of S3", partial(check_jars, S3_JARS)
 
@@ -727,19 +727,19 @@ def check_sizing(settings: Settings) -> str:
     return found if first_pages == wanted else f"{found}; `sluice state import` moves the balances to {wanted} pages"
 
 
-def check_native_planner(settings: Settings) -> str:
-    """Say whether plain events are planned natively or in Python, which plan the same, at another cost.
+def check_native_code(settings: Settings) -> str:
+    """Say whether plain events are planned and decided natively or in Python, which do the same, at another cost.
 
-    Raises CheckWarningError where they could be planned natively, and aren't.
+    Raises CheckWarningError where native code could, and doesn't.
     """
-    if not settings.enforce.native_plan:
-        return "off, as enforce.native_plan is false: Python plans all events, at several times the cost"
+    if not settings.enforce.native:
+        return "off, as enforce.native is false: Python plans and decides all events, at several times the cost"
     if native_library() is None:
         raise CheckWarningError(
-            "not built, or not for this platform: Python plans all events, at several times the cost;"
+            "not built, or not for this platform: Python plans and decides all events, at several times the cost;"
             " install a C compiler, then install Sluice again, or run ./scripts/setup"
         )
-    return f"plans the events that gateways send ({library_path()}); enforce.native_plan: false turns it off"
+    return f"plans and decides the events that gateways send ({library_path()}); enforce.native: false turns it off"
 
 
 CHECKS_OF_JOB: Sequence[tuple[str, Callable[[Settings], str]]] = (

@@ -102,7 +102,7 @@ class EnforceSettings:
     max_charges_per_event: Int32
     shuffle_partitions: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: the number of cores
     batched_workers: bool
-    native_plan: bool
+    native: bool
 
 
 @dataclass(frozen=True, slots=True)

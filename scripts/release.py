@@ -30,7 +30,7 @@ from sluice.state.errors import SluiceError
 CHANGELOG = REPOSITORY / "CHANGELOG.md"
 RELEASED_JARS = (SPARK_JARS, S3_JARS, BROKER_JARS)
 NATIVE_TARGETS = ("x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17")
-"""Platforms, as Zig names them, whose wheels have the native planner."""
+"""Platforms, as Zig names them, whose wheels have the native code."""
 
 _DRY_VERSION = "0.0.0"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:rc\d+)?)")

@@ -41,7 +41,7 @@ EXAMPLES, LONG_EXAMPLES = 50, 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples of properties; the native planner, unless it is built; and SIGINT.
+    """Examples of properties; the native code, unless it is built; and SIGINT.
 
     A shell that starts the tests in the background makes them ignore it, and all that they start would ignore it, too.
     """

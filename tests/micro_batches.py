@@ -19,6 +19,7 @@ from sluice.streaming.enforce.wire import (
     decode_page_batch,
     decode_parts,
     encode_page_batch,
+    encoded_parts,
     packed,
 )
 
@@ -52,7 +53,7 @@ class MicroBatches:
         for number, rows in rows_by_page.items():
             decided = self._decide(number, shuffle(rows))
             records += decided.outputs.records()
-            for packed_row in packed(Outputs(), decided.parts):
+            for packed_row in packed(Outputs(), encoded_parts(decided.parts)):
                 for payload in packed_row.values:
                     parts += decode_parts(payload or b"")
         return [*records, *pipeline.combine(parts, self._settings).records()]

@@ -44,6 +44,7 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
+from sluice.streaming.native.library import declined
 from sluice.streaming.workers.batched import use_batched_groups
 
 TASKS = 2
@@ -82,6 +83,7 @@ class Work(msgspec.Struct):
 
     `rows_us` is for groups and states between Arrow and Python. `page_batch_bytes` and `record_bytes` are of a request.
     `sum_bytes` are those of the sums topic, which pages group: they are in no other figure, and in no digest.
+    `declined` are the events that native code left to Python in all micro-batches, and the pages.
     """
 
     charges: int
@@ -96,6 +98,7 @@ class Work(msgspec.Struct):
     sum_bytes: float
     records_digest: str
     pages_digest: str
+    declined: tuple[int, int]
 
 
 @dataclass
@@ -226,6 +229,7 @@ def work(load: Load, settings: Settings, events: int, users: int, batches: int) 
     """CPU time of `batches` micro-batches, once all users are known."""
     workers, digest, record_bytes, sum_bytes = Workers(load, settings), hashlib.sha256(), 0, 0
     of_batch: list[dict[str, float]] = []
+    declined.clear()
     known = -(-users // events)
     in_turn = spread(events * (known + batches), users)
     for number in range(known + batches):
@@ -256,6 +260,7 @@ def work(load: Load, settings: Settings, events: int, users: int, batches: int) 
         sum_bytes=round(sum_bytes / events, 1),
         records_digest=digest.hexdigest()[:16],
         pages_digest=hashlib.sha256(repr(stored).encode()).hexdigest()[:16],
+        declined=(declined["events"], declined["pages"]),
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sluice.state.arithmetic.counter import EntityCounters
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.arithmetic.token_bucket import TokenBucket
-from sluice.state.quotas.kinds import KINDS_BY_CODE, Family, QuotaKind
+from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -143,8 +143,8 @@ def integers(numbers: Iterable[int]) -> Integers:
 
 
 def _rates(counters: EntityCounters) -> list[tuple[QuotaKind, SampledRate]]:
-    """The rates in the order in which they were created, the mutation rate last: the order of codec version 1."""
-    return sorted(counters.rates.items(), key=lambda rate: rate[0].family is Family.MUTATIONS)
+    """The rates in the order of their codes."""
+    return sorted(counters.rates.items(), key=lambda rate: rate[0].code)
 
 
 def _rows(columns: Columns, entities: _Rows, rates: _Rows, samples: _Rows) -> Columns:

@@ -5,7 +5,7 @@ applied these charges one by one (`sluice.state.shares.counter_share`).
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import exp
@@ -42,7 +42,8 @@ _JSON = msgspec.json.Encoder()
 _KINDS = list(QuotaKind)
 _QUOTAS = [kind.value for kind in _KINDS]
 """The quotas of all records, so that a quota has the same place in each."""
-_PLACES = {kind: place for place, kind in enumerate(_KINDS)}
+PLACES = {kind: place for place, kind in enumerate(_KINDS)}
+"""The place of each quota among those of a record."""
 
 
 def gateway_text(instance: str | None, charges_inline: bool) -> bytes:
@@ -210,7 +211,7 @@ class _Counter:
             if charged.applied_ms or age_ms or faded is not None:
                 of_gateway += (charged.applied_ms, age_ms, faded)
             by_gateway.append(of_gateway)
-        made: list[object] = [_PLACES[kind], self.limit, self.from_ms - base_ms, self.until_ms - base_ms, by_gateway]
+        made: list[object] = [PLACES[kind], self.limit, self.from_ms - base_ms, self.until_ms - base_ms, by_gateway]
         if self.wait is not None or self.fetches or self.is_reset:
             fetches = (self.fetches, self.fetch_bytes) if self.fetches else None
             made += (_after(self.wait, base_ms), fetches, self.is_reset)
@@ -253,7 +254,7 @@ def _head(shape: bytes, charge: Charge) -> _Head:
         return _HEADS[shape, charge.kind]
     except KeyError:
         is_plain = charge.limit is not None and not charge.shadow and not (charge.withheld and charge.kind.consumer)
-        text = b"[%d,%b," % (_PLACES[charge.kind], _JSON.encode(charge.limit)) if is_plain else b""
+        text = b"[%d,%b," % (PLACES[charge.kind], _JSON.encode(charge.limit)) if is_plain else b""
         return _HEADS.keep((shape, charge.kind), _Head(charge, text), ENTRY_BYTES + len(shape) + len(text))
 
 
@@ -298,6 +299,17 @@ class DecidedSums:
         self._entities: list[bytes] = []
         """`EntitySums` as JSON, of counters that one request charged and that have no more to say."""
         self._named = _Named(self._gateway, base_ms)
+
+    @classmethod
+    def of_texts(
+        cls, span_ms: int, base_ms: int, gateways: Iterable[tuple[bytes, int]], entities: list[bytes]
+    ) -> "DecidedSums":
+        """Sums that are JSON already: each gateway's text and newest time, by place, and each entity's sums."""
+        sums = cls(span_ms, base_ms)
+        for text, until_ms in gateways:
+            sums._gateway(text, until_ms)
+        sums._entities = entities
+        return sums
 
     def add(self, entity: bytes, charge: SummedCharge) -> None:
         """Add a charge on this entity, given as JSON. The charges of a counter come in their order."""

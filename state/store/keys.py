@@ -124,14 +124,15 @@ class Keys:
         return np.concatenate([stored, added])[numbers]
 
     def ranks(self, numbers: Integers) -> Integers:
-        """An order (m,) of these keys that is the same whenever a micro-batch is repeated.
+        """The order (m,) in which these keys are stored: the same whenever a micro-batch is repeated.
 
-        Stored keys have their own. New ones come behind them by their hash, as they may be added in any order.
+        Stored keys have their own. New ones come behind them in theirs, as they may be added in any order.
         """
         ranks = numbers.copy()
-        new = np.flatnonzero(numbers >= self._stored)
-        hashes = [key_hash(self._added[number].encode()) for number in (numbers[new] - self._stored).tolist()]
-        ranks[new] = self._stored + integers(hashes)
+        new = numbers >= self._stored
+        rank_of = np.empty(len(self._added), np.int64)
+        rank_of[sorted(range(len(self._added)), key=self._added.__getitem__)] = np.arange(len(self._added))
+        ranks[new] = self._stored + rank_of[numbers[new] - self._stored]
         return ranks
 
     def blocks(self, numbers: Integers, ends: Integers) -> list[bytes]:

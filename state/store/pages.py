@@ -172,16 +172,17 @@ class Pages:
         `numbers`.
         """
         keys, columns = self._merged()
+        ranks = self._keys.ranks(keys)
         places = _places(self._keys.pages_of(keys, pages), numbers)
         newest_ms = np.full(len(numbers), _EARLIEST_MS)
         np.maximum.at(newest_ms, places, columns.last_event_ms)
         now_ms = newest_ms[places]
         kept = ~at_rest(columns, now_ms, idle_expiry_ms, settings)
         if part is not None:
-            surplus, ranks = _surplus(columns, kept, places, self._keys.ranks(keys), now_ms, settings, part)
+            surplus, debts = _surplus(columns, kept, places, ranks, now_ms, settings, part)
             kept[surplus] = False
-            self.evicted = self.evicted.plus(Evicted(int((ranks == 0).sum()), int((ranks > 0).sum())))
-        rows = np.lexsort((keys, places))
+            self.evicted = self.evicted.plus(Evicted(int((debts == 0).sum()), int((debts > 0).sum())))
+        rows = np.lexsort((ranks, places))
         rows = rows[kept[rows]]
         ends = np.searchsorted(places[rows], np.arange(len(numbers)), side="right")
         return encode_blocks(self._keys.blocks(keys[rows], ends), take(columns, rows), ends, pages)
@@ -312,11 +313,15 @@ def at_rest(columns: Columns, now_ms: Integers, idle_expiry_ms: int, settings: Q
     Idle for longer than the expiry (Kafka: 3600 s), every sample outdated, and the bucket full again. Shipped Kafka
     forgets a deficit together with the counter; here the counter stays until the deficit is paid.
     """
-    spans_ms = (window.samples * window.window_ms for window in (settings.client_window, MUTATION_RATE_WINDOW))
-    idle = now_ms - columns.last_event_ms > max(idle_expiry_ms, *spans_ms)
+    idle = now_ms - columns.last_event_ms > max(idle_expiry_ms, *spans_ms(settings))
     full = _refilled(columns, now_ms) >= burst(settings.controller_window, 1.0) * columns.mutation_limit
     at_rest_now: Flags = idle & (np.isnan(columns.bucket_tokens) | full)
     return at_rest_now
+
+
+def spans_ms(settings: QuotaSettings) -> Sequence[int]:
+    """The time after which each rate's samples are outdated."""
+    return [window.samples * window.window_ms for window in (settings.client_window, MUTATION_RATE_WINDOW)]
 
 
 def _refilled(columns: Columns, now_ms: Integers) -> Floats:

@@ -28,19 +28,13 @@ from sluice.state.decisions.charge_plan import (
 from sluice.state.decisions.checks import most_mutations
 from sluice.state.decisions.decision import unmetered_text
 from sluice.state.quotas.entity import bounded_name, sanitize
-from sluice.state.quotas.kinds import Family, QuotaKind, RequestPolicy
+from sluice.state.quotas.kinds import QuotaKind, RequestPolicy
 from sluice.streaming.enforce.pipeline import most_planned_bytes
 from sluice.streaming.enforce.planning import Alike, BatchText, Counter, PipelineSettings, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source, most_answer_bytes
 from sluice.streaming.native import library as native
 from sluice.streaming.native.library import NativeSettings, native_library
 
-_FAMILIES = {
-    Family.BYTES: native.BYTES,
-    Family.REQUEST_TIME: native.REQUEST_TIME,
-    Family.MUTATIONS: native.MUTATIONS,
-    Family.REQUESTS: native.REQUESTS,
-}
 _MAX_KEPT, _MAX_KEPT_BYTES = 1 << 17, 64 * 1024 * 1024
 """Most keys of plans, and bytes of them and their plans: with more, all are told anew."""
 
@@ -155,6 +149,7 @@ class NativePlanner:
         self, value: bytes | None, source: Source, decided_at_ms: int, text: BatchText, outcome: int
     ) -> None:
         self.declined += 1
+        native.declined["events"] += 1
         event = read_event(value, source, self._settings)
         planned = [event] if isinstance(event, OutputRecord) else self._planner.plan(event, source, decided_at_ms, text)
         for each in planned:
@@ -224,7 +219,7 @@ class NativePlanner:
 
     def _counter(self, counter: Counter, prefix: str, entity: bytes, page: int, has: int) -> None:
         """Tell a counter of the plan that was made last."""
-        families = bytes(_FAMILIES.get(kind.family, 0) for kind in self._shapes[counter.shape].kinds)
+        families = bytes(native.FAMILIES.get(kind.family, 0) for kind in self._shapes[counter.shape].kinds)
         texts = prefix.encode(), entity, _PACK.encode(counter.shape)
         self._kept_bytes += _KEPT_BYTES + sum(map(len, texts))
         self._call("plan_counter", *_texts(*texts), page, has, *_texts(families))

@@ -10,25 +10,30 @@ import pyarrow.compute as pc
 
 from sluice.configs.settings import Settings
 from sluice.state.errors import StateError
+from sluice.state.shares.sums import DecidedSums
 from sluice.state.store.codec import entities_of
-from sluice.state.store.pages import Pages, part_of_page
+from sluice.state.store.pages import Evicted, Pages, part_of_page
 from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.garbage_collection import collection_paused
+from sluice.streaming.enforce.native_decide import PageToDecide, native_decider
 from sluice.streaming.enforce.native_plan import native_planner
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.planning import planner as planner_of
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
+    Keyed,
+    Outputs,
     PackedRow,
     PageBatch,
     Source,
     decode_parts,
     encode_page_batch,
+    encoded_parts,
     packed,
 )
 from sluice.streaming.workers.batched import Decided, Groups
@@ -54,7 +59,7 @@ ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowStage:
     """Step plan: Kafka records (value, timestamp_ms, partition, offset) to page batches with their Spark keys."""
-    checkpoint, is_native = Checkpoint(settings.enforce.checkpoint).location, settings.enforce.native_plan
+    checkpoint, is_native = Checkpoint(settings.enforce.checkpoint).location, settings.enforce.native
 
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         properties = BatchProperties.of_task()
@@ -102,6 +107,7 @@ class PageDecider:
         self._imported = ImportedBalances.of(settings)
         self._settings = pipeline_settings
         self._tracked = tracked
+        self._is_native = settings.enforce.native
 
     @overload
     def __call__(self, key: tuple[()], rows: Groups, state: None) -> Decided: ...
@@ -147,24 +153,54 @@ class PageDecider:
             raise RuntimeError("a page is split without the page that has its entities; batched workers have both")
         payloads = {number: payload for number, payload in stored.items() if payload is not None}
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
-        counters = stored_pages(payloads, properties.stored_pages)
-        page_batches = (payload for page in pages for payload in page.page_batches)
-        outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
-        if parts and not properties.combined:  # otherwise they would be written to Kafka as records
-            raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
-        part = part_of_page(settings.max_entities, settings.pages)
-        written = counters.to_bytes(list(stored), settings.pages, settings.idle_expiry_ms, settings.quota, part)
-        key, dropped = b"%d" % properties.task, 0  # the key is the same for a counter in all micro-batches
-        of_batch = properties.batch_id, properties.quota_version, properties.decided_at_ms
-        for value in sums.records(settings.job_id, *of_batch):
-            if len(value) + OVERHEAD_BYTES > settings.max_record_bytes:
-                dropped += 1
-            else:
-                outputs[settings.sums_topic].add(key, value)
+        to_decide = {
+            number: PageToDecide(number, payloads.get(number), page.page_batches)
+            for number, page in zip(stored, pages, strict=True)
+        }
+        rows, written, evicted, dropped = list[PackedRow](), dict[int, bytes](), Evicted(), 0
+        native = native_decider(settings) if self._is_native and not properties.splits else None
+        if native is not None:
+            made = native.decide(list(to_decide.values()))
+            written = {number: new for number, new in zip(stored, made.stored, strict=True) if new is not None}
+            to_decide = {number: page for number, page in to_decide.items() if number not in written}
+            dropped += _finish(rows, made.outputs, made.parts, made.sums, settings, properties)
+        if to_decide:
+            of_rest = {number: payload for number, payload in payloads.items() if number not in written}
+            counters = stored_pages(of_rest, properties.stored_pages)
+            page_batches = (payload for page in to_decide.values() for payload in page.page_batches)
+            outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
+            part = part_of_page(settings.max_entities, settings.pages)
+            new = counters.to_bytes(list(to_decide), settings.pages, settings.idle_expiry_ms, settings.quota, part)
+            written |= zip(to_decide, new, strict=True)
+            evicted = counters.evicted
+            dropped += _finish(rows, outputs, encoded_parts(parts), sums, settings, properties)
+        in_order = [written[number] for number in stored]
         if self._tracked is not None:
-            entities = {page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)}
-            self._tracked.add(Tracked(entities, counters.evicted, dropped))
-        return packed(outputs, parts), written
+            entities = {page.spark_key: entities_of(new) for page, new in zip(pages, in_order, strict=True)}
+            self._tracked.add(Tracked(entities, evicted, dropped))
+        return rows, in_order
+
+
+def _finish(
+    rows: list[PackedRow],
+    outputs: Outputs,
+    parts: Keyed,
+    sums: DecidedSums,
+    settings: PipelineSettings,
+    properties: BatchProperties,
+) -> int:
+    """Add the rows of what was decided; the number of records of sums that were dropped, as no topic takes them."""
+    if parts.keys and not properties.combined:  # otherwise they would be written to Kafka as records
+        raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
+    key, dropped = b"%d" % properties.task, 0  # the key is the same for a counter in all micro-batches
+    of_batch = properties.batch_id, properties.quota_version, properties.decided_at_ms
+    for value in sums.records(settings.job_id, *of_batch):
+        if len(value) + OVERHEAD_BYTES > settings.max_record_bytes:
+            dropped += 1
+        else:
+            outputs[settings.sums_topic].add(key, value)
+    rows += packed(outputs, parts)
+    return dropped
 
 
 def stored_pages(payloads: Mapping[int, bytes], pages: int) -> Pages:

@@ -45,7 +45,7 @@ MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 _MAX_ROW_BYTES = 1024 * 1024
 """Bytes of values in one packed row; a larger value has a row of its own."""
 
-_BUCKETS = 64
+BUCKETS = 64
 """Groups that partial decisions travel in, all of a request in one: at most this many tasks combine."""
 
 
@@ -274,17 +274,21 @@ def decode_parts(payload: bytes) -> list[DecisionPart]:
     return _PARTS.decode(payload)
 
 
-def packed(outputs: Outputs, parts: Iterable[DecisionPart] = ()) -> list[PackedRow]:
-    """Records and parts in few rows.
+def encoded_parts(parts: Iterable[DecisionPart]) -> Keyed:
+    """The parts in groups, each with its number as key."""
+    groups: dict[int, list[DecisionPart]] = {}
+    for part in parts:
+        groups.setdefault((part.partition + part.offset) % BUCKETS, []).append(part)
+    return Keyed([b"%d" % number for number in groups], [_PACK.encode(group) for group in groups.values()])
+
+
+def packed(outputs: Outputs, parts: Keyed) -> list[PackedRow]:
+    """Records and encoded parts in few rows.
 
     PySpark pads the state that it returns to the number of output rows, so every row out of the operator is expensive.
     """
-    groups: dict[int, list[DecisionPart]] = {}
-    for part in parts:
-        groups.setdefault((part.partition + part.offset) % _BUCKETS, []).append(part)
-    encoded = Keyed([b"%d" % number for number in groups], [_PACK.encode(group) for group in groups.values()])
     rows = [row for topic, keyed in outputs.items() for row in _rows(topic, keyed, partial=False)]
-    return [*rows, *_rows(None, encoded, partial=True)]
+    return [*rows, *_rows(None, parts, partial=True)]
 
 
 def _rows(topic: str | None, keyed: Keyed, partial: bool) -> Iterator[PackedRow]:

@@ -1,7 +1,7 @@
-"""Compiles the native planner, `plan.c`, to a shared library: with the machine's C compiler, or with Zig from PyPI.
+"""Compiles the native code, `plan.c` and `decide.c`, to a shared library: with a C compiler, or with Zig from PyPI.
 
 `python build.py` does so unless there is a library of this source, and `setup.py` does it for a wheel. It needs nothing
-of Python's headers, so one library serves every Python of a platform. Without it Python plans all events.
+of Python's headers, so one library serves every Python of a platform. Without it Python plans and decides all events.
 """
 
 import importlib.util
@@ -18,7 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
-SOURCE, BUILT = _FOLDER / "plan.c", _FOLDER / "built"
+BUILT = _FOLDER / "built"
+_SOURCES = _FOLDER / "plan.c", _FOLDER / "decide.c"
+_READ = *_SOURCES, _FOLDER / "text.h"
 _ZIG_LOCK = _FOLDER / "zig.lock"
 _FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off")
 _TIMEOUT_S = 600
@@ -31,8 +33,9 @@ class NativeBuildError(Exception):
 @cache
 def library_path(platform: str = "") -> Path:
     """The path of the library of this source for a platform such as linux-x86_64, by default this one."""
-    digest = sha256(SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()[:12]
-    return BUILT / f"plan-{digest}-{platform or sysconfig.get_platform()}.so"
+    read = b"".join(source.read_bytes() for source in _READ)
+    digest = sha256(read + " ".join(_FLAGS).encode()).hexdigest()[:12]
+    return BUILT / f"native-{digest}-{platform or sysconfig.get_platform()}.so"
 
 
 def build(target: str = "") -> Path:
@@ -58,7 +61,7 @@ def build(target: str = "") -> Path:
 def compile_source(made: Path, folder: Path, target: str = "", flags: Sequence[str] = ()) -> None:
     """Compile the library to `made`; a compiler that has to be fetched is in `folder`. Raises NativeBuildError."""
     of_target = ("-target", target) if target else ()
-    _run([*_compiler(folder, target), *of_target, *_FLAGS, *flags, "-o", str(made), str(SOURCE)])
+    _run([*_compiler(folder, target), *of_target, *_FLAGS, *flags, "-o", str(made), *map(str, _SOURCES), "-lm"])
 
 
 def _compiler(folder: Path, target: str) -> list[str]:
@@ -92,7 +95,7 @@ def main() -> None:
         build()
     except NativeBuildError as error:
         print(
-            f"native planner: not built, so Python plans all events, at several times the cost: {error}",
+            f"native code: not built, so Python plans and decides all events, at several times the cost: {error}",
             file=sys.stderr,
         )
 

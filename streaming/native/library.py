@@ -1,22 +1,27 @@
-"""The functions of the native planner (`plan.c`), as ctypes calls them."""
+"""The functions of the native code, `plan.c` and `decide.c`, as ctypes calls them."""
 
 import ctypes
-from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from collections import Counter
+from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 
+from sluice.state.quotas.kinds import Family
 from sluice.streaming.native.build import library_path
 
 DONE, DECLINED, UNKNOWN = 0, 1, 2
 """Outcomes of an event."""
 
-BYTES, REQUEST_TIME, MUTATIONS, REQUESTS = 1, 2, 3, 4
-"""The families of charges."""
+FAMILIES = {Family.BYTES: 1, Family.REQUEST_TIME: 2, Family.MUTATIONS: 3, Family.REQUESTS: 4}
+"""The families of charges; native code charges no others."""
 
 HAS_USER, HAS_CLIENT_ID, HAS_TOPIC = 1, 2, 4
 """The names that a counter's key has behind its prefix."""
 
 MAX_KEY_BYTES = 1024
+
+declined = Counter[str]()
+"""The "events" and "pages" that native code has left to Python in this process."""
 
 
 class NativeSettings(ctypes.Structure):
@@ -39,7 +44,29 @@ class NativeSettings(ctypes.Structure):
     )
 
 
+class DeciderSettings(ctypes.Structure):
+    """The settings of deciding, as `Settings` in `decide.c`."""
+
+    _fields_ = (
+        ("pages", c_int32),
+        ("part", c_int32),
+        ("samples", c_int32),
+        ("most_gateways", c_int32),
+        ("window_ms", c_int64),
+        ("mutation_samples", c_int64),
+        ("mutation_window_ms", c_int64),
+        ("idle_ms", c_int64),
+        ("max_record", c_int64),
+        ("max_answer", c_int64),
+        ("overhead", c_int64),
+        ("burst", c_double),
+        ("span_s", c_double),
+        ("seed", c_uint64),
+    )
+
+
 _TEXT = (ctypes.c_char_p, c_size_t)
+_POINTERS = POINTER(ctypes.c_char_p)
 _FUNCTIONS = {
     "plan_new": (c_void_p, (POINTER(NativeSettings), *_TEXT, *_TEXT, *_TEXT)),
     "plan_free": (None, (c_void_p,)),
@@ -61,6 +88,31 @@ _FUNCTIONS = {
     "plan_size": (c_size_t, (c_void_p, POINTER(c_uint32))),
     "plan_bytes": (c_uint64, (c_void_p,)),
     "plan_take": (c_size_t, (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t)),
+    "doubles_init": (None, (c_void_p,)),
+    "doubles_text": (c_size_t, (c_void_p, c_size_t, c_void_p)),
+    "decide_new": (c_void_p, (POINTER(DeciderSettings),)),
+    "decide_free": (None, (c_void_p,)),
+    "decide_kind": (c_int, (c_void_p, *_TEXT, c_int, c_int, c_int)),
+    "decide_topic": (c_int, (c_void_p, *_TEXT, c_int, c_int)),
+    "decide_pages": (
+        c_int,
+        (
+            c_void_p,
+            c_uint32,
+            POINTER(c_int32),
+            _POINTERS,
+            POINTER(c_uint64),
+            POINTER(c_uint32),
+            _POINTERS,
+            POINTER(c_uint64),
+            POINTER(c_uint8),
+        ),
+    ),
+    "decide_base_ms": (c_int64, (c_void_p,)),
+    "decide_output": (c_void_p, (c_void_p, c_int, c_int, POINTER(c_uint64))),
+    "decide_parts": (c_void_p, (c_void_p, c_int, POINTER(c_uint32), POINTER(c_uint64))),
+    "decide_waits": (c_uint32, (c_void_p,)),
+    "decide_gateway": (c_void_p, (c_void_p, c_uint32, POINTER(c_uint64), POINTER(c_int64))),
 }
 
 
@@ -80,4 +132,14 @@ def load(path: Path) -> ctypes.CDLL:
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
+    table = [word for power in range(-292, 325) for word in divmod(_power_of_ten(power), 2**64)]
+    library.doubles_init((c_uint64 * len(table))(*table))
     return library
+
+
+def _power_of_ten(power: int) -> int:
+    """The first 128 bits of a power of ten, rounded up."""
+    shift = (power * 1_741_647 >> 19) - 127  # by which 10**power is shifted to the right
+    numerator, denominator = 10 ** max(power, 0) << max(-shift, 0), 10 ** max(-power, 0) << max(shift, 0)
+    rounded_up: int = -(-numerator // denominator)
+    return rounded_up

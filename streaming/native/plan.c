@@ -5,16 +5,7 @@
  * byte of an event. An event is copied to a place of fixed size with zeros behind it, at which each loop ends; no length
  * is taken from an event; all that grows is bounded by the caller, which takes the rows when there are enough.
  */
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#if defined(_WIN32)
-#define API __declspec(dllexport)
-#else
-#define API __attribute__((visibility("default")))
-#endif
+#include "text.h"
 
 enum {
     MAX_EVENT = 32767,    /* shorter events have no name or list that is too long (`parsing.parse_request`) */
@@ -32,67 +23,7 @@ enum {
 #define EXACT_TEXT 1e15               /* from here on a double as text may have an exponent */
 
 /* What becomes of a row of `plan_events`. */
-enum { DONE = 0, DECLINED = 1, UNKNOWN = 2, NO_MEMORY = -1 };
-
-/* ---- texts that grow */
-typedef struct { uint8_t *data; size_t length, room; } Text; /* or an array */
-
-static int grow(Text *t, size_t more) {
-    size_t room = t->room ? t->room : 256;
-    while (room < t->length + more) room *= 2;
-    uint8_t *data = realloc(t->data, room);
-    if (!data) return NO_MEMORY;
-    t->data = data;
-    t->room = room;
-    return 0;
-}
-static inline int need(Text *t, size_t more) { return t->length + more > t->room ? grow(t, more) : 0; }
-/* These write where `need` has made room. */
-static inline void put(Text *t, const void *from, size_t n) {
-    if (n) memcpy(t->data + t->length, from, n);
-    t->length += n;
-}
-static inline void put_byte(Text *t, unsigned byte) { t->data[t->length++] = (uint8_t)byte; }
-#define PUT(t, literal) put((t), (literal), sizeof(literal) - 1)
-static inline void put_number(Text *t, uint64_t v) {
-    char digits[20];
-    int n = 20;
-    do { digits[--n] = (char)('0' + v % 10); v /= 10; } while (v);
-    put(t, digits + n, 20 - (size_t)n);
-}
-
-/* ---- msgpack */
-static inline void big_endian(Text *t, uint64_t v, int bytes) { while (bytes--) put_byte(t, (unsigned)(v >> (8 * bytes)) & 255); }
-static inline void pack_number(Text *t, uint64_t v) {
-    if (v < 128) put_byte(t, (unsigned)v);
-    else if (v < 256) { put_byte(t, 0xcc); big_endian(t, v, 1); }
-    else if (v < 65536) { put_byte(t, 0xcd); big_endian(t, v, 2); }
-    else if (v <= 0xffffffffULL) { put_byte(t, 0xce); big_endian(t, v, 4); }
-    else { put_byte(t, 0xcf); big_endian(t, v, 8); }
-}
-static inline void pack_bin_head(Text *t, size_t n) {
-    if (n < 256) { put_byte(t, 0xc4); big_endian(t, n, 1); }
-    else if (n < 65536) { put_byte(t, 0xc5); big_endian(t, n, 2); }
-    else { put_byte(t, 0xc6); big_endian(t, n, 4); }
-}
-static inline void pack_bin(Text *t, const void *from, size_t n) { pack_bin_head(t, n); put(t, from, n); }
-static inline void pack_str(Text *t, const void *from, size_t n) {
-    if (n < 32) put_byte(t, 0xa0 | (unsigned)n);
-    else if (n < 256) { put_byte(t, 0xd9); big_endian(t, n, 1); }
-    else { put_byte(t, 0xda); big_endian(t, n, 2); }
-    put(t, from, n);
-}
-static inline void pack_list_head(Text *t, size_t n) {
-    if (n < 16) put_byte(t, 0x90 | (unsigned)n);
-    else if (n < 65536) { put_byte(t, 0xdc); big_endian(t, n, 2); }
-    else { put_byte(t, 0xdd); big_endian(t, n, 4); }
-}
-static inline void pack_double(Text *t, double d) {
-    uint64_t v;
-    memcpy(&v, &d, 8);
-    put_byte(t, 0xcb);
-    big_endian(t, v, 8);
-}
+enum { UNKNOWN = 2 };
 
 /* ---- the event */
 typedef struct { const uint8_t *at; uint32_t n; int escaped; } Slice; /* `at` NULL: absent or null; `escaped`: had escapes */
@@ -111,18 +42,15 @@ typedef struct {
 
 static uint8_t is_plain[256];     /* bytes of a JSON text that stand for themselves */
 static uint8_t is_unchanged[256]; /* by URL-encoding */
-static uint32_t crc_table[256];
 static int tables_made;
 
 static void make_tables(void) {
     if (tables_made) return;
     for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
-        for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ c >> 1 : c >> 1;
-        crc_table[i] = c;
         is_plain[i] = i >= 32 && i < 128 && i != '"' && i != '\\';
         is_unchanged[i] = (i >= '0' && i <= '9') || (i >= 'a' && i <= 'z') || (i >= 'A' && i <= 'Z') || i == '.' || i == '_' || i == '-';
     }
+    make_crc_table();
     tables_made = 1;
 }
 
@@ -143,18 +71,6 @@ static int hex4(const uint8_t *p, uint32_t *code) {
     }
     *code = v;
     return 1;
-}
-
-/* Bytes of the UTF-8 character at p, which isn't ASCII; 0 if it is none. */
-static int utf8(const uint8_t *p) {
-    uint8_t c = p[0];
-    if (c < 0xc2) return 0;
-    if (p[1] < 0x80 || p[1] > 0xbf) return 0;
-    if (c < 0xe0) return 2;
-    if (p[2] < 0x80 || p[2] > 0xbf) return 0;
-    if (c < 0xf0) return (c == 0xe0 && p[1] < 0xa0) || (c == 0xed && p[1] > 0x9f) ? 0 : 3;
-    if (p[3] < 0x80 || p[3] > 0xbf || c > 0xf4) return 0;
-    return (c == 0xf0 && p[1] < 0x90) || (c == 0xf4 && p[1] > 0x8f) ? 0 : 4;
 }
 
 /* The character of the escape at p, behind its backslash, is written to `w`, never beyond `p`; NULL if it is none. */
@@ -402,20 +318,6 @@ typedef struct {
     uint8_t copy[MAX_EVENT + 17];
 } Planner;
 
-/* `seed` is random: clients choose their names, and would choose those that collide. */
-static uint64_t hash_of(uint64_t seed, const uint8_t *p, size_t n) {
-    uint64_t h = seed ^ n, v;
-    for (; n >= 8; p += 8, n -= 8) {
-        memcpy(&v, p, 8);
-        h = (h ^ v) * 0xff51afd7ed558ccdULL;
-        h ^= h >> 32;
-    }
-    v = 0;
-    memcpy(&v, p, n);
-    h = (h ^ v) * 0xff51afd7ed558ccdULL;
-    return h ^ h >> 29;
-}
-
 static const Known *find(const Map *m, const Text *key) {
     if (!m->n) return NULL;
     uint64_t hash = hash_of(m->seed, key->data, key->length);
@@ -483,12 +385,6 @@ static void put_encoded(Text *t, Slice s) { /* as `entity.sanitize`; needs 3 byt
         if (is_unchanged[c]) put_byte(t, c);
         else { put_byte(t, '%'); put_byte(t, "0123456789ABCDEF"[c >> 4]); put_byte(t, "0123456789ABCDEF"[c & 15]); }
     }
-}
-
-static uint32_t crc32_of(const uint8_t *p, size_t n) {
-    uint32_t c = ~0u;
-    while (n--) c = crc_table[(c ^ *p++) & 255] ^ c >> 8;
-    return ~c;
 }
 
 /* ---- planning an event */

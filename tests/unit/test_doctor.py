@@ -76,7 +76,7 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
     verdicts.pop("java")  # a machine without Java runs these tests too
     well = (
         "python",
-        "native planner",
+        "native code",
         "job",
         "checkpoint",
         "quotas table",

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 
 from scripts.benchmarks.events import LOADS, Load, spread
 from scripts.benchmarks.harness import Workers
-from sluice.cli.doctor import check_native_planner
+from sluice.cli.doctor import check_native_code
 from sluice.cli.errors import CheckWarningError
 from sluice.demo.job import storage_in, write_settings
 from sluice.jvm.jars import REPOSITORY
@@ -91,21 +91,28 @@ def planned_pages(native: NativePlanner, batches: Iterable[Any]) -> list[dict[in
     return [dict(zip(each.pages.tolist(), each.payloads.to_pylist(), strict=True)) for each in made]
 
 
-def test_no_event_makes_the_sanitizers_speak(tmp_path: Path) -> None:
-    """AddressSanitizer and UndefinedBehaviorSanitizer end the process at the first fault."""
-    made = tmp_path / "plan.so"
+def sanitized_library(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The library with AddressSanitizer and UndefinedBehaviorSanitizer, which end the process at the first fault.
+
+    And the environment that it needs. Skips the test where the compiler has none.
+    """
+    made = folder / "native.so"
     try:
-        compile_source(made, tmp_path, flags=_SANITIZERS)
+        compile_source(made, folder, flags=_SANITIZERS)
     except NativeBuildError as error:
         pytest.skip(f"the compiler has no sanitizers: {error}")
     runtime = subprocess.run(
         [str(shutil.which("cc")), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     )
-    environment = {
+    return made, {
         "LD_PRELOAD": runtime.stdout.strip(),
         "ASAN_OPTIONS": "detect_leaks=0,allocator_may_return_null=1",  # Python keeps what it has at its end
         "PYTHONMALLOC": "malloc",
     }
+
+
+def test_no_event_makes_the_sanitizers_speak(tmp_path: Path) -> None:
+    made, environment = sanitized_library(tmp_path)
 
     command = [sys.executable, "-c", _SANITIZED, str(made), str(SEED)]
     ended = subprocess.run(
@@ -143,7 +150,7 @@ def test_python_plans_all_events_where_native_planning_is_turned_off_or_not_buil
         folder.mkdir()
         chosen: dict[str, dict[str, object]] = {
             "state": {"pages": 8},
-            "enforce": {"native_plan": native or reason == "not built"},
+            "enforce": {"native": native or reason == "not built"},
         }
         settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
         path = native_build.library_path() if native else tmp_path / "none.so"
@@ -173,14 +180,14 @@ def test_the_stage_plans_natively_in_a_worker_that_it_was_sent_to(tmp_path: Path
 
 
 def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert check_native_planner(DEFAULTS).startswith("plans the events that gateways send (")
-    off = changed(DEFAULTS, "enforce", native_plan=False)
-    assert check_native_planner(off).startswith("off, as enforce.native_plan is false: Python plans all events")
+    assert check_native_code(DEFAULTS).startswith("plans and decides the events that gateways send (")
+    off = changed(DEFAULTS, "enforce", native=False)
+    assert check_native_code(off).startswith("off, as enforce.native is false: Python plans and decides all events")
     (tmp_path / "plan.so").write_bytes(b"of another platform")
     for name in ("plan.so", "none.so"):
         monkeypatch.setattr("sluice.streaming.native.library.library_path", lambda name=name: tmp_path / name)
-        with pytest.raises(CheckWarningError, match="not built, or not for this platform: Python plans all events"):
-            check_native_planner(DEFAULTS)
+        with pytest.raises(CheckWarningError, match="not built, or not for this platform: Python plans and decides"):
+            check_native_code(DEFAULTS)
 
 
 def test_a_machine_that_cant_build_it_says_so_in_a_line_and_goes_on(
@@ -196,7 +203,7 @@ def test_a_machine_that_cant_build_it_says_so_in_a_line_and_goes_on(
     native_build.main()
 
     [line] = capfd.readouterr().err.splitlines()
-    assert line.startswith("native planner: not built, so Python plans all events, at several times the cost: ")
+    assert line.startswith("native code: not built, so Python plans and decides all events, at several times the")
     assert line.endswith("error: no such machine")
     assert not list((tmp_path / "built").iterdir())
 

@@ -13,11 +13,13 @@ from sluice.streaming.enforce.pipeline import combine, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
     DecisionPart,
+    Keyed,
     OutputRecord,
     Outputs,
     Source,
     decode_page_batch,
     decode_parts,
+    encoded_parts,
     packed,
 )
 from tests.builders import quota
@@ -71,7 +73,7 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
     for record in (*small[:5], large, *small[5:], large):
         outputs[record.topic].add(record.key, record.value)
 
-    rows = packed(outputs)
+    rows = packed(outputs, Keyed())
 
     assert [(row.topic, len(row.values)) for row in rows] == [
         ("decisions", 4),
@@ -90,7 +92,7 @@ def test_parts_of_decisions_leave_the_operator_in_rows_without_a_topic() -> None
     """They are marked as parts, apart from the records, and all parts of a request are under the same key."""
     parts = [DecisionPart(0, offset, part, 0, 0, None, b"", b"", None) for offset in range(100) for part in (0, 1)]
 
-    (row,) = packed(Outputs(), parts)
+    (row,) = packed(Outputs(), encoded_parts(parts))
 
     assert (row.partial, row.topic) == (True, None)
     groups = [decode_parts(value or b"") for value in row.values]

@@ -1,0 +1,200 @@
+"""Step decide with plain pages decided natively (`streaming/native/decide.c`); Python decides those that it declines.
+
+Python is the rule: `pipeline.decide` and `sluice.state` make the same decisions, sums, waits and stored pages. A page
+is declined as a whole, and nothing of it is left then.
+"""
+
+import ctypes
+import secrets
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW
+from sluice.state.contract.records import MAX_NAMED_GATEWAYS, WaitRecord
+from sluice.state.quotas.kinds import KINDS_BY_CODE, Coexistence, burst
+from sluice.state.shares.counter_share import Metering
+from sluice.state.shares.sums import PLACES, DecidedSums
+from sluice.state.store.pages import part_of_page, spans_ms
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import BUCKETS, OVERHEAD_BYTES, Keyed, Outputs, most_answer_bytes, wait_record
+from sluice.streaming.native import library as native
+from sluice.streaming.native.library import DeciderSettings, native_library
+
+_VALUES, _VALUE_ENDS, _KEYS, _KEY_ENDS, _HAS_KEY, _SUMS, _SUM_ENDS, _STORED, _STORED_ENDS, _WAITS = range(10)
+"""The outputs of a call, by number."""
+
+_MAX_SHORT = 2**31 - 1
+
+
+class PageToDecide(NamedTuple):
+    """A page: its number, its stored form, if it has one, and its page batches."""
+
+    number: int
+    payload: bytes | None
+    page_batches: Sequence[bytes]
+
+
+class NativelyDecided(NamedTuple):
+    """The result for some pages: `stored` has None for each page that is declined, of which nothing else is here.
+
+    `parts` are encoded, by the number of their group.
+    """
+
+    outputs: Outputs
+    parts: Keyed
+    sums: DecidedSums
+    stored: list[bytes | None]
+
+
+class _LongWait(msgspec.Struct, array_like=True):
+    """A counter's long wait, or that it has none any more: `throttle_ms` is 0 then."""
+
+    kind: int
+    entity: bytes
+    throttle_ms: int
+    limit: float | None
+    rate: float | None
+    timestamp_ms: int
+    offset: int
+
+
+_LONG_WAITS = msgspec.msgpack.Decoder(list[_LongWait])
+
+
+class NativeDecider:
+    """The native counterpart of `pipeline.decide` and of the pages' store. `decided` and `declined` count pages."""
+
+    def __init__(self, settings: PipelineSettings, library: ctypes.CDLL) -> None:
+        self._settings, self._native = settings, library
+        self.decided = self.declined = 0
+        rule = settings.quota
+        self._span_ms = Metering.of(rule).span_ms
+        of_pages = DeciderSettings(
+            pages=settings.pages,
+            part=min(part_of_page(settings.max_entities, settings.pages), _MAX_SHORT),
+            samples=rule.client_window.samples,
+            most_gateways=MAX_NAMED_GATEWAYS,
+            window_ms=rule.client_window.window_ms,
+            mutation_samples=MUTATION_RATE_WINDOW.samples,
+            mutation_window_ms=MUTATION_RATE_WINDOW.window_ms,
+            idle_ms=max(settings.idle_expiry_ms, *spans_ms(rule)),
+            max_record=settings.max_record_bytes,
+            max_answer=most_answer_bytes(settings.max_record_bytes),
+            overhead=OVERHEAD_BYTES,
+            burst=burst(rule.controller_window, 1.0),
+            span_s=self._span_ms / 1000.0,
+            seed=secrets.randbits(64),
+        )
+        self._handle = library.decide_new(of_pages)
+        if not self._handle:
+            raise MemoryError("native deciding")
+        weakref.finalize(self, library.decide_free, self._handle)
+        for kind in map(KINDS_BY_CODE.__getitem__, range(len(KINDS_BY_CODE))):
+            name = kind.value.encode()
+            self._call("decide_kind", name, len(name), native.FAMILIES.get(kind.family, 0), PLACES[kind], kind.consumer)
+        self._topics = list(dict.fromkeys([settings.decisions_topic, settings.sums_topic, settings.dead_letters_topic]))
+        for topic in self._topics:
+            is_of = topic == settings.decisions_topic, topic == settings.sums_topic
+            self._call("decide_topic", topic.encode(), len(topic.encode()), *is_of)
+
+    def decide(self, pages: Sequence[PageToDecide]) -> NativelyDecided:
+        """Charge the counters of some pages with all rows that a micro-batch has for them."""
+        batches = [batch for page in pages for batch in page.page_batches]
+        payloads = [page.payload for page in pages]
+        declined = (ctypes.c_uint8 * len(pages))()
+        self._call(
+            "decide_pages",
+            len(pages),
+            (ctypes.c_int32 * len(pages))(*[page.number for page in pages]),
+            (ctypes.c_char_p * len(pages))(*payloads),
+            (ctypes.c_uint64 * len(pages))(*[len(payload or b"") for payload in payloads]),
+            (ctypes.c_uint32 * len(pages))(*[len(page.page_batches) for page in pages]),
+            (ctypes.c_char_p * len(batches))(*batches),
+            (ctypes.c_uint64 * len(batches))(*map(len, batches)),
+            declined,
+        )
+        flags = list(declined)
+        self.declined += sum(flags)
+        self.decided += len(flags) - sum(flags)
+        native.declined["pages"] += sum(flags)
+        stored = [None if flag else one for one, flag in zip(self._texts(_STORED, _STORED_ENDS), flags, strict=True)]
+        outputs = self._outputs()
+        return NativelyDecided(outputs, self._parts(), self._sums(), stored)
+
+    def _outputs(self) -> Outputs:
+        """The records of all topics."""
+        outputs = Outputs()
+        for place, topic in enumerate(self._topics):
+            values = self._texts(_VALUES, _VALUE_ENDS, place)
+            if values:
+                keys = zip(self._texts(_KEYS, _KEY_ENDS, place), self._output(_HAS_KEY, place), strict=True)
+                outputs[topic] = Keyed([key if has_key else None for key, has_key in keys], list(values))
+        for wait in self._waits():
+            kind, waits = KINDS_BY_CODE[wait.kind], outputs[self._settings.waits_topic]
+            waits.add(*wait_record(kind, wait.entity, _record_of(wait) if wait.throttle_ms else None))
+        return outputs
+
+    def _waits(self) -> list[_LongWait]:
+        count = self._native.decide_waits(self._handle)
+        return _LONG_WAITS.decode(_listed(count, self._output(_WAITS))) if count else []
+
+    def _parts(self) -> Keyed:
+        """The parts of each group, encoded."""
+        parts, count, size = Keyed(), ctypes.c_uint32(), ctypes.c_uint64()
+        for bucket in range(BUCKETS):
+            data = self._native.decide_parts(self._handle, bucket, count, size)
+            if count.value:
+                parts.add(b"%d" % bucket, _listed(count.value, ctypes.string_at(data, size.value)))
+        return parts
+
+    def _sums(self) -> DecidedSums:
+        gateways, size, until_ms = list[tuple[bytes, int]](), ctypes.c_uint64(), ctypes.c_int64()
+        while data := self._native.decide_gateway(self._handle, len(gateways), size, until_ms):
+            gateways.append((ctypes.string_at(data, size.value), until_ms.value))
+        base_ms = self._native.decide_base_ms(self._handle)
+        return DecidedSums.of_texts(self._span_ms, base_ms, gateways, self._texts(_SUMS, _SUM_ENDS))
+
+    def _texts(self, output: int, ends: int, of: int = 0) -> list[bytes]:
+        """The texts of an output."""
+        data = self._output(output, of)
+        bounds = np.frombuffer(self._output(ends, of), np.int32).tolist()
+        return [data[first:last] for first, last in pairwise([0, *bounds])]
+
+    def _output(self, output: int, of: int = 0) -> bytes:
+        size = ctypes.c_uint64()
+        data = self._native.decide_output(self._handle, output, of, size)
+        return ctypes.string_at(data, size.value) if size.value else b""
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if getattr(self._native, name)(self._handle, *arguments) < 0:
+            raise MemoryError("native deciding")
+
+
+def _listed(count: int, packed: bytes) -> bytes:
+    """Msgpack of a list of so many."""
+    return b"\xdd" + count.to_bytes(4) + packed
+
+
+def _record_of(wait: _LongWait) -> WaitRecord:
+    until_ms = wait.timestamp_ms + wait.throttle_ms
+    return WaitRecord(until_ms, wait.throttle_ms, wait.limit, wait.rate, wait.timestamp_ms, wait.offset)
+
+
+def native_decider(settings: PipelineSettings) -> NativeDecider | None:
+    """The native counterpart of `pipeline.decide`, which a worker process keeps; None without the library.
+
+    Sequential coexistence is Python's alone: it checks a quota again at a later time.
+    """
+    library = native_library()
+    if library is None or settings.quota.coexistence is Coexistence.SEQUENTIAL:
+        return None
+    return _native_decider(settings, library)
+
+
+_native_decider = lru_cache(maxsize=1)(NativeDecider)

@@ -1,0 +1,253 @@
+"""Random page batches and stored pages through step decide, natively and in Python: both have to decide the same."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from ctypes import CDLL
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sluice.state.contract.records import CounterSum, Sums
+from sluice.state.errors import StateError
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, Window
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.sums import DecidedSums
+from sluice.state.store.pages import Pages, part_of_page
+from sluice.streaming.enforce import pipeline
+from sluice.streaming.enforce.native_decide import NativeDecider, NativelyDecided, PageToDecide
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import Outputs, Source, decode_parts, encoded_parts
+from tests.builders import DEFAULTS
+from tests.native_fuzz import DECIDED_AT_MS, QUOTAS, event
+
+_DEFAULTS = PipelineSettings.of(DEFAULTS)
+_SUMS = msgspec.json.Decoder(Sums)
+_UNMUTE = b'{"control":"unmute","request_id":"x","entity":{"user":"u-%d","client_id":"c-1"}}'
+
+
+class Decided(NamedTuple):
+    """The result for some pages, in a form that doesn't depend on the order of counters."""
+
+    records: Counter[tuple[str, bytes | None, bytes | None]]
+    parts: list[Any]
+    sums: dict[tuple[object, str], list[CounterSum]]
+    waiting: set[object]
+    gateways: dict[tuple[str | None, bool], int]
+    stored: dict[int, bytes]
+
+
+def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
+    """Decide pages of so many events in both ways; the numbers of pages decided natively and declined.
+
+    Raises AssertionError.
+    """
+    draw, decided, declined, events_done = random.Random(seed), 0, 0, 0
+    while events_done < count:
+        settings, quotas = _settings(draw), _quotas(draw)
+        native = NativeDecider(settings, library)
+        stored: dict[int, bytes] = {}
+        now_ms, offset = DECIDED_AT_MS, 0
+        for _ in range(draw.randrange(2, 12)):
+            now_ms += draw.choice([0, 3, 400, 1_000, 2_500, 11_000, 61_000, 4_000_000])
+            most = draw.choice([1, 5, 40, 40, 400])
+            values = [_event(draw, now_ms) for _ in range(most)]
+            sources = [
+                Source(settings.requests_topic, draw.choice([0, 0, 1, 7]), offset + n, now_ms) for n in range(most)
+            ]
+            offset, events_done = offset + most, events_done + most
+            planned = pipeline.plan(zip(values, sources, strict=True), quotas, settings, now_ms, None, 512)
+            pages = _pages(draw, planned, stored)
+            try:
+                _compare(draw, native, pages, settings, stored)
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}: {error}") from error
+        decided, declined = decided + native.decided, declined + native.declined
+    return decided, declined
+
+
+def _compare(
+    draw: random.Random,
+    native: NativeDecider,
+    pages: Sequence[PageToDecide],
+    settings: PipelineSettings,
+    stored: dict[int, bytes],
+) -> None:
+    """Decide the pages in both ways; `stored` takes over what they leave."""
+    if draw.random() < 0.1:
+        native.decide(draw.sample(pages, draw.randrange(len(pages) + 1)))  # an attempt whose results nobody takes
+    made = native.decide(pages)
+    plain = [page for page, new in zip(pages, made.stored, strict=True) if new is not None]
+    found = _found(made, pages)
+    expected = in_python(plain, settings)
+    for key in [key for key, sums in [*found.sums.items(), *expected.sums.items()] if len(sums) > 1]:
+        if key[1] != QuotaKind.CONTROLLER_MUTATION_RATE:  # that of a name inside of a tenant, and outside of it
+            raise AssertionError(f"{key} has two sums")
+        found.sums.pop(key, None)
+        expected.sums.pop(key, None)
+    for name, one, other in zip(Decided._fields, found, expected, strict=True):
+        if one != other:
+            raise AssertionError(f"{name}: {_difference(one, other)}")
+    stored |= found.stored
+    for page in pages:
+        if page.number not in found.stored:
+            try:
+                stored |= in_python([page], settings).stored
+            except (StateError, ValueError, msgspec.DecodeError, IndexError, KeyError, OverflowError):
+                continue  # damaged
+
+
+def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Decided:
+    """The result of Python."""
+    counters = Pages.from_bytes([page.payload for page in pages if page.payload is not None], settings.pages)
+    outputs, parts, sums = pipeline.decide(counters, (each for page in pages for each in page.page_batches), settings)
+    numbers, part = [page.number for page in pages], part_of_page(settings.max_entities, settings.pages)
+    new = counters.to_bytes(numbers, settings.pages, settings.idle_expiry_ms, settings.quota, part)
+    encoded = encoded_parts(parts)
+    return _decided(outputs, encoded.values, sums, dict(zip(numbers, new, strict=True)))
+
+
+def _found(made: NativelyDecided, pages: Sequence[PageToDecide]) -> Decided:
+    stored = {page.number: new for page, new in zip(pages, made.stored, strict=True) if new is not None}
+    return _decided(made.outputs, made.parts.values, made.sums, stored)
+
+
+def _decided(outputs: Outputs, parts: Iterable[bytes | None], sums: DecidedSums, stored: dict[int, bytes]) -> Decided:
+    records = Counter(
+        (topic, key, value)
+        for topic, keyed in outputs.items()
+        for key, value in zip(keyed.keys, keyed.values, strict=True)
+    )
+    decoded = [part for payload in parts for part in decode_parts(payload or b"")]
+    found: dict[tuple[object, str], list[CounterSum]] = {}
+    waiting: set[object] = set()
+    gateways: dict[tuple[str | None, bool], int] = {}
+    for value in sums.records("0123", 5, 1):
+        try:
+            record = _SUMS.decode(value)
+        except msgspec.DecodeError:  # a damaged row's texts are those of its sums
+            return Decided(records, [], {}, set(), {}, stored)
+        names = [(each.instance, each.charges_inline) for each in record.gateways]
+        gateways |= {name: record.base_ms + of.until_ms for name, of in zip(names, record.gateways, strict=True)}
+        for entity in record.sums:
+            name = msgspec.json.encode(entity.entity)
+            if entity.has_waits:
+                waiting.add(name)
+            for of in entity.counters:
+                key = name, record.quotas[of.quota]
+                found.setdefault(key, []).append(_absolute(of, record.base_ms, names))
+    decoded.sort(key=lambda part: (part.partition, part.offset, part.part))
+    return Decided(records, decoded, found, waiting, gateways, stored)
+
+
+def _absolute(of: CounterSum, base_ms: int, names: Sequence[tuple[str | None, bool]]) -> CounterSum:
+    """The sum with times and gateways as they are, not as the record has them."""
+    if of.wait is not None:
+        wait = of.wait
+        of.wait = msgspec.structs.replace(
+            wait, until_ms=wait.until_ms + base_ms, timestamp_ms=wait.timestamp_ms + base_ms
+        )
+    of.from_ms += base_ms
+    of.until_ms += base_ms
+    of.quota = 0
+    of.by_gateway = sorted(
+        (msgspec.structs.replace(each, gateway=names[each.gateway]) for each in of.by_gateway), key=repr
+    )
+    return of
+
+
+def _settings(draw: random.Random) -> PipelineSettings:
+    windows = [Window(), Window(), Window(3, 1000), Window(1, 1), Window(4, 10), Window(12, 2000)]
+    rule = replace(
+        _DEFAULTS.quota,
+        client_window=draw.choice(windows),
+        controller_window=draw.choice(windows),
+        max_partitions_per_request=draw.choice([5, 10_000]),
+    )
+    return _DEFAULTS._replace(
+        pages=draw.choice([1, 3, 64]),
+        job_id="0123",
+        quota=rule,
+        idle_expiry_ms=draw.choice([1_000, 60_000, 3_600_000]),
+        max_entities=draw.choice([20, 5_000_000, 5_000_000]),
+        max_record_bytes=draw.choice([_DEFAULTS.max_record_bytes, _DEFAULTS.max_record_bytes, 8_192]),
+    )
+
+
+def _quotas(draw: random.Random) -> Quotas:
+    """Limits that nobody, some or nearly all exceed."""
+    factor = draw.choice([1.0, 1_000.0, 1e9, 1e13, 0.013])
+    return Quotas([_scaled(entry, factor) for entry in draw.choice(QUOTAS)], version=3)
+
+
+def _scaled(entry: QuotaEntry, factor: float) -> QuotaEntry:
+    value = entry.value * factor if isinstance(entry.kind, QuotaKind) else entry.value
+    return QuotaEntry(entry.entity, entry.kind, value, entry.shadow)
+
+
+def _event(draw: random.Random, now_ms: int) -> bytes:
+    """An event of a gateway, seldom an odd one or a control record; its amounts are of all sizes."""
+    if draw.random() < 0.004:
+        return _UNMUTE % draw.randrange(9)
+    at_ms = now_ms + draw.choice([0, 0, 1, -1, 7, -300, -2_000, -40_000])
+    fields = msgspec.json.decode(event(draw, at_ms, 0.0).decode("utf-8", "replace"))
+    most = draw.choice([3, 100, 10_000, 2**53])
+    for name in ("bytes", "request_time_ns", "network_time_ns", "mutations_charged"):
+        if fields.get(name):
+            fields[name] = min(
+                fields[name], draw.randrange(most) * 1_000 if name.endswith("_ns") else draw.randrange(most), 2**31 - 1
+            )
+    for each in fields.get("mutations", ()):
+        each["partitions"] = min(each["partitions"], draw.randrange(most))
+    for each in fields.get("topic_partitions", ()):
+        if "bytes" in each:
+            each["bytes"] = min(each["bytes"], draw.randrange(most))
+    return msgspec.json.encode(fields)
+
+
+def _pages(draw: random.Random, planned: Iterable[dict[int, bytes]], stored: dict[int, bytes]) -> list[PageToDecide]:
+    """The pages with their page batches in any order; seldom a stored page or a page batch is damaged."""
+    batches: dict[int, list[bytes]] = defaultdict(list)
+    for by_page in planned:
+        for number, batch in by_page.items():
+            batches[number].append(batch)
+    pages = []
+    for number, own in batches.items():
+        draw.shuffle(own)
+        payload = stored.get(number)
+        if draw.random() < 0.02 and payload is not None:
+            payload = damaged(draw, payload)
+        if draw.random() < 0.02:
+            place = draw.randrange(len(own))
+            own[place] = damaged(draw, own[place])
+        pages.append(PageToDecide(number, payload, own))
+    return pages
+
+
+def damaged(draw: random.Random, value: bytes) -> bytes:
+    """The bytes truncated, or with some of them replaced, doubled or left out."""
+    start = draw.randrange(len(value) + 1)
+    end = draw.choice([start, start + 1, start + draw.randrange(30)])
+    some = bytes(
+        draw.choice([0, 1, 0x7F, 0x80, 0xC0, 0xCB, 0xDD, 0xFF, draw.randrange(256)]) for _ in range(end - start)
+    )
+    return draw.choice(
+        [
+            value[:start],
+            value[:start] + some + value[end:],
+            value[:start] + value[end:],
+            value[:start] + value[start:end] * 2 + value[end:],
+            value + some,
+        ]
+    )
+
+
+def _difference(one: Any, other: Any) -> str:
+    """The first elements that one of them has alone."""
+    if isinstance(one, dict):
+        keys = [key for key in one.keys() | other.keys() if one.get(key) != other.get(key)]
+        return f"{len(keys)} differ: {[(key, one.get(key), other.get(key)) for key in keys[:1]]}"
+    alone = [(first, second) for first, second in zip(one, other, strict=False) if first != second]
+    return f"{len(one)} and {len(other)}: {alone[:1]}"

@@ -1,0 +1,194 @@
+"""Native deciding: the same decisions, sums, waits and stored pages as Python's, from any page batches and pages."""
+
+import ctypes
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+import pytest
+
+from scripts.benchmarks.events import LOADS, Load, spread
+from scripts.benchmarks.harness import Workers
+from sluice.demo.job import storage_in, write_settings
+from sluice.jvm.jars import REPOSITORY
+from sluice.state.quotas.entity import DEFAULT
+from sluice.state.quotas.kinds import CLIENT_KINDS, Coexistence, QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce import native_decide, pipeline
+from sluice.streaming.enforce.native_decide import NativeDecider, PageToDecide, native_decider
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import Source
+from sluice.streaming.native import library as native_code
+from sluice.streaming.native.build import library_path
+from tests.builders import DEFAULTS, quota
+from tests.native_decide_fuzz import compare, in_python
+from tests.unit.test_native_plan import EXAMPLES, LONG_EXAMPLES, SEED, library, sanitized_library
+
+_PARTS = 4  # of the events, so that processes share them
+_SETTINGS = PipelineSettings.of(DEFAULTS)._replace(pages=1)
+_NOW_MS = 1_800_000_000_000
+
+_SANITIZED = """
+import sys
+from pathlib import Path
+from sluice.streaming.native.library import load
+from tests.native_decide_fuzz import compare
+print(*compare(load(Path(sys.argv[1])), 1_000, int(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_pages_are_decided_as_in_python_to_the_byte(part: int) -> None:
+    """Any quotas, windows and amounts, control records, damaged pages and page batches, attempts that break off."""
+    decided, declined = compare(library(), EXAMPLES // _PARTS, SEED + part)
+    assert decided > declined, "tenants' mutations, resets and what is damaged are declined, but not the rest"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(8 * 3600)
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_pages_are_decided_as_in_python_to_the_byte_for_millions_of_events(part: int) -> None:
+    compare(library(), LONG_EXAMPLES // _PARTS, 1_000 + SEED + part)
+
+
+def test_no_page_makes_the_sanitizers_speak(tmp_path: Path) -> None:
+    made, environment = sanitized_library(tmp_path)
+
+    command = [sys.executable, "-c", _SANITIZED, str(made), str(SEED)]
+    ended = subprocess.run(
+        command, env=os.environ | environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600
+    )
+
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+def test_numbers_are_the_texts_of_msgspec() -> None:
+    """Any doubles, those of rates, whole ones, and powers of two, whose two neighbours aren't equally near."""
+    draw, count = np.random.default_rng(SEED), 250_000
+    some = [
+        draw.integers(0, 2**64, count, dtype=np.uint64).view(np.float64),
+        draw.integers(0, 2**53, count) / (draw.integers(1, 20_000, count) / 1000.0),
+        draw.random(count) * 10.0 ** draw.integers(-9, 18, count),
+        draw.integers(0, 2**62, count) / 10.0 ** draw.integers(0, 18, count),
+        np.ldexp(1.0, draw.integers(-1074, 1023, count)),
+        np.array(
+            [0.0, -0.0, 5e-324, 1.7976931348623157e308, np.inf, np.nan, 1e15, 1e16, 1e17, 1e22, 1e23, 1e-5, 9.9e-6]
+        ),
+    ]
+    for numbers in some:
+        text = ctypes.create_string_buffer(33 * len(numbers))
+        length = library().doubles_text(numbers.ctypes.data, len(numbers), text)
+        expected = msgspec.json.encode(numbers.tolist())[1:-1].split(b",")
+        found = text.raw[:length].split(b",")
+        assert [pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]] == []
+
+
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+def test_the_bench_s_pages_are_all_decided_natively(load: Load, tmp_path: Path) -> None:
+    settings = write_settings(tmp_path / "settings.yaml", storage_in(tmp_path), {"state": {"pages": 8}})
+    native_decide._native_decider.cache_clear()
+    native_code.declined.clear()
+
+    workers = Workers(load, settings)
+    for first in range(0, 5_000, 1_000):
+        workers.micro_batch(first, spread(1_000, 1_000))
+
+    assert native_decide._native_decider.cache_info().currsize == 1
+    assert native_code.declined["pages"] == 0
+
+
+def page_of(quotas: Quotas, events: list[dict[str, Any]], settings: PipelineSettings = _SETTINGS) -> PageToDecide:
+    """The page batches of these events, all of one page."""
+    alice = {"user": "alice", "client_id": "app", "timestamp_ms": _NOW_MS}
+    values = [json.dumps(event if "control" in event else alice | event).encode() for event in events]
+    sources = ((value, Source(settings.requests_topic, 0, number, _NOW_MS)) for number, value in enumerate(values))
+    planned = pipeline.plan(sources, quotas, settings, _NOW_MS)
+    return PageToDecide(0, None, [batch for by_page in planned for batch in by_page.values()])
+
+
+@pytest.mark.parametrize("event", [
+    {"api": "Produce", "bytes": 10**9},
+    {"api": "Fetch", "bytes": 10**9, "withheld": True, "instance": "i-0"},
+    {"api": "Metadata", "request_time_ns": 10**12, "network_time_ns": 10**9},
+    {"api": "CreateTopics", "api_version": 1, "mutations": [{"topic": "a", "partitions": 9_000}]},
+    {"api": "CreateTopics", "mutations": [{"topic": "a", "partitions": 9_000}, {"topic": "b", "partitions": 1}]},
+    {"api": "JoinGroup", "requests": 10**6},
+    {"api": "Produce", "bytes": 10**9, "instance": "i-1", "throttled_by": [
+        {"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 9}]},
+], ids=lambda event: event["api"])  # fmt: skip
+def test_what_is_throttled_or_refused_is_decided_natively(event: dict[str, Any]) -> None:
+    """Loads with throttled clients are what quotas are for."""
+    quotas = Quotas([quota(kind, 5.0, user=DEFAULT) for kind in CLIENT_KINDS], version=3)
+    decider = NativeDecider(_SETTINGS, library())
+
+    page = page_of(quotas, [event] * 3)
+    made = decider.decide([page])
+
+    decisions = [json.loads(value or b"") for value in made.outputs[_SETTINGS.decisions_topic].values]
+    assert (decider.decided, decider.declined) == (1, 0)
+    assert decisions[-1]["verdict"] in ("THROTTLE", "REJECT")
+    assert made.stored == [in_python([page], _SETTINGS).stored[0]]
+
+
+def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
+    quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)], version=3)
+    decider = NativeDecider(_SETTINGS, library())
+    plain = {"api": "Produce", "bytes": 10**9, "instance": "i-0"}
+    unmute = {"control": "unmute", "request_id": "r", "entity": {"user": "alice"}}
+
+    made = decider.decide([page_of(quotas, [plain, unmute, plain])])
+
+    assert made.stored == [None]
+    assert dict(made.outputs) == {}
+    assert made.parts.keys == []
+    assert list(made.sums.records("0123", 5, 1)) == []
+
+
+def test_sequential_coexistence_is_decided_by_python() -> None:
+    rule = QuotaSettings(coexistence=Coexistence.SEQUENTIAL)
+    assert native_decider(_SETTINGS._replace(quota=rule)) is None
+
+
+@pytest.mark.parametrize("reason", ["turned off", "not built"])
+def test_python_decides_where_native_code_is_turned_off_or_not_built(reason: str, tmp_path: Path) -> None:
+    [_, load, *_] = LOADS
+    rows = []
+    for native in (True, False):
+        folder = tmp_path / str(native)
+        folder.mkdir()
+        chosen: dict[str, dict[str, object]] = {
+            "state": {"pages": 8},
+            "enforce": {"native": native or reason == "not built"},
+        }
+        settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
+        path = library_path() if native else tmp_path / "none.so"
+        with (
+            patch("sluice.streaming.native.library.library_path", lambda path=path: path),
+            patch.object(NativeDecider, "decide", NativeDecider.decide if native else None),
+        ):
+            made = Workers(load, settings).micro_batch(0, spread(100, 50))
+        rows.append(sorted(row for row in made if row[1] != settings.topics.sums))
+
+    assert rows[0] == rows[1]
+
+
+def test_new_counters_are_stored_in_the_order_of_their_keys_whatever_order_rows_come_in() -> None:
+    """Spark gives page batches in any order; a page that is made again has the same bytes."""
+    quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT, client_id=DEFAULT)], version=3)
+    events = [{"api": "Produce", "bytes": 9, "client_id": f"c-{number}"} for number in range(99)]
+    pages = []
+    for few in (20, 99):  # charged one by one, and together
+        own = events[:few]
+        for _ in range(2):
+            random.Random(few).shuffle(own)
+            pages.append(in_python([page_of(quotas, own)], _SETTINGS).stored[0])
+
+    assert pages[0] == pages[1]
+    assert pages[2] == pages[3]
