@@ -10,7 +10,7 @@ from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Mutation, Request, Unmute
 from sluice.state.quotas.entity import COMMON_MARK, Tags
 from sluice.state.quotas.entry import Mode
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings, RequestPolicy
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Family, QuotaKind, QuotaSettings, RequestPolicy
 from sluice.state.quotas.resolution import ModeQuotas, Quotas, Resolution
 
 MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
@@ -296,9 +296,9 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
 
 
 def unmuted_kinds(unmute: Unmute) -> Iterator[QuotaKind]:
-    """The quota kinds whose counters are reset."""
+    """The quota kinds whose counters are reset; a number of connections has none."""
     kinds = CLIENT_KINDS if unmute.entity.topic is None else TOPIC_KINDS
-    return (kind for kind in kinds if unmute.quota in (None, kind))
+    return (kind for kind in kinds if unmute.quota in (None, kind) and kind.family is not Family.COUNT)
 
 
 def is_exempt(request: Request, policy: RequestPolicy) -> bool:

@@ -29,14 +29,12 @@ from tests.commands import invoke
 from tests.micro_batches import MicroBatches
 from tests.recorded import event_at, simulated, write_decisions
 
-QUOTAS = Quotas(
-    [
-        quota(QuotaKind.PRODUCER_BYTE_RATE, 10.0, user="alice"),
-        quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, user=DEFAULT, client_id=DEFAULT),
-        quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 10.0, topic="orders"),
-    ],
-    version=3,
-)
+ENTRIES = [
+    quota(QuotaKind.PRODUCER_BYTE_RATE, 10.0, user="alice"),
+    quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, user=DEFAULT, client_id=DEFAULT),
+    quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 10.0, topic="orders"),
+]
+QUOTAS = Quotas(ENTRIES, version=3)
 SETTINGS = PipelineSettings.of(DEFAULTS)
 
 
@@ -91,6 +89,17 @@ def test_the_answer_names_the_counters_with_a_limit_alone(monkeypatch: pytest.Mo
 
     assert answered([*others, *alices]) == ["producer_byte_rate: the counter of user 'alice' is reset"]
     assert answered(others) == ["consumer_byte_rate: the counter of user 'alice' is reset"]
+
+
+@pytest.mark.parametrize("named", [None, "connection_count"])
+def test_a_limit_of_connections_has_no_counter_to_reset(named: str | None) -> None:
+    """It once ended the job, at each attempt: the job counts no connections."""
+    quotas = Quotas([*ENTRIES, quota(QuotaKind.CONNECTION_COUNT, 5.0, user="alice")], version=3)
+
+    (answer,) = MicroBatches(SETTINGS).run(stream(unmute(ALICE, quota=named)), quotas, decided_at_ms=T0)
+
+    expected = set() if named else {QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE}
+    assert charges(json.loads(answer.value)).keys() == expected
 
 
 def test_a_tenant_that_is_not_there_is_said_and_nothing_is_published(tmp_path: Path) -> None:
