@@ -34,6 +34,7 @@ from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect, principal_of
+from sluice.kafka_io.cluster_facts import CALLBACK
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
@@ -98,7 +99,6 @@ _MOST_NAMED = 5
 _INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
 _REQUEST = msgspec.json.Decoder(Request)
 
-_CALLBACK = "client.quota.callback.class"
 _REPORTERS = "metric.reporters"
 _EXEMPT = ("sluice.exempt.principals", "sluice.exempt.client.id")
 
@@ -152,7 +152,7 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
     limits = in_thread(partial(read_limits, settings))
 
     def threads() -> str:
-        having = {node for node, configs in brokers.result().items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
+        having = {node for node, configs in brokers.result().items() if configs.get(CALLBACK) == CALLBACK_CLASS}
         return threads_verdict(having, beats.result().by_instance) if having else "no broker has the plugin"
 
     def loads() -> str:
@@ -275,7 +275,7 @@ def broker_configs(kafka: Mapping[str, str]) -> dict[int, dict[str, str | None]]
     with connect(KafkaAdminClient, kafka) as admin:
         nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
         asked = [
-            ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS, *_EXEMPT]) for node in nodes
+            ConfigResource(ConfigResourceType.BROKER, str(node), [CALLBACK, _REPORTERS, *_EXEMPT]) for node in nodes
         ]
         found = admin.describe_configs(asked, config_filter="all")["broker"]
     return {int(node): {name: each["value"] for name, each in configs.items()} for node, configs in found.items()}
@@ -424,7 +424,7 @@ def own_login_verdict(
 
     Raises CheckWarningError for one that brokers don't exempt. They show that they exempt somebody, and not whom.
     """
-    principal, has_plugin = principal_of(kafka), [each.get(_CALLBACK) == CALLBACK_CLASS for each in brokers.values()]
+    principal, has_plugin = principal_of(kafka), [each.get(CALLBACK) == CALLBACK_CLASS for each in brokers.values()]
     if principal is None and has_layer(kafka, "SSL") and kafka.get("ssl.keystore.location"):
         return "unknown; brokers make a name of its certificate"
     user = NO_LOGIN if principal is None else principal.removeprefix("User:")
@@ -506,16 +506,16 @@ def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
     >>> plugin_verdict({1: {"client.quota.callback.class": None}})
     'no broker has the plugin'
     """
-    if not all(_CALLBACK in configs for configs in brokers.values()):
+    if not all(CALLBACK in configs for configs in brokers.values()):
         return "unknown; check that the user may describe the configuration of brokers"
-    having = [node for node, configs in brokers.items() if configs[_CALLBACK] == CALLBACK_CLASS]
+    having = [node for node, configs in brokers.items() if configs[CALLBACK] == CALLBACK_CLASS]
     if not having:
         return "no broker has the plugin"
     missing = sorted(brokers.keys() - having)
     deaf = sorted(node for node in having if REPORTER_CLASS not in (brokers[node].get(_REPORTERS) or ""))
     if missing:
         raise CheckError(
-            f"broker {_names(missing)} of {len(brokers)} is without {_CALLBACK}={CALLBACK_CLASS}: what clients send"
+            f"broker {_names(missing)} of {len(brokers)} is without {CALLBACK}={CALLBACK_CLASS}: what clients send"
             " there counts for no quota; run sluice broker-plugin and add its lines to server.properties"
         )
     if deaf:

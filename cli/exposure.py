@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.cli.format import print_json, print_lines, table_lines
+from sluice.cli.format import print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import JsonOption
 from sluice.cli.quota_text import plain_number, read_properties
 from sluice.insight.texts import entity_text, odd_names
+from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.process.format import amount, short
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
@@ -36,24 +37,32 @@ def quotas_exposure(
     from sluice.kafka_io.cluster_facts import read_cluster  # Kafka's client is slow to import
 
     properties = read_properties(command_config) if command_config else {}
-    cluster, facts = read_cluster(properties | {"bootstrap.servers": bootstrap_servers})
+    cluster, facts = read_cluster(properties | {"bootstrap.servers": bootstrap_servers}, CALLBACK_CLASS)
     entries, left_out = client_quotas(cluster)
     found = exposed(entries, facts)
     notes = list(_notes(entries, facts, left_out))
     if json_output:
         print_json(_json(found, facts, notes), indent=True)
         return
-    print_lines([f"{len(facts.leaders)} of {len(facts.brokers)} brokers lead partitions; each enforces a quota alone"])
+    print_lines([f"{len(facts.leaders)} of {len(facts.brokers)} brokers lead partitions; {_enforced(facts)}"])
     if found:
-        columns = ("quota", "key", "set", "possible today", "brokers", "known by")
-        print_lines(table_lines(columns, map(_row, found)))
+        columns = ("quota", "key", "set", "possible today", "times", "known by")
+        print_lines(table_lines(columns, map(_row, found), terminal_width(), ("known by", "times"), ("quota",)))
     print_lines(notes or ["nothing else stands out"])
+
+
+def _enforced(facts: ClusterFacts) -> str:
+    if not facts.sharing:
+        return "each enforces a quota alone"
+    if facts.sharing >= facts.brokers:
+        return "all have Sluice's plugin and share each quota"
+    return f"{len(facts.sharing)} have Sluice's plugin and share each quota, the others enforce it alone"
 
 
 def _row(each: Exposed) -> tuple[str, ...]:
     kind, value = each.entry.kind, each.entry.value
     assert isinstance(kind, QuotaKind)  # noqa: S101 # for mypy: a cluster has no other kinds
-    texts = (amount(kind, value), amount(kind, each.possible), str(each.brokers), each.source)
+    texts = (amount(kind, value), amount(kind, each.possible), str(each.times), each.source)
     return short(entity_text(each.entry.entity)), str(kind), *texts
 
 
@@ -87,9 +96,15 @@ def _json(found: Iterable[Exposed], facts: ClusterFacts, notes: list[str]) -> di
             "key": each.entry.kind,
             "set": plain_number(each.entry.value),
             "possible": plain_number(each.possible),
-            "brokers": each.brokers,
+            "times": each.times,
             "known_by": each.source,
         }
         for each in found
     ]
-    return {"brokers": len(facts.brokers), "leading": len(facts.leaders), "quotas": quotas, "notes": notes}
+    return {
+        "brokers": len(facts.brokers),
+        "leading": len(facts.leaders),
+        "sharing": len(facts.sharing),
+        "quotas": quotas,
+        "notes": notes,
+    }

@@ -9,6 +9,8 @@ from kafka.admin import (
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
+    ConfigResource,
+    ConfigResourceType,
     ResourcePatternFilter,
     ResourceType,
 )
@@ -33,12 +35,17 @@ _ALL_ACLS = ACLFilter(
 )
 _USER = "User:"
 
+CALLBACK = "client.quota.callback.class"
+"""The property of a broker that names who decides on its quotas."""
+
 Leaders = Mapping[str, Mapping[int, int]]
 """Topic -> partition -> the broker that leads it."""
 
 
-def read_cluster(kafka: Mapping[str, str]) -> tuple[list[ClusterQuota], ClusterFacts]:
+def read_cluster(kafka: Mapping[str, str], callback_class: str) -> tuple[list[ClusterQuota], ClusterFacts]:
     """The client quotas of the cluster, and its facts of brokers and clients. Changes nothing.
+
+    Brokers whose quota callback is `callback_class` share each quota.
 
     Raises KafkaUnavailableError where the cluster can't be reached, or doesn't tell its quotas. All else that it
     refuses to tell is named among the facts.
@@ -65,7 +72,15 @@ def read_cluster(kafka: Mapping[str, str]) -> tuple[list[ClusterQuota], ClusterF
         }
         logins = asked("logins by SCRAM", admin.describe_user_scram_credentials, {})
         acls = asked("rights", lambda: _allowed(admin), [])
-        members = asked("consumer groups", lambda: list(_members(admin)), [])
+        groups = asked("consumer groups", admin.list_groups, [])
+        members = asked("members of consumer groups", lambda: list(_members(admin, groups)), [])
+        if newer := sum(group.get("group_type") == "consumer" for group in groups):
+            unknown.append(
+                f"members of {newer} consumer groups of the newer protocol (KIP-848), which this can't ask for"
+            )
+        sharing = asked(
+            "which brokers have Sluice's plugin", lambda: _with_callback(admin, brokers, callback_class), []
+        )
     written, read = _of_users(acls, leaders, ACLOperation.WRITE), _of_users(acls, leaders, ACLOperation.READ)
     return quotas, ClusterFacts(
         brokers=frozenset(brokers),
@@ -74,6 +89,7 @@ def read_cluster(kafka: Mapping[str, str]) -> tuple[list[ClusterQuota], ClusterF
         written=written,
         read=read,
         fetched=_of_members(members, leaders),
+        sharing=frozenset(sharing),
         unknown=tuple(unknown),
     )
 
@@ -98,10 +114,19 @@ def _of_users(acls: Iterable[Any], leaders: Leaders, operation: ACLOperation) ->
     return {user: frozenset(brokers) for user, brokers in found.items()}
 
 
-def _members(admin: ClientQuotasAdmin) -> Iterator[Mapping[str, Any]]:
+def _with_callback(admin: ClientQuotasAdmin, brokers: Iterable[int], callback_class: str) -> list[int]:
+    """The brokers with this quota callback. Raises KafkaError, and ValueError where the user may not ask."""
+    asked = [ConfigResource(ConfigResourceType.BROKER, str(broker), [CALLBACK]) for broker in brokers]
+    found = admin.describe_configs(asked, config_filter="all")["broker"]
+    if not all(CALLBACK in configs for configs in found.values()):
+        raise ValueError("the user may not describe the configuration of brokers")
+    return [int(broker) for broker, configs in found.items() if configs[CALLBACK]["value"] == callback_class]
+
+
+def _members(admin: ClientQuotasAdmin, groups: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The members of consumer groups."""
-    groups = [group["group_id"] for group in admin.list_groups() if group.get("protocol_type") == "consumer"]
-    for group in admin.describe_groups(list(islice(groups, MAX_GROUPS))).values():
+    consumers = (group["group_id"] for group in groups if group.get("protocol_type") == "consumer")
+    for group in admin.describe_groups(list(islice(consumers, MAX_GROUPS))).values():
         yield from group["members"]
 
 

@@ -1,5 +1,7 @@
 """The exposure of quotas that each broker enforces for itself: each times the brokers that serve its clients.
 
+Brokers with Sluice's plugin share a quota, so together they count as one.
+
 Source: Kafka's quotas are defined per broker (KIP-13, KIP-124); the controller alone enforces mutations (KIP-599).
 """
 
@@ -14,6 +16,7 @@ from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, level_of
 
 _BYTE_RATES = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
+_CONTROLLER = -1
 _ORDER = {level: place for place, level in enumerate(PrecedenceLevel)}
 
 
@@ -22,7 +25,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
 
     `leaders` are the brokers that lead partitions of clients' topics. A user's `written` and `read` are those that lead
     partitions of topics which it may write or read, a client-id's `fetched` those of partitions that a consumer group
-    has assigned to it. `unknown` says what couldn't be asked.
+    has assigned to it. `sharing` are the brokers with Sluice's plugin. `unknown` says what couldn't be asked.
     """
 
     brokers: frozenset[int]
@@ -31,41 +34,48 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     written: Mapping[str, frozenset[int]] = {}
     read: Mapping[str, frozenset[int]] = {}
     fetched: Mapping[str, frozenset[int]] = {}
+    sharing: frozenset[int] = frozenset()
     unknown: tuple[str, ...] = ()
 
 
 class Exposed(NamedTuple):
-    """One quota, and the brokers on each of which a client can get all of it; `source` says how they are known."""
+    """One quota, and how often a client can get all of it: once from each broker, or from those that share it.
+
+    `source` says how the brokers are known.
+    """
 
     entry: QuotaEntry
-    brokers: int
+    times: int
     source: str
 
     @property
     def possible(self) -> float:
         """The most that a client can get today, in the unit of the quota."""
-        return self.entry.value * self.brokers
+        return self.entry.value * self.times
 
 
 def exposed(entries: Iterable[QuotaEntry], facts: ClusterFacts) -> list[Exposed]:
     """The exposure of each quota, the largest first in each kind."""
-    found = [Exposed(entry, *_brokers(entry, facts)) for entry in entries]
-    return sorted(found, key=lambda each: (str(each.entry.kind), -each.brokers, -each.entry.value))
+    found = []
+    for entry in entries:
+        brokers, source = _brokers(entry, facts)
+        found.append(Exposed(entry, len(brokers - facts.sharing) + bool(brokers & facts.sharing), source))
+    return sorted(found, key=lambda each: (str(each.entry.kind), -each.times, -each.entry.value))
 
 
-def _brokers(entry: QuotaEntry, facts: ClusterFacts) -> tuple[int, str]:
-    """The number of brokers, and how it is known."""
+def _brokers(entry: QuotaEntry, facts: ClusterFacts) -> tuple[frozenset[int], str]:
+    """The brokers that serve the clients of a quota, and how they are known."""
     kind, user, client_id = entry.kind, entry.entity.user, entry.entity.client_id
     if not isinstance(kind, QuotaKind) or kind.family is Family.MUTATIONS:
-        return 1, "the controller alone counts them"
+        return frozenset({_CONTROLLER}), "the controller alone counts them"
     if kind.family is Family.REQUEST_TIME:
-        return len(facts.brokers), "all brokers"
+        return facts.brokers, "all brokers"
     if kind is QuotaKind.CONSUMER_BYTE_RATE and isinstance(client_id, str) and client_id in facts.fetched:
-        return len(facts.fetched[client_id]), "its consumer groups"
+        return facts.fetched[client_id], "its consumer groups"
     of_users = facts.read if kind is QuotaKind.CONSUMER_BYTE_RATE else facts.written
     if isinstance(user, str) and user in of_users:
-        return len(of_users[user]), "topics that it has rights on"
-    return len(facts.leaders), "all that lead partitions"
+        return of_users[user], "topics that it has rights on"
+    return facts.leaders, "all that lead partitions"
 
 
 def shadowed(entries: Iterable[QuotaEntry]) -> list[tuple[QuotaEntry, QuotaEntry]]:

@@ -23,6 +23,8 @@ from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
+from sluice.jvm.plugin import CALLBACK_CLASS
+from sluice.kafka_io.cluster_facts import read_cluster
 from sluice.kafka_io.topics import differing_topics
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Override
@@ -125,6 +127,12 @@ class TestBroker(FrontCases):
         plugin.override("disk_guard")
 
         assert produced == 1_000_000
+
+
+def test_brokers_with_the_plugin_are_known_as_those_that_share_a_quota(plugin: PluginBroker) -> None:
+    _, facts = read_cluster({"bootstrap.servers": plugin.servers}, CALLBACK_CLASS)
+
+    assert facts.sharing == facts.brokers
 
 
 def test_a_gateway_says_once_a_second_that_it_is_alive(plugin: PluginBroker) -> None:

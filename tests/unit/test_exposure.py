@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from msgspec import structs
 
 from sluice.cli.exposure import quotas_exposure
 from sluice.kafka_io import cluster_facts
@@ -45,7 +46,15 @@ def test_a_quota_counts_once_for_each_broker_that_serves_its_clients(
 ) -> None:
     [found] = exposed([quota(kind, 1e6, QuotaEntity(**names))], FACTS)  # type: ignore[arg-type] # names or DEFAULT
 
-    assert (found.brokers, found.possible) == (brokers, brokers * 1e6)
+    assert (found.times, found.possible) == (brokers, brokers * 1e6)
+
+
+@pytest.mark.parametrize(("sharing", "times"), [((), 3), ((1,), 3), ((1, 2), 2), ((1, 2, 3, 4), 1), ((4,), 3)])
+def test_brokers_that_share_a_quota_count_once(sharing: tuple[int, ...], times: int) -> None:
+    facts = structs.replace(FACTS, sharing=frozenset(sharing))
+    [found] = exposed([quota(PRODUCER, 1e6, QuotaEntity(user=DEFAULT))], facts)
+
+    assert found.times == times
 
 
 PARTS = (DEFAULT, "a", None)
@@ -76,7 +85,7 @@ def test_it_says_what_is_possible_and_what_nobody_may_know(
         ({"user": "bob"}, {"newer_key": 1.0}),
     ]
     quotas = [ClusterQuota(*each) for each in cluster]
-    monkeypatch.setattr(cluster_facts, "read_cluster", lambda _: (quotas, FACTS))
+    monkeypatch.setattr(cluster_facts, "read_cluster", lambda *_: (quotas, FACTS))
 
     quotas_exposure("b1:9092", None, False)
 
