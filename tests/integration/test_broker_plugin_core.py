@@ -1086,7 +1086,8 @@ def test_a_reader_that_misses_records_reads_the_topic_again_but_not_all_the_time
 
 def test_events_are_published_after_the_thread_of_kafkas_producer_ended(java: JavaCases, kafka_broker: str) -> None:
     sent = java.answer("sender", {"servers": kafka_broker, "topic": topic_of(kafka_broker)})
-    assert sent == {"published": 2, "replaced": 1, "given_back": True}
+    assert sent.pop("replaced") >= 1  # again where a broker answers later than in a second
+    assert sent == {"published": 2, "given_back": True}
 
 
 @pytest.mark.parametrize("reachable", [True, False])
