@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from kafka.errors import (
     IllegalSaslStateError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     RequestTimedOutError,
@@ -28,12 +29,19 @@ PATIENCE_S = 1.0
 TRIES = 3
 """Least tries of each server within it: on a busy machine one alone may take as long."""
 
+CONNECTION_S = 1.5
+"""Time for a connection, in which a lost packet is sent again; after two of them a server is out of reach."""
+
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
 _TIMEOUTS = (KafkaTimeoutError, RequestTimedOutError)
 
 
 class NoBrokerUsableError(KafkaError):  # type: ignore[misc] # kafka-python ships no type hints
     """Every server was tried, and each can't be used; the message is that of `BrokerSearch.fault`."""
+
+
+class OutOfReachError(KafkaConnectionError):  # type: ignore[misc] # as above
+    """No connection within CONNECTION_S, and nothing that refuses it."""
 
 
 class _Failure(NamedTuple):
@@ -49,6 +57,11 @@ class _Failure(NamedTuple):
         return isinstance(self.error, _REFUSALS) or isinstance(self._cause, ssl.SSLError)
 
     @property
+    def is_out_of_reach(self) -> bool:
+        """True if packets to the server, or its answers, seem to be dropped."""
+        return isinstance(self.error, OutOfReachError)
+
+    @property
     def is_of_tls(self) -> bool:
         """True if TLS began and failed: of kafka-python's errors only that one has another error behind it."""
         return isinstance(self._cause, OSError)
@@ -62,7 +75,7 @@ class BrokerSearch(KafkaNetClient):  # type: ignore[misc] # kafka-python ships n
     """kafka-python's network client, for the argument `kafka_client` of its clients.
 
     Until `end` is called a search ends with NoBrokerUsableError once each server has failed: at once where login or TLS
-    fail, else after PATIENCE_S and TRIES.
+    fail, after two times CONNECTION_S where no packet comes back, else after PATIENCE_S and TRIES.
     """
 
     def __init__(self, **configs: Any) -> None:
@@ -110,9 +123,23 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         servers = [broker.node_id for broker in self.cluster.bootstrap_brokers()]
         if not self._failures.keys() >= set(servers):
             return False
-        if all(self._failures[server].is_final for server in servers):
+        if all(self._is_out(server) for server in servers):
             return True
         return time.monotonic() > self._give_up_s and all(self._tries[server] >= TRIES for server in servers)
+
+    def _is_out(self, server: str) -> bool:
+        failure = self._failures[server]
+        return failure.is_final or (failure.is_out_of_reach and self._tries[server] > 1)
+
+    async def _build_transport(self, node: Any, timeout_at: float) -> Any:
+        if not self.is_searching:
+            return await super()._build_transport(node, timeout_at)
+        try:
+            return await super()._build_transport(node, min(timeout_at, time.monotonic() + CONNECTION_S))
+        except KafkaConnectionError as error:
+            if isinstance(error.__context__, KafkaTimeoutError):
+                raise OutOfReachError(f"no connection within {CONNECTION_S:g} s") from None
+            raise
 
     def _note(self, node_id: str, connection: KafkaConnection, outcome: object) -> None:
         error = outcome if isinstance(outcome, BaseException) else None
@@ -150,4 +177,8 @@ def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int,
             f"no address is known for {server} ({error.strerror}); check the name in kafka.bootstrap.servers, and the"
             " DNS of this machine"
         )
-    return 4, f"no Kafka broker answers at {server}{said}; check that it runs there, and kafka.bootstrap.servers"
+    between = ", that no firewall is between" if failure.is_out_of_reach else ""
+    return (
+        4,
+        f"no Kafka broker answers at {server}{said}; check that it runs there{between}, and kafka.bootstrap.servers",
+    )

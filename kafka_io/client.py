@@ -53,8 +53,8 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
     """A kafka-python client, such as KafkaProducer, that has reached a broker; `options` are its further arguments.
 
     Raises KafkaUnavailableError, naming the address, if no broker answers, or its login, TLS, name or protocol is not
-    right: then within some 2 s. kafka-python chooses one of the servers and waits for it as long as it may, so some are
-    also tried alone: another one may answer.
+    right, or its packets are dropped: then within some 3 s. kafka-python chooses one of the servers and waits for it as
+    long as it may, so some are also tried alone: another one may answer.
     """
     from kafka.errors import (  # Kafka's client is slow to import; commands that read settings don't need it
         KafkaError,

@@ -5,7 +5,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -208,6 +208,26 @@ def test_servers_that_end_connections_are_tried_again_on_a_machine_without_time(
         connect(KafkaAdminClient, {"bootstrap.servers": f"{first},{second}"})
 
     assert min(Counter(tried).values()) >= 3
+
+
+def test_a_server_whose_packets_are_dropped_is_said_long_before_the_search_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A listener that has as many connections as it lets wait drops what asks for more, as a firewall does."""
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 3_600_000)
+    monkeypatch.setattr(broker_search, "CONNECTION_S", 0.2)
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        server = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        with pytest.raises(KafkaUnavailableError, match=rf"{server} \(.*within 0.2 s\); .*that no firewall is between"):
+            connect(KafkaAdminClient, {"bootstrap.servers": server})
 
 
 def noting(tried: list[str]) -> Callable[..., None]:
