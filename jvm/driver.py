@@ -8,10 +8,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import current_thread, main_thread
 from typing import Final
 
 from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import pyspark_jars
+from sluice.process.processes import dying_with_this_thread
 
 _ADDRESS_FILE: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
@@ -37,9 +39,10 @@ class DriverJava:
         given = [part for name, value in public for part in ("--conf", f"{name}={value}")]
         shell = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         own = {_ADDRESS_FILE: str(self._address), "SPARK_CONNECT_MODE": "0"}
-        self.process = subprocess.Popen(
-            [str(submit), *given, *shell], stdin=subprocess.PIPE, env=_LAUNCHER | os.environ | own
-        )
+        command = [str(submit), *given, *shell]
+        if current_thread() is main_thread():  # one that starts would read the end of its input long afterwards
+            command = dying_with_this_thread(command)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=_LAUNCHER | os.environ | own)
 
     def hand_over(self) -> None:
         """Wait until it answers, and tell PySpark where. Raises JavaError if it has ended."""

@@ -69,6 +69,11 @@ class Child:
             self._process.wait()
 
 
+def dying_with_this_thread(command: Sequence[str]) -> list[str]:
+    """The command for this thread to start: the kernel kills its process when the thread ends, whatever it does."""
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+
+
 def last_line(log: Path) -> str:
     """The last line of a log file that isn't blank."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -123,11 +128,10 @@ def stop_on_signals() -> Event:
 
 
 def _keep(command: Sequence[str], log: Path, started: "Future[subprocess.Popen[bytes]]") -> None:
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
     try:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                launcher,
+                dying_with_this_thread(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

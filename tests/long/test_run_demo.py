@@ -65,8 +65,8 @@ def is_gone(mark: str) -> bool:
 def test_ctrl_c_at_any_moment_of_the_start_leaves_no_process_behind(tmp_path: Path) -> None:
     """Twenty times: while Python imports, while the broker or Java starts, and while the first requests are decided.
 
-    There is one in each two seconds, drawn anew in each run; a failure says which it was. Every second time the terminal
-    closes as well.
+    There is one in each two seconds, drawn anew in each run; a failure says which it was. Every second time the
+    terminal closes as well.
     """
     draw = random.Random()
     for number in range(20):

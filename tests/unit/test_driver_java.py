@@ -2,12 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sluice.jvm.driver import DriverJava, forget_address
 from sluice.jvm.errors import JavaError
+from tests.waiting import eventually
 
 _ANSWERS = """#!/bin/bash
 echo "$@" >"$SPARK_HOME/arguments"
@@ -76,3 +80,17 @@ def test_a_java_that_starts_can_be_ended(submit: Path) -> None:
     with pytest.raises(JavaError):
         java.hand_over()
     assert java.process.returncode == -signal.SIGKILL
+
+
+def test_a_java_that_starts_dies_with_the_process_even_if_that_is_killed(submit: Path) -> None:
+    """It reads the end of its input only once it has started, which takes a minute on a busy machine."""
+    submit.write_text('#!/bin/bash\necho $$ >"$SPARK_HOME/pid"\nexec sleep 600\n')
+    starts = "from sluice.jvm.driver import DriverJava; import time; java = DriverJava({}); time.sleep(600)"
+    parent = subprocess.Popen([sys.executable, "-c", starts])
+    eventually(lambda: (submit.parents[1] / "pid").is_file() and bool((submit.parents[1] / "pid").read_text()), 120)
+    java = psutil.Process(int((submit.parents[1] / "pid").read_text()))
+
+    parent.kill()
+    parent.wait()
+
+    eventually(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, 120)
