@@ -29,6 +29,7 @@ from msgspec import structs, to_builtins
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Properties, Settings
+from sluice.insight.texts import unlimited_text
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
@@ -55,7 +56,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.overrides import lend_of, overrides_now
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
+from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load, heaviest_unlimited
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
@@ -344,6 +345,8 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
     >>> loads_verdict({"host-2-0a1b2c3d": beat}, BrokerLimits())
     'the busiest of 1 is host-2-0a1b2c3d: request handlers 30 % busy'
     """
+    found_unlimited = heaviest_unlimited(beat.heartbeat for beat in beats.values() if beat.heartbeat)
+    heaviest = _some([unlimited_text(each) for each in found_unlimited])
     measured = {name: beat.heartbeat.load for name, beat in beats.items() if beat.heartbeat and beat.heartbeat.load}
     low = sorted(found for load in measured.values() if (found := limits.floor.low(load)) is not None)
     if low:
@@ -354,6 +357,7 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
         return "none; brokers with the plugin report it"
     busiest = max(loads, key=lambda name: loads[name].rho)
     text = f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
+    text += f"; without a limit, the heaviest: {heaviest}" if heaviest else ""
     if full := sum(load.rho >= FULL_LOAD for load in loads.values()):
         raise CheckWarningError(f"{full} of {len(loads)} brokers are at their capacity; {text}")
     return text

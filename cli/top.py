@@ -16,13 +16,14 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from sluice.cli.errors import TopError, UsageError
 from sluice.cli.format import MAX_NAME, fitting, print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
-from sluice.insight.texts import counter_name
+from sluice.insight.texts import counter_name, unlimited_text
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.process.clock import now_ms
 from sluice.process.format import NOTHING, amount, duration, error_line, percent, printable, short
@@ -310,6 +311,7 @@ def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
         "decisions_read": reader.read,
         "verdicts": dict(sorted(reader.model.total.items())),
         "counters": [json_row(row) for row in rows_of(reader.model, view, at_ms, most=reader.model.known)],
+        "unlimited": [to_builtins(each) for each in reader.model.unlimited(at_ms)],
     }
 
 
@@ -320,6 +322,13 @@ def _snapshot_lines(reader: DecisionsReader, view: View, width: int | None) -> I
     yield f"{reader.read} decisions in {span_s:.0f} s  {printable(verdicts)}  {model.known} counters"
     rows = rows_of(model, view, at_ms, SNAPSHOT_ROWS)
     yield from row_lines(rows, width) if rows else [_NO_COUNTER]
+    yield from _unlimited_lines(model, at_ms, width)
+
+
+def _unlimited_lines(model: LiveModel, at_ms: int, width: int | None) -> Sequence[str]:
+    """A line with the heaviest clients without a limit, as many as there is room for; none if there are none."""
+    names = [printable(unlimited_text(each)) for each in model.unlimited(at_ms)]
+    return [fitting([f"without a limit: {names[0]}", *names[1:]], width or 10 * MAX_NAME)] if names else []
 
 
 def _run_live(reader: DecisionsReader, view: View, interval_s: float) -> None:
@@ -361,7 +370,8 @@ def screen(reader: DecisionsReader, view: View, most: int, width: int) -> "Group
         *([view.quota.value] if view.quota else []),
         *([f"filter {printable(text)}"] if text else []),
     ]
-    rows = rows_of(model, view, at_ms, most)
+    unlimited = _unlimited_lines(model, at_ms, width)
+    rows = rows_of(model, view, at_ms, most - len(unlimited))
     lines = [
         (fitting(["sluice top", *rates, f"{model.known} counters", age], width), ""),
         (fitting([*chosen, *_KEYS], width), ""),
@@ -370,6 +380,7 @@ def screen(reader: DecisionsReader, view: View, most: int, width: int) -> "Group
     ]
     if not rows:
         lines[3:] = [(_NO_COUNTER, "")]
+    lines += [(line, "") for line in unlimited]
     return Group(*(Text(line, style, no_wrap=True, overflow="ellipsis") for line, style in lines))
 
 

@@ -22,17 +22,27 @@ from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import (
     MAX_LOG_DIRS,
     MAX_SHARES,
+    MAX_UNLIMITED,
     UNMUTE_API,
     ChargeResult,
     Decision,
     Heartbeat,
     Load,
+    UnlimitedClient,
     Verdict,
 )
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window, burst
 from sluice.state.shares.alive import is_late
-from sluice.state.shares.load import MEAN_OF_MS, NO_LIMITS, BrokerLimits, BrokerLoad, broker_load, mean_load
+from sluice.state.shares.load import (
+    MEAN_OF_MS,
+    NO_LIMITS,
+    BrokerLimits,
+    BrokerLoad,
+    broker_load,
+    heaviest_unlimited,
+    mean_load,
+)
 
 MINUTE_MS = 60_000
 
@@ -589,6 +599,11 @@ class LiveModel:
                 found.append(SeenLoad(seen, mean, load, self.broker_limits.floor.low(seen.heartbeat.load)))
         return sorted(found, key=lambda each: -each.load.rho if each.load else 0.0)
 
+    def unlimited(self, now_ms: int) -> list[UnlimitedClient]:
+        """The heaviest clients without a limit, by the gateways that were heard in the last LATE_MS."""
+        heard = (seen for seen in self.gateways() if now_ms - seen.read_ms <= LATE_MS)
+        return heaviest_unlimited(seen.heartbeat for seen in heard)
+
     def forget(self) -> None:
         """Start again, as after the topic was deleted and made again: ids of before may name other decisions now."""
         with self.lock:
@@ -689,6 +704,7 @@ class LiveModel:
         if known is not None and is_late(at_ms, known.at_ms):
             return
         del heartbeat.shares[MAX_SHARES:]  # an event may have no more; a forged record might
+        del heartbeat.unlimited[MAX_UNLIMITED:]
         loads: tuple[tuple[int, Load], ...] = ()
         if heartbeat.load is not None:
             del heartbeat.load.log_dirs[MAX_LOG_DIRS:]

@@ -5,11 +5,11 @@ from urllib.parse import unquote
 
 from sluice.insight.live import CounterId
 from sluice.process.format import MAX_NAME, NOTHING, amount, moment, percent, quantity, short
-from sluice.state.contract.records import CountedEntity, Override
+from sluice.state.contract.records import CountedEntity, Override, UnlimitedClient
 from sluice.state.overrides.elastic import no_default_text
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, StorageKey
+from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 
@@ -189,6 +189,17 @@ def override_text(override: Override) -> str:
         return f"Producers and consumers of {counter_text(Tags.of(entity))} are stopped{why}"
     whose = "All producers" if entity is None else f"Producers of {counter_text(Tags.of(entity))}"
     return f"{whose} are throttled{why}"
+
+
+def unlimited_text(client: UnlimitedClient) -> str:
+    """A client without a limit, and what it moves.
+
+    >>> unlimited_text(UnlimitedClient("ANONYMOUS", "noisy", 24e6, 0.0))
+    "user 'ANONYMOUS' and client-id 'noisy' 24 MB/s in, 0 B/s out"
+    """
+    moved = (client.bytes_in_per_s, client.bytes_out_per_s)
+    amount_in, amount_out = (amount(QuotaKind.PRODUCER_BYTE_RATE, rate) for rate in moved)
+    return f"{client_text(client.user, client.client_id)} {amount_in} in, {amount_out} out"
 
 
 def tenant_name(tenants: Tenants, user: str, client_id: str) -> str:

@@ -4,7 +4,7 @@ import json
 
 from sluice.streaming.enforce.parsing import EventLimits
 from sluice.streaming.enforce.wire import Source
-from tests.builders import DEFAULTS, T0, Json
+from tests.builders import DEFAULTS, T0, Json, unlimited_of
 
 SOURCE = Source("quota-requests", 2, 17, T0)
 LIMITS = EventLimits(
@@ -137,6 +137,21 @@ BAD = {
     "an endless limit": (
         heartbeat_of(SHARE).replace(b"10.5", b"1e400"),
         *("heartbeat.shares[0].limit", "can't be read"),
+    ),
+    "too many without a limit": (
+        heartbeat_of(unlimited=[unlimited_of()] * 11),
+        "heartbeat.unlimited",
+        "has 11 entries",
+    ),
+    "a negative rate of one without a limit": (
+        heartbeat_of(unlimited=[unlimited_of(bytes_out_per_s=-1.0)]),
+        "heartbeat.unlimited[0].bytes_out_per_s",
+        "is -1.0",
+    ),
+    "a long name of one without a limit": (
+        heartbeat_of(unlimited=[unlimited_of("x" * 32_768)]),
+        "heartbeat.unlimited[0].client_id",
+        "has 32768 characters",
     ),
     "too many shares": (heartbeat_of(*[SHARE] * 21), "heartbeat.shares", "has 21 entries"),
     "too many mutations": (event("DeleteTopics", mutations=[MUTATION] * 1_001), "mutations", "has 1001 entries"),

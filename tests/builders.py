@@ -102,6 +102,11 @@ def decision(at_ms: int = AT_MS, user: str = "alice", **fields: Any) -> Json:
     } | fields
 
 
+def unlimited_of(client_id: str = "noisy", **more: Any) -> Json:
+    """A client without a limit in a heartbeat."""
+    return {"user": "ANONYMOUS", "client_id": client_id, "bytes_in_per_s": 24e6, "bytes_out_per_s": 0.0} | more
+
+
 def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 0, **more: Any) -> Json:
     """A decided heartbeat."""
     heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "threads_down": threads_down} | more

@@ -17,7 +17,14 @@ from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice.insight.reports.span import to_ms
-from sluice.insight.texts import counter_name, entity_text, override_text, quota_amount, tightened_text
+from sluice.insight.texts import (
+    counter_name,
+    entity_text,
+    override_text,
+    quota_amount,
+    tightened_text,
+    unlimited_text,
+)
 from sluice.process.format import NOTHING, amount, duration, moment, percent, printable, short
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
@@ -262,7 +269,7 @@ def client_address(wait: SeenWait) -> str:
 _FUNCTIONS: tuple[Callable[..., str], ...] = (
     *(address, element_id, age, throttle_time, remaining, used, would_wait, sentence, band_of, tenant_of),
     *(client_name, client_address, gauge, sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
-    *(counter_name, entity_text, member_text, override_text, quota_amount, tightened_text),
+    *(counter_name, entity_text, member_text, override_text, quota_amount, tightened_text, unlimited_text),
     *(duration, moment, percent, printable, short),
 )
 FILTERS = {function.__name__: function for function in _FUNCTIONS}

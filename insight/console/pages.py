@@ -234,6 +234,7 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "lag_ms": max(second.lag_ms for second in last),
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
+        "unlimited": facts.model.unlimited(now_ms),
         "overrides": facts.overrides(now_ms)[:MOST_LOADS],
         "storage": facts.stored(now_ms)[:MOST_LOADS],
         "job": _flat(facts.health.answer or {}),

@@ -45,6 +45,9 @@ MAX_INSTANCE_CHARACTERS = 250
 MAX_SHARES = 20
 """Most shares that a heartbeat names."""
 
+MAX_UNLIMITED = 10
+"""Most clients without a limit that a heartbeat names."""
+
 MAX_LOG_DIRS = 100
 """Most log directories that a heartbeat names."""
 
@@ -191,6 +194,15 @@ class Load(msgspec.Struct, omit_defaults=True, gc=False):
     log_dirs: Annotated[list[LogDirectory], _says("Its log directories.", maxItems=MAX_LOG_DIRS)] = []
 
 
+class UnlimitedClient(msgspec.Struct, gc=False):
+    """Bytes that a client without a limit moves through a broker or proxy."""
+
+    user: Name
+    client_id: Name
+    bytes_in_per_s: Annotated[Rate, _says("Bytes that it produced.")]
+    bytes_out_per_s: Annotated[Rate, _says("Bytes that it fetched.")]
+
+
 class Heartbeat(msgspec.Struct, gc=False):
     """State of a gateway."""
 
@@ -209,6 +221,14 @@ class Heartbeat(msgspec.Struct, gc=False):
         bool, Meta(description="False while a broker doesn't hand its metrics to the plugin.", extra=NO_COLUMN)
     ] = True
     load: Annotated[Load | None, Meta(description="What the gateway has to do.", extra=NO_COLUMN)] = None
+    unlimited: Annotated[
+        list[UnlimitedClient],
+        Meta(
+            description="The heaviest clients without a limit.",
+            extra_json_schema={"maxItems": MAX_UNLIMITED},
+            extra=NO_COLUMN,
+        ),
+    ] = []
 
 
 AmountBytes = Annotated[

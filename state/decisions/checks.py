@@ -1,6 +1,6 @@
 """Bounds of events and control records: every error names the field, the problem and what would be right."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sluice.state.contract.records import (
     BYTES_APIS,
@@ -15,6 +15,7 @@ from sluice.state.contract.records import (
     MAX_NAME_LENGTH,
     MAX_SHARES,
     MAX_TIMESTAMP_MS,
+    MAX_UNLIMITED,
     MAX_VALUE,
     MUTATIONS_PER_CHARGE,
     AppliedWait,
@@ -24,6 +25,7 @@ from sluice.state.contract.records import (
     Mutation,
     Request,
     TopicPartition,
+    UnlimitedClient,
     Unmute,
     UnmutedEntity,
 )
@@ -91,6 +93,9 @@ def check_lengths(request: Request) -> None:
     load = request.heartbeat.load if request.heartbeat else None
     for index, log_dir in enumerate(load.log_dirs if load else ()):
         _check_length(f"heartbeat.load.log_dirs[{index}].path", log_dir.path)
+    for index, client in enumerate(request.heartbeat.unlimited if request.heartbeat else ()):
+        _check_length(f"heartbeat.unlimited[{index}].user", client.user)
+        _check_length(f"heartbeat.unlimited[{index}].client_id", client.client_id)
     for path, quota, entity in _named_counters(request):
         for part, name in (("quota", quota), *((f"entity.{part}", name) for part, name in _names(entity))):
             _check_length(f"{path}.{part}", name)
@@ -220,6 +225,14 @@ def _check_heartbeat(request: Request, heartbeat: Heartbeat) -> None:
                 raise InvalidRequestError(f"{path}.{field_name}", problem, "a number from 0")
     if heartbeat.load is not None:
         _check_load(heartbeat.load)
+    _check_unlimited(heartbeat.unlimited)
+
+
+def _check_unlimited(clients: Sequence[UnlimitedClient]) -> None:
+    if len(clients) > MAX_UNLIMITED:
+        raise InvalidRequestError("heartbeat.unlimited", f"has {len(clients)} entries", f"at most {MAX_UNLIMITED}")
+    for index, client in enumerate(clients):
+        _check_rates(f"heartbeat.unlimited[{index}]", client, ("bytes_in_per_s", "bytes_out_per_s"), MAX_VALUE)
 
 
 def _check_load(load: Load) -> None:
@@ -229,12 +242,7 @@ def _check_load(load: Load) -> None:
         (("bytes_in_per_s", "bytes_out_per_s", "queue_wait_ms"), MAX_VALUE),
         (("handler_idle", "network_idle", "queue_used"), 1.0),
     ):
-        for field_name in field_names:
-            figure = getattr(load, field_name)
-            if figure is not None and not 0 <= figure <= most:
-                raise InvalidRequestError(
-                    f"heartbeat.load.{field_name}", f"is {figure}", f"a number from 0 to {most:g}"
-                )
+        _check_rates("heartbeat.load", load, field_names, most)
     if len(load.log_dirs) > MAX_LOG_DIRS:
         problem = f"has {len(load.log_dirs)} entries"
         raise InvalidRequestError("heartbeat.load.log_dirs", problem, f"at most {MAX_LOG_DIRS}")
@@ -245,6 +253,13 @@ def _check_load(load: Load) -> None:
         for field_name in ("free_bytes", "total_bytes"):
             if not 0 <= getattr(log_dir, field_name) <= MAX_EXACT:
                 raise _out_of_bounds(f"{path}.{field_name}", getattr(log_dir, field_name), MAX_EXACT)
+
+
+def _check_rates(path: str, measured: Load | UnlimitedClient, field_names: Sequence[str], most: float) -> None:
+    for field_name in field_names:
+        figure = getattr(measured, field_name)
+        if figure is not None and not 0 <= figure <= most:
+            raise InvalidRequestError(f"{path}.{field_name}", f"is {figure}", f"a number from 0 to {most:g}")
 
 
 def _check_counter(path: str, quota: str, entity: CountedEntity) -> None:

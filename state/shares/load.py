@@ -8,11 +8,12 @@ room soon when 80 % of the queue are in use. The load of the cluster is that of 
 (VLDB'23, 5.2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import NamedTuple
 
-from sluice.state.contract.records import Load
+from sluice.state.contract.records import MAX_UNLIMITED, Heartbeat, Load, UnlimitedClient
 
 FULL_LOAD = 0.9
 """Load of a broker that is at its capacity: above it the broker tightens, and nothing is lent."""
@@ -137,6 +138,22 @@ def broker_load(measured: Load, capacity: Capacity = NO_LIMITS.capacities.defaul
 
 def _percent(part: float) -> str:
     return f"{part * 100:.0f} %"
+
+
+def heaviest_unlimited(heartbeats: Iterable[Heartbeat]) -> list[UnlimitedClient]:
+    """The clients without a limit that move the most, by the heartbeats of all brokers.
+
+    >>> beats = [Heartbeat(0, 0, unlimited=[UnlimitedClient("", name, 2.0, 1.0)]) for name in ("app", "app", "etl")]
+    >>> [(each.client_id, each.bytes_in_per_s) for each in heaviest_unlimited(beats)]
+    [('app', 4.0), ('etl', 2.0)]
+    """
+    found: dict[tuple[str, str], UnlimitedClient] = {}
+    for heartbeat in heartbeats:
+        for each in heartbeat.unlimited:
+            client = found.setdefault((each.user, each.client_id), UnlimitedClient(each.user, each.client_id, 0.0, 0.0))
+            client.bytes_in_per_s += each.bytes_in_per_s
+            client.bytes_out_per_s += each.bytes_out_per_s
+    return nlargest(MAX_UNLIMITED, found.values(), key=lambda each: each.bytes_in_per_s + each.bytes_out_per_s)
 
 
 def mean_load(loads: Sequence[Load]) -> Load:

