@@ -15,7 +15,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, Window
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.sums import DecidedSums
-from sluice.state.store.pages import Pages, part_of_page
+from sluice.state.store.pages import Evicted, Pages, part_of_page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.native_decide import NativeDecider, NativelyDecided, PageToDecide
 from sluice.streaming.enforce.planning import PipelineSettings
@@ -37,6 +37,7 @@ class Decided(NamedTuple):
     waiting: set[object]
     gateways: dict[tuple[str | None, bool], int]
     stored: dict[int, bytes]
+    evicted: Evicted
 
 
 def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
@@ -106,15 +107,21 @@ def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Deci
     numbers, part = [page.number for page in pages], part_of_page(settings.max_entities, settings.pages)
     new = counters.to_bytes(numbers, settings.pages, settings.idle_expiry_ms, settings.quota, part)
     encoded = encoded_parts(parts)
-    return _decided(outputs, encoded.values, sums, dict(zip(numbers, new, strict=True)))
+    return _decided(outputs, encoded.values, sums, dict(zip(numbers, new, strict=True)), counters.evicted)
 
 
 def _found(made: NativelyDecided, pages: Sequence[PageToDecide]) -> Decided:
     stored = {page.number: new for page, new in zip(pages, made.stored, strict=True) if new is not None}
-    return _decided(made.outputs, made.parts.values, made.sums, stored)
+    return _decided(made.outputs, made.parts.values, made.sums, stored, made.evicted)
 
 
-def _decided(outputs: Outputs, parts: Iterable[bytes | None], sums: DecidedSums, stored: dict[int, bytes]) -> Decided:
+def _decided(
+    outputs: Outputs,
+    parts: Iterable[bytes | None],
+    sums: DecidedSums,
+    stored: dict[int, bytes],
+    evicted: Evicted,
+) -> Decided:
     records = Counter(
         (topic, key, value)
         for topic, keyed in outputs.items()
@@ -128,7 +135,7 @@ def _decided(outputs: Outputs, parts: Iterable[bytes | None], sums: DecidedSums,
         try:
             record = _SUMS.decode(value)
         except msgspec.DecodeError:  # a damaged row's texts are those of its sums
-            return Decided(records, [], {}, set(), {}, stored)
+            return Decided(records, [], {}, set(), {}, stored, evicted)
         names = [(each.instance, each.charges_inline) for each in record.gateways]
         gateways |= {name: record.base_ms + of.until_ms for name, of in zip(names, record.gateways, strict=True)}
         for entity in record.sums:
@@ -139,7 +146,7 @@ def _decided(outputs: Outputs, parts: Iterable[bytes | None], sums: DecidedSums,
                 key = name, record.quotas[of.quota]
                 found.setdefault(key, []).append(_absolute(of, record.base_ms, names))
     decoded.sort(key=lambda part: (part.partition, part.offset, part.part))
-    return Decided(records, decoded, found, waiting, gateways, stored)
+    return Decided(records, decoded, found, waiting, gateways, stored, evicted)
 
 
 def _absolute(of: CounterSum, base_ms: int, names: Sequence[tuple[str | None, bool]]) -> CounterSum:

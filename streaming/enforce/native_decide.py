@@ -20,7 +20,7 @@ from sluice.state.contract.records import MAX_NAMED_GATEWAYS, WaitRecord
 from sluice.state.quotas.kinds import KINDS_BY_CODE, Coexistence, burst
 from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import PLACES, DecidedSums
-from sluice.state.store.pages import part_of_page, spans_ms
+from sluice.state.store.pages import Evicted, part_of_page, spans_ms
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import BUCKETS, OVERHEAD_BYTES, Keyed, Outputs, most_answer_bytes, wait_record
 from sluice.streaming.native import library as native
@@ -50,6 +50,7 @@ class NativelyDecided(NamedTuple):
     parts: Keyed
     sums: DecidedSums
     stored: list[bytes | None]
+    evicted: Evicted
 
 
 class _LongWait(msgspec.Struct, array_like=True):
@@ -83,6 +84,7 @@ class NativeDecider:
             window_ms=rule.client_window.window_ms,
             mutation_samples=MUTATION_RATE_WINDOW.samples,
             mutation_window_ms=MUTATION_RATE_WINDOW.window_ms,
+            span_ms=max(spans_ms(rule)),
             idle_ms=max(settings.idle_expiry_ms, *spans_ms(rule)),
             max_record=settings.max_record_bytes,
             max_answer=most_answer_bytes(settings.max_record_bytes),
@@ -125,7 +127,8 @@ class NativeDecider:
         native.declined["pages"] += sum(flags)
         stored = [None if flag else one for one, flag in zip(self._texts(_STORED, _STORED_ENDS), flags, strict=True)]
         outputs = self._outputs()
-        return NativelyDecided(outputs, self._parts(), self._sums(), stored)
+        evicted = Evicted(*(self._native.decide_evicted(self._handle, is_owing) for is_owing in (False, True)))
+        return NativelyDecided(outputs, self._parts(), self._sums(), stored, evicted)
 
     def _outputs(self) -> Outputs:
         """The records of all topics."""

@@ -163,6 +163,7 @@ class PageDecider:
             made = native.decide(list(to_decide.values()))
             written = {number: new for number, new in zip(stored, made.stored, strict=True) if new is not None}
             to_decide = {number: page for number, page in to_decide.items() if number not in written}
+            evicted = made.evicted
             dropped += _finish(rows, made.outputs, made.parts, made.sums, settings, properties)
         if to_decide:
             of_rest = {number: payload for number, payload in payloads.items() if number not in written}
@@ -172,7 +173,7 @@ class PageDecider:
             part = part_of_page(settings.max_entities, settings.pages)
             new = counters.to_bytes(list(to_decide), settings.pages, settings.idle_expiry_ms, settings.quota, part)
             written |= zip(to_decide, new, strict=True)
-            evicted = counters.evicted
+            evicted = evicted.plus(counters.evicted)
             dropped += _finish(rows, outputs, encoded_parts(parts), sums, settings, properties)
         in_order = [written[number] for number in stored]
         if self._tracked is not None:

@@ -219,17 +219,17 @@ typedef struct { char name[MAX_NAME]; uint8_t n, family, place, consumer; } Kind
 
 typedef struct {
     int32_t pages, part, samples, most_gateways;
-    int64_t window_ms, mutation_samples, mutation_window_ms, idle_ms, max_record, max_answer, overhead;
+    int64_t window_ms, mutation_samples, mutation_window_ms, span_ms, idle_ms, max_record, max_answer, overhead;
     double burst, span_s;
     uint64_t seed;
 } Settings;
 
 typedef struct {
     double limit; /* NaN: none */
-    uint8_t kind, family, consumer, shadow, strict, withheld, before_n, after_n, head_n;
+    uint8_t kind, family, consumer, shadow, strict, withheld, before_n, after_n;
     uint32_t first; /* place of its first amount among those of a row with one topic */
     int is_from_end; /* behind those of mutations */
-    uint8_t before[MAX_NAME + 32], after[MAX_LEVEL + 80], head[48]; /* JSON of the charge before its entity and after it; of its sum */
+    uint8_t before[MAX_NAME + 32], after[MAX_LEVEL + 80]; /* JSON of the charge before its entity and after it */
 } Charge;
 typedef struct { Bytes encoded; uint32_t charges_n, length; int has_mutations; Charge charges[MAX_CHARGES]; } Shape;
 
@@ -280,14 +280,14 @@ typedef struct {
     Text rows, records, pages, batches;
     int64_t base_ms;
     /* of a page */
-    Text entities, rates, samples, table, new_entities, touched, kept, numbers, reals;
+    Text entities, rates, samples, table, new_entities, touched, kept, losses, numbers, reals;
     Text charges, refused, order, members, outcomes;
     Sum of_kind[MAX_KINDS];
     Note notes[MAX_KINDS];
     /* outputs */
     Keyed keyed[MAX_TOPICS];
     Text parts[BUCKETS], sums_text, sum_ends, stored, stored_ends, waits;
-    uint32_t parts_n[BUCKETS], waits_n;
+    uint32_t parts_n[BUCKETS], waits_n, evicted[2]; /* counters that were at rest, and others */
     Text gateways, gateways_before;
     uint16_t gateway_slots[GATEWAY_SLOTS]; /* place plus 1 */
 } Decider;
@@ -395,7 +395,7 @@ static int read_charge(const Decider *s, Reader *r, Charge *c) {
         if (level.at[i] < 0x20 || level.at[i] > 0x7e || level.at[i] == '"' || level.at[i] == '\\') return 0;
     c->family = s->kinds[c->kind].family;
     c->consumer = s->kinds[c->kind].consumer;
-    Text before = {c->before, 0, sizeof c->before}, after = {c->after, 0, sizeof c->after}, head = {c->head, 0, sizeof c->head};
+    Text before = {c->before, 0, sizeof c->before}, after = {c->after, 0, sizeof c->after};
     PUT(&before, "{\"quota\":\"");
     put_bytes(&before, kind);
     PUT(&before, "\",\"entity\":");
@@ -404,14 +404,8 @@ static int read_charge(const Decider *s, Reader *r, Charge *c) {
     PUT(&after, "\",\"limit\":");
     put_double(&after, c->limit);
     PUT(&after, ",\"value\":");
-    put_byte(&head, '[');
-    put_number(&head, s->kinds[c->kind].place);
-    put_byte(&head, ',');
-    put_double(&head, c->limit);
-    put_byte(&head, ',');
     c->before_n = (uint8_t)before.length;
     c->after_n = (uint8_t)after.length;
-    c->head_n = (uint8_t)head.length;
     return 1;
 }
 
@@ -1332,9 +1326,43 @@ static int by_key(const void *a, const void *b) {
     return order ? order : x.n < y.n ? -1 : x.n > y.n;
 }
 
-static int is_at_rest(const Decider *s, const Entity *e, int64_t now_ms) {
-    if (now_ms - e->last_event_ms <= s->settings.idle_ms) return 0;
-    return isnan(e->tokens) || e->tokens + e->limit * ((double)(now_ms - e->bucket_last_ms) / 1000.0) >= s->settings.burst * e->limit;
+static double refilled(const Entity *e, int64_t now_ms) { return e->tokens + e->limit * ((double)(now_ms - e->bucket_last_ms) / 1000.0); }
+
+static int is_at_rest(const Decider *s, const Entity *e, int64_t now_ms, int64_t idle_ms) {
+    if (now_ms - e->last_event_ms <= idle_ms) return 0;
+    return isnan(e->tokens) || refilled(e, now_ms) >= s->settings.burst * e->limit;
+}
+
+/* The counters that stay if a page has more than its part: see `pages._surplus`. */
+typedef struct { int rank; int64_t last_event_ms; uint32_t place; } Loss;
+static int by_loss(const void *a, const void *b) {
+    const Loss *x = a, *y = b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    if (x->last_event_ms != y->last_event_ms) return x->last_event_ms < y->last_event_ms ? -1 : 1;
+    return x->place < y->place ? -1 : 1;
+}
+
+static int evict(Decider *s, int64_t now_ms) {
+    uint32_t n = LENGTH(s->kept, uint32_t), part = (uint32_t)s->settings.part, left = 0;
+    uint32_t *kept = (uint32_t *)s->kept.data;
+    if (n <= part) return DONE;
+    s->losses.length = 0;
+    if (need(&s->losses, n * sizeof(Loss))) return NO_MEMORY;
+    for (uint32_t k = 0; k < n; k++) {
+        const Entity *e = AT(s->entities, Entity, kept[k]);
+        int rank = is_at_rest(s, e, now_ms, s->settings.span_ms) ? 0 : refilled(e, now_ms) < 0 ? 2 : 1;
+        put(&s->losses, &(Loss){rank, e->last_event_ms, k}, sizeof(Loss));
+    }
+    qsort(s->losses.data, n, sizeof(Loss), by_loss);
+    for (uint32_t k = 0; k < n - part; k++) {
+        const Loss *loss = AT(s->losses, Loss, k);
+        s->evicted[loss->rank > 0]++;
+        kept[loss->place] = UINT32_MAX;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        if (kept[k] != UINT32_MAX) kept[left++] = kept[k];
+    s->kept.length = left * sizeof(uint32_t);
+    return DONE;
 }
 
 /* The stored form of the page, whose first `stored` entities were there, without those at rest. */
@@ -1353,15 +1381,16 @@ static int encode_page(Decider *s, uint32_t stored) {
     if (n > stored + 1) qsort(s->new_entities.data, n - stored, sizeof(uint32_t), by_key);
     for (uint32_t k = 0; k < n; k++) {
         uint32_t i = k < stored ? k : *AT(s->new_entities, uint32_t, k - stored);
-        const Entity *e = AT(s->entities, Entity, i);
-        if (is_at_rest(s, e, now_ms)) continue;
-        put(&s->kept, &i, sizeof i);
+        if (!is_at_rest(s, AT(s->entities, Entity, i), now_ms, s->settings.idle_ms)) put(&s->kept, &i, sizeof i);
+    }
+    if (evict(s, now_ms)) return NO_MEMORY;
+    uint32_t kept = LENGTH(s->kept, uint32_t);
+    for (uint32_t k = 0; k < kept; k++) {
+        const Entity *e = AT(s->entities, Entity, *AT(s->kept, uint32_t, k));
         names += e->key.n + 1;
         rates += e->rates_n;
         for (uint32_t r = 0; r < e->rates_n; r++) samples += AT(s->rates, Rate, e->rates_at + r)->count;
     }
-    uint32_t kept = LENGTH(s->kept, uint32_t);
-    if ((int64_t)kept > s->settings.part) return DECLINED;
     size_t most = kept > rates ? kept : rates;
     if (samples > most) most = samples;
     s->numbers.length = s->reals.length = 0;
@@ -1486,7 +1515,7 @@ static int outputs_of(Decider *s, Text **texts) {
 static int decide_or_forget(Decider *s, Page *page, uint32_t number, const uint8_t *payload, size_t n) {
     Text *texts[MAX_MARKED];
     size_t lengths[MAX_MARKED];
-    uint32_t parts_n[BUCKETS], waits_n = s->waits_n, gateways_n = LENGTH(s->gateways, Gateway);
+    uint32_t parts_n[BUCKETS], evicted[2] = {s->evicted[0], s->evicted[1]}, waits_n = s->waits_n, gateways_n = LENGTH(s->gateways, Gateway);
     int texts_n = outputs_of(s, texts);
     for (int i = 0; i < texts_n; i++) lengths[i] = texts[i]->length;
     memcpy(parts_n, s->parts_n, sizeof parts_n);
@@ -1499,6 +1528,7 @@ static int decide_or_forget(Decider *s, Page *page, uint32_t number, const uint8
     for (int i = 0; i < texts_n; i++) texts[i]->length = lengths[i];
     memcpy(s->parts_n, parts_n, sizeof parts_n);
     s->waits_n = waits_n;
+    memcpy(s->evicted, evicted, sizeof evicted);
     forget_gateways(s, gateways_n);
     if (gateways_n) memcpy(s->gateways.data, s->gateways_before.data, s->gateways.length);
     for (int kind = 0; kind < MAX_KINDS; kind++) s->of_kind[kind].used = s->notes[kind].used = 0;
@@ -1511,7 +1541,7 @@ API void decide_free(Decider *s) {
     Text *outputs[MAX_MARKED];
     int n = outputs_of(s, outputs);
     for (int i = 0; i < n; i++) free(outputs[i]->data);
-    Text *texts[] = {&s->rows, &s->records, &s->pages, &s->batches, &s->entities, &s->rates, &s->samples, &s->table, &s->new_entities, &s->touched, &s->kept,
+    Text *texts[] = {&s->rows, &s->records, &s->pages, &s->batches, &s->entities, &s->rates, &s->samples, &s->table, &s->new_entities, &s->touched, &s->kept, &s->losses,
                      &s->numbers, &s->reals, &s->charges, &s->refused, &s->order, &s->members, &s->outcomes, &s->gateways, &s->gateways_before};
     for (size_t i = 0; i < COUNT(texts); i++) free(texts[i]->data);
     for (int i = 0; i < MAX_TOPICS; i++) free(s->topics[i].data);
@@ -1556,7 +1586,7 @@ API int decide_pages(Decider *s, uint32_t pages_n, const int32_t *numbers, const
     int texts_n = outputs_of(s, texts), outcome = DONE;
     for (int i = 0; i < texts_n; i++) texts[i]->length = 0;
     s->rows.length = s->records.length = s->pages.length = 0;
-    s->waits_n = 0;
+    s->waits_n = s->evicted[0] = s->evicted[1] = 0;
     memset(s->parts_n, 0, sizeof s->parts_n);
     memset(s->gateway_slots, 0, sizeof s->gateway_slots);
     s->gateways.length = 0;
@@ -1609,6 +1639,9 @@ API const uint8_t *decide_parts(Decider *s, int bucket, uint32_t *n, uint64_t *s
 }
 
 API uint32_t decide_waits(const Decider *s) { return s->waits_n; }
+
+/* Counters that were forgotten as their page had more than its part: those at rest (0), and others (1). */
+API uint32_t decide_evicted(const Decider *s, int is_owing) { return s->evicted[is_owing != 0]; }
 
 /* A gateway of the sums, by its place; NULL if there is none. */
 API const uint8_t *decide_gateway(const Decider *s, uint32_t place, uint64_t *size, int64_t *until_ms) {

@@ -55,6 +55,7 @@ class DeciderSettings(ctypes.Structure):
         ("window_ms", c_int64),
         ("mutation_samples", c_int64),
         ("mutation_window_ms", c_int64),
+        ("span_ms", c_int64),
         ("idle_ms", c_int64),
         ("max_record", c_int64),
         ("max_answer", c_int64),
@@ -112,6 +113,7 @@ _FUNCTIONS = {
     "decide_output": (c_void_p, (c_void_p, c_int, c_int, POINTER(c_uint64))),
     "decide_parts": (c_void_p, (c_void_p, c_int, POINTER(c_uint32), POINTER(c_uint64))),
     "decide_waits": (c_uint32, (c_void_p,)),
+    "decide_evicted": (c_uint32, (c_void_p, c_int)),
     "decide_gateway": (c_void_p, (c_void_p, c_uint32, POINTER(c_uint64), POINTER(c_int64))),
 }
 
