@@ -333,7 +333,7 @@ static int read_row(Reader *r, Row *row) {
     else if (!read_reported(r, &row->reported)) return 0;
     row->asked_by = read_bin_or_nil(r);
     if (r->failed || part > INT32_MAX || parts < 1 || parts > INT32_MAX || row->purgatory_ms > MAX_INT32 || row->timestamp_ms > MAX_TIMESTAMP_MS ||
-        row->partition > MAX_INT32 || row->offset > INT64_MAX / 2 || !is_key(row->key) || !row->entity.n || row->gateway.n < 9) return 0;
+        row->partition > MAX_INT32 || row->offset > INT64_MAX / 2 || !is_key(row->key) || !row->entity.n || row->gateway.n < 7) return 0;
     row->part = (uint32_t)part;
     row->parts = (uint32_t)parts;
     row->next = row->outcome = 0;
