@@ -30,7 +30,7 @@ from sluice.insight.errors import ConsoleError
 from sluice.insight.texts import NO_TENANT
 from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
-from sluice.process.format import printable
+from sluice.process.format import moment, printable
 from sluice.process.http_server import HttpServer
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.sinks.tables.quotas import QuotaRow as SetQuota
@@ -497,6 +497,26 @@ def test_the_overview_has_storage_budgets_and_says_whose_producers_are_held() ->
     for shown in (f"Producers of tenant '{STRANGE}' are throttled", "3 MB", "150 %", "bank", "50 %"):
         assert shown in pages[0]
     assert "are throttled" not in pages[1]
+
+
+def test_the_pages_of_a_client_that_an_operator_stopped_say_who_did_it_and_until_when() -> None:
+    """Under each of its names, until the end of the hold; those of others don't."""
+    charge = {"entity": {"client_id": "app"}}
+    facts = facts_of(decision(now_ms(), "eve", client_id="app", charge=charge))
+    reason = f"carol: {STRANGE}"
+    with serving(facts) as get:
+
+        def told(until_ms: int) -> list[bool]:
+            stop = Override(
+                "hold", entity=CountedEntity(client_id="app"), reason=reason, until_ms=until_ms, consumers=True
+            )
+            say(facts, "operator", stop)
+            pages = ("overview", "client?client_id=app", "client?user=eve&client_id=app", "client?client_id=other")
+            said = f"Producers and consumers of client-id 'app' are stopped until {moment(until_ms)}: {reason}."
+            return [said in unescape(get(f"/{page}").text).replace("<bdi>", "").replace("</bdi>", "") for page in pages]
+
+        assert told(now_ms() + 600_000) == [True, True, True, False]
+        assert told(now_ms() - 1) == [False] * 4
 
 
 @pytest.mark.parametrize("kind", [QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE])
