@@ -217,6 +217,6 @@ def print_json(content: object, *, indent: bool = False) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each line to standard output."""
+    """Print each line to standard output; what a name or a reason has of line ends and escapes is shown, not done."""
     for line in lines:
-        typer.echo(line)
+        typer.echo(printable(line))

@@ -42,10 +42,12 @@ def hold_client(
     if lasting_ms > _LONGEST_DAYS * 86_400_000:
         raise UsageError(f"--for {length} is longer than {_LONGEST_DAYS}d; lower the client's quotas, or hold it again")
     now = now_ms()
-    others = {hold.client for hold in _holds_now(table, now)} - {held}
+    changes = _changes(table)
+    others = {hold.client for hold in holds_at(changes, now)} - {held}
     if len(others) >= MAX_HOLDS:
         raise UsageError(f"{len(others)} clients are held; expected at most {MAX_HOLDS}: release some, or lower quotas")
-    _append(table, author, OperatorHold(held, now, now + lasting_ms, reason.strip()))
+    at_ms = _after_all_of(held, changes, now)
+    _append(table, author, OperatorHold(held, at_ms, max(at_ms + 1, now + lasting_ms), reason.strip()))
     until = moment(now + lasting_ms)
     typer.echo(f"Holding {printable(counter_text(held))} until {until} UTC; `sluice quotas release` ends it.")
 
@@ -54,11 +56,13 @@ def hold_client(
 def release_client(ctx: typer.Context, entity: EntityOptions, table: TableOptions, author: AuthorOption) -> None:
     """Let a client go on that was stopped by `hold`: within 10 s, the wait that a broker asked for last."""
     held, now = _client(ctx, entity), now_ms()
-    holds = [hold.client for hold in _holds_now(table, now)]
+    changes = _changes(table)
+    holds = [hold.client for hold in holds_at(changes, now)]
     if held not in holds:
         known = ", ".join(counter_text(each) for each in holds) or "nobody"
         raise UsageError(f"{counter_text(held)} isn't held; held now: {printable(known)}")
-    _append(table, author, OperatorHold(held, now, now, ""))
+    at_ms = _after_all_of(held, changes, now)
+    _append(table, author, OperatorHold(held, at_ms, at_ms, ""))
     typer.echo(f"Released {printable(counter_text(held))}.")
 
 
@@ -97,9 +101,14 @@ def _client(ctx: typer.Context, entity: EntityOptions) -> Tags:
     return Tags(named.get("user") or "", named.get("client-id") or "", tenant=named.get("tenant") or "")
 
 
-def _holds_now(table: TableOptions, at_ms: int) -> list[OperatorHold]:
+def _changes(table: TableOptions) -> list[OperatorHold]:
     table.quotas_table().version()  # says what to do where no job has run
-    return holds_at((change.hold for change in table.holds_table().changes()), at_ms)
+    return [change.hold for change in table.holds_table().changes()]
+
+
+def _after_all_of(client: Tags, changes: list[OperatorHold], now: int) -> int:
+    """The time of a change of this client: the last one counts, and another operator's clock may be ahead."""
+    return max([now, *(each.at_ms + 1 for each in changes if each.client == client)])
 
 
 def _append(table: TableOptions, author: AuthorOption, hold: OperatorHold) -> None:

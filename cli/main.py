@@ -366,6 +366,8 @@ BAD_INPUT = (
 
 def main() -> None:
     """Run the command line; every error is one line on standard error."""
+    if (odd := next((each for each in sys.argv if not _is_text(each)), None)) is not None:
+        _fail(f"{odd} isn't UTF-8, as all names are; check the encoding of the terminal or script", EXIT_BAD_INPUT)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:
@@ -381,6 +383,15 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except (KeyboardInterrupt, Abort):
         _fail("interrupted", 130)
+
+
+def _is_text(argument: str) -> bool:
+    """False for bytes that aren't UTF-8: Python keeps them as halves of surrogate pairs, which nothing can store."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _fail(message: str, code: int) -> None:

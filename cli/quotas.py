@@ -50,6 +50,7 @@ from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.span import from_ms
 from sluice.insight.texts import odd_names, strict_text
 from sluice.kafka_io.client import OF_COMMANDS
+from sluice.process.format import printable
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import (
@@ -509,7 +510,7 @@ def _altered_text(entity_type: str, name: str | None) -> str:
     singular = "client" if entity_type == "client-id" else entity_type
     if name is None:
         return f"Completed updating default config for {singular}s in the cluster."
-    return f"Completed updating config for {singular} {name}."
+    return f"Completed updating config for {singular} {printable(name)}."
 
 
 def _show_changes(before: Sequence[QuotaEntry], after: Sequence[QuotaEntry]) -> list[Difference]:

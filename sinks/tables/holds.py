@@ -1,16 +1,24 @@
 """The Delta table of holds, beside that of the quotas: a row for each client that an operator stopped or released."""
 
+import logging
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from arro3.core import Array, DataType, RecordBatch, Table
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
+from sluice.process.format import short
 from sluice.sinks.errors import QuotasTableError, storage_reason
 from sluice.sinks.tables.quotas import ChangedFrom
+from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice.state.overrides.operator_holds import OperatorHold
-from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
+
+log = logging.getLogger("sluice.holds")
+
+_MAX_SHOWN = 300
+"""Longest author and reason together: all holds are in one record."""
 
 _TIMES = ("at_ms", "until_ms")
 _COLUMNS = ("user", "client_id", "tenant", *_TIMES, "reason", "changed_by", *ChangedFrom._fields)
@@ -35,6 +43,7 @@ class HoldsTable:
         self.holds: list[OperatorHold] = []
         self._storage_options = dict(storage_options or {})
         self._read_last: list[str] | None = None
+        self._left_out = 0
 
     def append(self, change: HoldChange) -> None:
         """Add a row."""
@@ -45,7 +54,10 @@ class HoldsTable:
         values = [Array([value], kind) for value, kind in zip(row, types, strict=True)]
         rows = Table.from_batches([RecordBatch.from_arrays(values, names=_COLUMNS)])
         try:
-            write_deltalake(self.path, rows, mode="append", name="holds", storage_options=self._storage_options)
+            try:
+                self._write(rows)
+            except CommitFailedError:  # another operator has made the table meanwhile
+                self._write(rows)
         except (DeltaError, OSError, ValueError) as error:
             raise self._error("written", error) from error
 
@@ -58,11 +70,9 @@ class HoldsTable:
             scanned = table.scan(columns=list(_COLUMNS)).read_all()  # as the quotas table is read
         except Exception as error:  # arro3 raises no narrower class
             raise self._error("read", error) from error
-        found = []
-        for row in zip(*(scanned[name].to_pylist() for name in _COLUMNS), strict=True):
-            user, client_id, tenant, at_ms, until_ms, reason, author, *whose = row
-            hold = OperatorHold(Tags(user, client_id, tenant=tenant), at_ms, until_ms, reason)
-            found.append(HoldChange(hold, author, ChangedFrom(*whose)))
+        rows = list(zip(*(scanned[name].to_pylist() for name in _COLUMNS), strict=True))
+        found = [change for row in rows if (change := _change(*row)) is not None]
+        self._left_out = len(rows) - len(found)
         return sorted(found, key=lambda change: -change.hold.at_ms)
 
     def look(self) -> None:
@@ -70,8 +80,17 @@ class HoldsTable:
         table = self._open()
         files = None if table is None else table.file_uris()
         if files != self._read_last:
-            self.holds = [hold._replace(reason=f"{author}: {hold.reason}") for hold, author, _ in self.changes()]
+            changes = self.changes()
+            self.holds = [
+                hold._replace(reason=short(f"{author}: {hold.reason}", _MAX_SHOWN)) for hold, author, _ in changes
+            ]
             self._read_last = files
+            if self._left_out:
+                told = "%d rows of %s stop nobody: no command has written them; check who may write to the table"
+                log.warning(told, self._left_out, self.path)
+
+    def _write(self, rows: Table) -> None:
+        write_deltalake(self.path, rows, mode="append", name="holds", storage_options=self._storage_options)
 
     def _open(self) -> DeltaTable | None:
         try:
@@ -86,3 +105,19 @@ class HoldsTable:
             f"the table of holds {self.path} can't be {done} ({storage_reason(error)}); check its permissions,"
             " delta.quotas and delta.storage_options"
         )
+
+
+def _change(user: Any, client_id: Any, tenant: Any, at_ms: Any, until_ms: Any, *others: Any) -> HoldChange | None:
+    """A row as a change; None for one that no command writes."""
+    names, (reason, author, os_user, host, principal) = (user, client_id, tenant), others
+    has_texts = all(isinstance(text, str) for text in (*names, reason, author, os_user, host))
+    has_times = all(isinstance(time, int) and 0 <= time <= MAX_TIMESTAMP_MS for time in (at_ms, until_ms))
+    if (
+        not has_texts
+        or not has_times
+        or max(map(len, names)) > MAX_TAG_LENGTH
+        or bool(tenant) == bool(user + client_id)
+    ):
+        return None
+    hold = OperatorHold(Tags(user, client_id, tenant=tenant), at_ms, until_ms, reason)
+    return HoldChange(hold, author, ChangedFrom(os_user, host, principal))

@@ -29,7 +29,7 @@ def holds_at(holds: Iterable[OperatorHold], now_ms: int) -> list[OperatorHold]:
     [1, 0, 0]
     """
     last = {hold.client: hold for hold in sorted(holds, key=lambda hold: hold.at_ms)}
-    return [hold for hold in last.values() if now_ms < hold.until_ms]
+    return [hold for hold in last.values() if max(now_ms, hold.at_ms) < hold.until_ms]
 
 
 class OperatorHolds(Decider):

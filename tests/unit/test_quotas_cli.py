@@ -7,13 +7,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from pwd import getpwuid
 from socket import gethostname
+from threading import Barrier
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from sluice.cli.quota_text import quotas_yaml, read_configs, read_properties
 from sluice.configs.quotas import load_quotas_file
@@ -21,11 +24,11 @@ from sluice.configs.settings import DEFAULTS
 from sluice.insight.reports.span import to_ms
 from sluice.insight.texts import java_double
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.holds import HoldsTable
-from sluice.sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
 from sluice.state.contract.records import CountedEntity
-from sluice.state.overrides.operator_holds import OperatorHolds, holds_at
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.overrides.operator_holds import OperatorHold, OperatorHolds, holds_at
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, KINDS_BY_NAME, Membership, QuotaKind
 from tests.builders import quota
@@ -1033,10 +1036,76 @@ class TestHold:
         table.look()
         assert {hold.client.client_id for hold in holds_at(table.holds, now_ms())} == {"app", "etl"}
 
+    def test_a_release_counts_though_the_clock_of_who_held_was_ahead(self, shell: Shell) -> None:
+        table = HoldsTable(shell.table.path)
+        ahead_ms = now_ms() + 120_000
+        hold = OperatorHold(Tags(client_id="app"), ahead_ms, ahead_ms + 600_000, "it floods")
+        table.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+        assert shell.run("release --client-id app").output == "Released client-id 'app'.\n"
+        table.look()
+        assert not OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
+        shell.run(self.HOLD)
+        table.look()
+        [again] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
+        assert again.until_ms is not None
+        assert again.until_ms < ahead_ms + 600_000
+
+    def test_rows_that_no_command_writes_stop_nobody_and_leave_the_other_holds(
+        self, shell: Shell, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shell.run(self.HOLD)
+        table = HoldsTable(shell.table.path)
+        bad = [
+            OperatorHold(Tags(), 1, 10**12, "nobody"),
+            OperatorHold(Tags("u", tenant="t"), 1, 10**12, "both"),
+            OperatorHold(Tags(client_id="x" * 257), 1, 10**12, "long"),
+            OperatorHold(Tags("u"), 1, 2**62, "for ever"),
+            OperatorHold(Tags("u"), -5, 10**12, "before 1970"),
+        ]
+        for hold in bad:
+            table.append(HoldChange(hold, "mallory", ChangedFrom("root", "vm")))
+        nulls = pa.Table.from_pylist([{}], pa.schema(DeltaTable(table.path).schema().to_arrow()))
+        write_deltalake(table.path, nulls, mode="append")
+        table.look()
+        [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
+        assert override.entity == CountedEntity(client_id="app")
+        assert f"6 rows of {table.path} stop nobody" in caplog.text
+        assert [line.split("  ")[0] for line in shell.run("history").output.splitlines()] == ["hold"]
+
+    def test_what_a_hundred_holds_say_fits_into_a_record_whatever_the_author_calls_himself(self, shell: Shell) -> None:
+        shell.run(f"{self.HOLD} --as {'x' * 50_000}")
+        table = HoldsTable(shell.table.path)
+        table.look()
+        [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
+        assert len(override.reason) < 400
+
+    def test_two_operators_who_hold_at_once_are_both_heard_though_no_table_was_there(self, shell: Shell) -> None:
+        tables = [HoldsTable(shell.table.path) for _ in range(8)]
+        both = Barrier(len(tables))
+
+        def hold(number: int) -> None:
+            both.wait()
+            held = OperatorHold(Tags(client_id=f"app-{number}"), now_ms(), now_ms() + 600_000, "it floods")
+            tables[number].append(HoldChange(held, "carol", ChangedFrom("root", "vm")))
+
+        with ThreadPoolExecutor(len(tables)) as pool:
+            list(pool.map(hold, range(len(tables))))
+        assert len(tables[0].changes()) == len(tables)
+
+    def test_the_history_is_a_line_for_each_change_whatever_is_in_names_and_reasons(self, shell: Shell) -> None:
+        hostile = "\x1b[31mred\nx\u202e"
+        invoke("quotas", "hold", "--client-id", hostile, "--reason", hostile, "--table", shell.table.path)
+        assert "\\x1b[31mred\\nx\\u202e" in invoke("quotas", "history", "--table", shell.table.path).output
+        assert len(shell.run("history").output.splitlines()) == 1
+
     @pytest.mark.parametrize(
         ("line", "problem"),
         [
             ("hold --reason x", "no entity"),
+            ("hold --user a\udcff --reason x", "a\\udcff isn't UTF-8"),
+            ("hold --user a --reason x\udcff", "x\\udcff isn't UTF-8"),
+            ("alter --user a\udcff --add-config producer_byte_rate=9", "a\\udcff isn't UTF-8"),
+            ("resolve --user a\udcff", "a\\udcff isn't UTF-8"),
             ("hold --topic t --reason x", "a hold is of a user, a client-id, both, or a tenant"),
             ("hold --user-defaults --reason x", "a hold is of a user, a client-id, both, or a tenant"),
             (f"hold --user {'x' * 257} --reason x", "a name has 257 characters; expected at most 256"),
