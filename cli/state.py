@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
+from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, command_group, job_settings
 from sluice.configs.settings import Settings
 from sluice.insight.texts import client_text, counter_text
@@ -138,7 +138,8 @@ def balance(
     if not found:
         typer.echo("no counters: nothing was charged lately, so the whole of each limit is left")
         return
-    print_lines(table_lines(COLUMNS, (_row(one, now_ms) for one in found)))
+    rows = (_row(one, now_ms) for one in found)
+    print_lines(table_lines(COLUMNS, rows, terminal_width(), ("last charged s before", "tokens"), COLUMNS[:1]))
 
 
 def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "list[Balance]", "Client"]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, time_text
+from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
@@ -74,18 +74,21 @@ def whatif(
         typer.echo(
             "sluice: nobody of these names sent anything; --client /NAME is a client-id without a user", err=True
         )
-    print_lines(report_lines(replayed, scenarios))
+    print_lines(report_lines(replayed, scenarios, terminal_width()))
 
 
-def report_lines(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Iterable[str]:
-    """A table of the clients under the last scenario, and of all scenarios if there are several."""
+def report_lines(
+    replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]], width: int | None = None
+) -> Iterable[str]:
+    """A table of the clients under the last scenario, as wide as this, and of all scenarios if there are several."""
     *_, clients = replayed.clients
     ordered = by_change(clients)
     waiting = [(name, client) for name, client in ordered if client.now.throttled or client.then.throttled]
     rows = [_row(short(counter_name(Tags(*name)), MAX_NAME), client) for name, client in waiting[:SHOWN_CLIENTS]]
     if more := len(waiting) - len(rows):
         rows.append([f"and {more} more that wait", *[""] * (len(COLUMNS) - 1)])
-    yield from table_lines(COLUMNS, [*rows, _cells(f"all {len(ordered)} clients", total_json(clients), "")])
+    rows.append(_cells(f"all {len(ordered)} clients", total_json(clients), ""))
+    yield from table_lines(COLUMNS, rows, width, ("throttled by", "not sent"), COLUMNS[:1])
     if len(scenarios) > 1:
         yield ""
         cells = [_step_cells(number, clients) for number, clients in enumerate(replayed.clients, start=1)]
