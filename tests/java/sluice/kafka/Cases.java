@@ -437,14 +437,15 @@ public final class Cases {
         gateway.takeLimits(view(asked).inForce());
         Map<CounterKey, Sensor> sensors = new HashMap<>();
         ArrayNode answer = JSON.createArrayNode();
-        try (Metrics metrics = metricsOf(gateway.meters)) {
+        ManualTime time = new ManualTime();
+        Feed feed = new Feed(gateway.meters);
+        try (Metrics metrics = new Metrics(new MetricConfig(), Collections.singletonList(feed), time, false)) {
             for (JsonNode client : asked.get("clients")) {
                 CounterKey counter = gateway.meterOf(Kind.PRODUCE, client.get(0).textValue(), client.get(1).textValue());
                 sensors.computeIfAbsent(counter, key -> sensor(metrics, key, WINDOW))
-                        .record(client.get(2).doubleValue(), System.currentTimeMillis(), false);
+                        .record(client.get(2).doubleValue(), time.milliseconds(), false);
             }
-            for (long afterMs : new long[] {0, 3_600_000}) {
-                long nowMs = System.currentTimeMillis() + afterMs;
+            for (long nowMs : new long[] {time.milliseconds(), System.currentTimeMillis() + 3_600_000}) {
                 answer.add(new String(gateway.heartbeat(null, nowMs), StandardCharsets.UTF_8));
             }
         }
