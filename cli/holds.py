@@ -43,6 +43,8 @@ def hold_client(
         raise UsageError(f"--for {length} is longer than {_LONGEST_DAYS}d; lower the client's quotas, or hold it again")
     now = now_ms()
     changes = _changes(table)
+    if held.tenant and held.tenant not in {entry.entity.tenant for entry in table.quotas_table().entries()}:
+        raise UsageError(f"there is no tenant {held.tenant!r}; `sluice tenants describe` prints all")
     others = {hold.client for hold in holds_at(changes, now)} - {held}
     if len(others) >= MAX_HOLDS:
         raise UsageError(f"{len(others)} clients are held; expected at most {MAX_HOLDS}: release some, or lower quotas")

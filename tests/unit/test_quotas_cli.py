@@ -1102,6 +1102,7 @@ class TestHold:
         ("line", "problem"),
         [
             ("hold --reason x", "no entity"),
+            ("hold --tenant nobodys --reason x", "there is no tenant 'nobodys'; `sluice tenants describe` prints all"),
             ("hold --user a\udcff --reason x", "a\\udcff isn't UTF-8"),
             ("hold --user a --reason x\udcff", "x\\udcff isn't UTF-8"),
             ("alter --user a\udcff --add-config producer_byte_rate=9", "a\\udcff isn't UTF-8"),
