@@ -1218,6 +1218,11 @@ static inline double double_at(const Column *c, uint32_t i) {
     memcpy(&d, &bits, 8);
     return d;
 }
+static int is_no_bucket(double tokens) { /* the NaN that Python writes; of others the engines keep or change the bits */
+    uint64_t bits;
+    memcpy(&bits, &tokens, 8);
+    return bits == 0x7ff8000000000000ULL;
+}
 static int is_time(int64_t ms) { return ms >= 0 && ms <= MAX_TIMESTAMP_MS; }
 
 static int read_columns(const uint8_t *at, const uint8_t *end, const uint32_t counts[3], Column *columns) {
@@ -1277,7 +1282,7 @@ static int decode_page(Decider *s, const uint8_t *p, size_t n) {
                     {key, (uint32_t)(line_end - key)}, LENGTH(s->rates, Rate), 0, 0, 0, 0};
         key = line_end + 1;
         if (!e.key.n || !is_time(e.last_event_ms) || !is_time(e.bucket_last_ms) || e.bucket_last_ms > e.last_event_ms || !(e.limit >= 0 && e.limit <= MAX_LIMIT) ||
-            (isnan(e.tokens) ? e.bucket_last_ms != 0 : !(fabs(e.tokens) < MAX_STORED))) return DECLINED;
+            (isnan(e.tokens) ? e.bucket_last_ms != 0 || !is_no_bucket(e.tokens) : !(fabs(e.tokens) < MAX_STORED))) return DECLINED;
         int64_t own = number_at(&columns[RATE_COUNT], i);
         if (own < 0 || own > counts[1] - rate || own > MAX_KINDS) return DECLINED;
         for (; own; own--, e.rates_n++) {
