@@ -322,6 +322,13 @@ def test_a_client_finds_the_limit_the_counter_and_the_tenant_that_the_job_finds(
         assert answer == found_by_the_job(view_of(records), clients), (records, clients)
 
 
+def test_a_name_breaks_no_line_of_a_log(java: JavaCases) -> None:
+    hold = Override("hold", entity=CountedEntity(user="al\nice"), reason="it \x1b[31mfloods\u202e all")
+    record = overrides_key("quotas_hold"), overrides_value(Overrides(7, 9_000, 60_000, [hold]))
+    said = java.answer("held", {"records": as_json([*limit_records([]), record])})
+    assert said == r"user al\u000aice (quotas_hold: it \u001b[31mfloods\u202e all)"
+
+
 def test_a_long_name_is_the_same_in_the_tags_of_a_broker_and_of_the_job(java: JavaCases) -> None:
     vectors = json.loads((DATA / "bounded-names.json").read_text())
     names = [vector["part"] * vector["times"] for vector in vectors]

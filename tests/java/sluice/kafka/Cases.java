@@ -97,6 +97,8 @@ public final class Cases {
                 return Failing.sender(asked);
             case "closing":
                 return Closing.node(asked);
+            case "held":
+                return JSON.valueToTree(new Overrides(view(asked).overrides(), "b", 0).held());
             case "twins":
                 return Closing.twins(asked);
             default:

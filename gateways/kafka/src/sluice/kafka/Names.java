@@ -28,6 +28,18 @@ final class Names {
         }
     }
 
+    /** Text for a log: what is invisible or ends a line is escaped, as a client or an operator may have chosen it. */
+    static String printable(String text) {
+        StringBuilder printable = new StringBuilder();
+        text.codePoints().forEach(sign -> {
+            int type = Character.getType(sign);
+            boolean isShown = type != Character.CONTROL && type != Character.FORMAT && type != Character.SURROGATE
+                    && type != Character.LINE_SEPARATOR && type != Character.PARAGRAPH_SEPARATOR;
+            printable.append(isShown ? Character.toString(sign) : String.format("\\u%04x", sign));
+        });
+        return printable.toString();
+    }
+
     /** The name as Kafka writes it in tags of metrics. Its own class for that is internal, and is another one in 4.4. */
     static String sanitize(String name) {
         return URLEncoder.encode(name, StandardCharsets.UTF_8).replace("*", "%2A").replace("+", "%20");

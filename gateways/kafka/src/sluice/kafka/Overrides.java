@@ -126,7 +126,7 @@ final class Overrides {
             }
             held.add(String.join(", ", words) + " (" + hold.decider + ": " + hold.reason + ")");
         });
-        return held.isEmpty() ? "none" : String.join(", ", held);
+        return held.isEmpty() ? "none" : Names.printable(String.join(", ", held));
     }
 
     /** Whether gateways do the same by both. */
