@@ -28,8 +28,8 @@ from sluice.streaming.enforce.wire import Source, decode_parts
 from sluice.streaming.native import library as native_code
 from sluice.streaming.native.build import library_path
 from tests.builders import DEFAULTS, member, quota
+from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library, sanitized_library
 from tests.native_decide_fuzz import compare, in_python
-from tests.unit.test_native_plan import EXAMPLES, LONG_EXAMPLES, SEED, library, sanitized_library
 
 _PARTS = 4  # of the events, so that processes share them
 _SETTINGS = PipelineSettings.of(DEFAULTS)._replace(pages=1)

@@ -1,6 +1,5 @@
 """Native planning: the same bytes as Python's from any events, and Python's alone where it is off or not built."""
 
-import ctypes.util
 import os
 import pickle
 import shutil
@@ -26,16 +25,13 @@ from sluice.streaming.enforce.native_plan import NativePlanner
 from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import Source
 from sluice.streaming.native import build as native_build
-from sluice.streaming.native.build import NativeBuildError, compile_source
-from sluice.streaming.native.library import native_library
+from sluice.streaming.native.build import compile_source
 from tests.builders import DEFAULTS, changed
+from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library, sanitized_library
 from tests.native_fuzz import DECIDED_AT_MS, batches_of, compare
 
-EXAMPLES, LONG_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100000")), 10_000_000
-SEED = int(os.environ.get("FUZZ_SEED", "1"))
 _PARTS = 4  # of the events, so that processes share them
 
-_SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 _SANITIZED = """
 import sys
 from pathlib import Path
@@ -43,12 +39,6 @@ from sluice.streaming.native.library import load
 from tests.native_fuzz import compare
 print(*compare(load(Path(sys.argv[1])), 10_000, int(sys.argv[2])))
 """
-
-
-def library() -> ctypes.CDLL:
-    found = native_library()
-    assert found is not None, "run ./scripts/setup"
-    return found
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -89,26 +79,6 @@ def planned_pages(native: NativePlanner, batches: Iterable[Any]) -> list[dict[in
     """The page batches of these events, by page."""
     made = native.plan(batches, DECIDED_AT_MS)
     return [dict(zip(each.pages.tolist(), each.payloads.to_pylist(), strict=True)) for each in made]
-
-
-def sanitized_library(folder: Path) -> tuple[Path, dict[str, str]]:
-    """The library with AddressSanitizer and UndefinedBehaviorSanitizer, which end the process at the first fault.
-
-    And the environment that it needs. Skips the test where the compiler has none.
-    """
-    made = folder / "native.so"
-    try:
-        compile_source(made, folder, flags=_SANITIZERS)
-    except NativeBuildError as error:
-        pytest.skip(f"the compiler has no sanitizers: {error}")
-    runtime = subprocess.run(
-        [str(shutil.which("cc")), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    )
-    return made, {
-        "LD_PRELOAD": runtime.stdout.strip(),
-        "ASAN_OPTIONS": "detect_leaks=0,allocator_may_return_null=1",  # Python keeps what it has at its end
-        "PYTHONMALLOC": "malloc",
-    }
 
 
 def test_no_event_makes_the_sanitizers_speak(tmp_path: Path) -> None:
