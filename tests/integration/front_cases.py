@@ -103,7 +103,10 @@ class FrontCases:
         held = [wait for wait in waits(front) if wait["quota"] == "stored_bytes"]
         assert {wait["entity"]["tenant"] for wait in held} == {"hoarders"}
 
-    @pytest.mark.parametrize("entity", [CountedEntity(client_id="unlimited"), CountedEntity("ANONYMOUS")])
+    @pytest.mark.parametrize(
+        "entity",
+        [CountedEntity(client_id="unlimited"), pytest.param(CountedEntity("ANONYMOUS"), marks=pytest.mark.long)],
+    )
     def test_a_client_that_an_operator_stops_gets_nothing_and_goes_on_10_s_after_its_release(
         self, front: Front, entity: CountedEntity
     ) -> None:

@@ -14,7 +14,7 @@ from tests.integration.plugin_broker import PluginBroker, produce
 from tests.recorded import simulated, write_decisions
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 PRODUCE_S = 30
 IN_FORCE = [quota(QuotaKind.PRODUCER_BYTE_RATE, 400_000.0, client_id="app")]
