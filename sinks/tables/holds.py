@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from arro3.core import Array, DataType, RecordBatch, Table
-from deltalake import DeltaTable, write_deltalake
+from arro3.core import Array, DataType, RecordBatch, Schema, Table
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from sluice.process.format import short
@@ -43,7 +44,6 @@ class HoldsTable:
         self.holds: list[OperatorHold] = []
         self._storage_options = dict(storage_options or {})
         self._read_last: list[str] | None = None
-        self._left_out = 0
 
     def append(self, change: HoldChange) -> None:
         """Add a row."""
@@ -54,43 +54,49 @@ class HoldsTable:
         values = [Array([value], kind) for value, kind in zip(row, types, strict=True)]
         rows = Table.from_batches([RecordBatch.from_arrays(values, names=_COLUMNS)])
         try:
-            try:
-                self._write(rows)
-            except CommitFailedError:  # another operator has made the table meanwhile
-                self._write(rows)
+            write_deltalake(self._made(rows.schema), rows, mode="append")
         except (DeltaError, OSError, ValueError) as error:
             raise self._error("written", error) from error
 
     def changes(self) -> list[HoldChange]:
-        """All rows, the newest first."""
-        table = self._open()
+        """All rows that commands wrote, the newest first."""
+        return self._changes(self._open())[0]
+
+    def _changes(self, table: DeltaTable | None) -> tuple[list[HoldChange], int]:
+        """The changes of a table, the newest first, and the number of rows that no command has written."""
         if table is None:
-            return []
+            return [], 0
         try:
             scanned = table.scan(columns=list(_COLUMNS)).read_all()  # as the quotas table is read
         except Exception as error:  # arro3 raises no narrower class
             raise self._error("read", error) from error
         rows = list(zip(*(scanned[name].to_pylist() for name in _COLUMNS), strict=True))
         found = [change for row in rows if (change := _change(*row)) is not None]
-        self._left_out = len(rows) - len(found)
-        return sorted(found, key=lambda change: -change.hold.at_ms)
+        return sorted(found, key=lambda change: -change.hold.at_ms), len(rows) - len(found)
 
     def look(self) -> None:
         """Read the rows if there are others. A restored backup has the same versions again, but not the same files."""
         table = self._open()
         files = None if table is None else table.file_uris()
         if files != self._read_last:
-            changes = self.changes()
+            changes, left_out = self._changes(table)
             self.holds = [
                 hold._replace(reason=short(f"{author}: {hold.reason}", _MAX_SHOWN)) for hold, author, _ in changes
             ]
             self._read_last = files
-            if self._left_out:
+            if left_out:
                 told = "%d rows of %s stop nobody: no command has written them; check who may write to the table"
-                log.warning(told, self._left_out, self.path)
+                log.warning(told, left_out, self.path)
 
-    def _write(self, rows: Table) -> None:
-        write_deltalake(self.path, rows, mode="append", name="holds", storage_options=self._storage_options)
+    def _made(self, schema: Schema) -> DeltaTable:
+        """The table, made if there is none, and once: a second time would change its metadata under others' rows."""
+        options = self._storage_options
+        with suppress(CommitFailedError):  # another operator has made it meanwhile
+            once = CommitProperties(max_commit_retries=0)
+            DeltaTable.create(
+                self.path, schema, mode="ignore", name="holds", storage_options=options, commit_properties=once
+            )
+        return DeltaTable(self.path, storage_options=options)
 
     def _open(self) -> DeltaTable | None:
         try:
