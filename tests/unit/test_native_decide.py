@@ -2,10 +2,7 @@
 
 import ctypes
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +14,6 @@ import pytest
 from scripts.benchmarks.events import LOADS, Load, spread
 from scripts.benchmarks.harness import Workers
 from sluice.demo.job import storage_in, write_settings
-from sluice.jvm.jars import REPOSITORY
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import CLIENT_KINDS, Coexistence, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -28,20 +24,12 @@ from sluice.streaming.enforce.wire import Source, decode_parts
 from sluice.streaming.native import library as native_code
 from sluice.streaming.native.build import library_path
 from tests.builders import DEFAULTS, member, quota
-from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library, sanitized_library
+from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from tests.native_decide_fuzz import compare, in_python
 
 _PARTS = 4  # of the events, so that processes share them
 _SETTINGS = PipelineSettings.of(DEFAULTS)._replace(pages=1)
 _NOW_MS = 1_800_000_000_000
-
-_SANITIZED = """
-import sys
-from pathlib import Path
-from sluice.streaming.native.library import load
-from tests.native_decide_fuzz import compare
-print(*compare(load(Path(sys.argv[1])), 1_000, int(sys.argv[2])))
-"""
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -56,17 +44,6 @@ def test_pages_are_decided_as_in_python_to_the_byte(part: int) -> None:
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_pages_are_decided_as_in_python_to_the_byte_for_millions_of_events(part: int) -> None:
     compare(library(), LONG_EXAMPLES // _PARTS, 1_000 + SEED + part)
-
-
-def test_no_page_makes_the_sanitizers_speak(tmp_path: Path) -> None:
-    made, environment = sanitized_library(tmp_path)
-
-    command = [sys.executable, "-c", _SANITIZED, str(made), str(SEED)]
-    ended = subprocess.run(
-        command, env=os.environ | environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600
-    )
-
-    assert ended.returncode == 0, ended.stderr[-4000:]
 
 
 def test_numbers_are_the_texts_of_msgspec() -> None:
