@@ -7,8 +7,6 @@ package sluice.kafka;
  * <p>A name of more than 256 characters counts as one that differs. Safe for any thread.
  */
 final class Callers {
-    private static final int MAX_LENGTH = 256;
-
     private volatile Tags now; // since the last event; null is nobody
     private Tags before;
 
@@ -22,7 +20,7 @@ final class Callers {
 
     /** These names, as far as they are kept. */
     static Tags of(String user, String clientId) {
-        return new Tags(user.length() > MAX_LENGTH ? "" : user, clientId.length() > MAX_LENGTH ? "" : clientId);
+        return new Tags(user.length() > Names.MAX_LENGTH ? "" : user, clientId.length() > Names.MAX_LENGTH ? "" : clientId);
     }
 
     /** Adds those of a sum that is given back. */

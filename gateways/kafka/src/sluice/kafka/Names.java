@@ -8,7 +8,8 @@ import java.security.NoSuchAlgorithmException;
 
 /** Names in tags, which clients choose: of bounded length, the same in all gateways and in the job. */
 final class Names {
-    private static final int MAX_LENGTH = 256;
+    /** A longer name counts under its hash. */
+    static final int MAX_LENGTH = 256;
 
     private Names() {}
 

@@ -15,7 +15,6 @@ import java.util.concurrent.ConcurrentHashMap;
 final class Unlimited {
     static final int MOST = 100;
     private static final int SHOWN = 10;
-    private static final int MAX_LENGTH = 256;
     private static final long IDLE_MS = 60_000;
 
     private final Set<Tags> clients = ConcurrentHashMap.newKeySet();
@@ -29,7 +28,7 @@ final class Unlimited {
     }
 
     private static boolean isLong(Tags client) {
-        return client.user.length() > MAX_LENGTH || client.clientId.length() > MAX_LENGTH;
+        return client.user.length() > Names.MAX_LENGTH || client.clientId.length() > Names.MAX_LENGTH;
     }
 
     /** The rates of the heaviest now. Forgets those that are idle. */
