@@ -19,7 +19,7 @@ from sluice.state.store.pages import Evicted, Pages, part_of_page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.native_decide import NativeDecider, NativelyDecided, PageToDecide
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import Outputs, Source, decode_parts, encoded_parts
+from sluice.streaming.enforce.wire import Keyed, Outputs, Source, decode_parts, encoded_parts
 from tests.builders import DEFAULTS
 from tests.native_fuzz import DECIDED_AT_MS, QUOTAS, event
 
@@ -117,9 +117,17 @@ def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Deci
     return _decided(outputs, encoded.values, sums, dict(zip(numbers, new, strict=True)), counters.evicted)
 
 
+def outputs_of(made: NativelyDecided) -> Outputs:
+    """All records, in lists."""
+    outputs = Outputs(made.waits)
+    for topic, keyed in made.records.items():
+        outputs[topic] = Keyed(keyed.keys.to_pylist(), keyed.values.to_pylist())
+    return outputs
+
+
 def _found(made: NativelyDecided, pages: Sequence[PageToDecide]) -> Decided:
     stored = {page.number: new for page, new in zip(pages, made.stored, strict=True) if new is not None}
-    return _decided(made.outputs, made.parts.values, made.sums, stored, made.evicted)
+    return _decided(outputs_of(made), made.parts.values, made.sums, stored, made.evicted)
 
 
 def _decided(

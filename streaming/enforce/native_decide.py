@@ -10,10 +10,11 @@ import weakref
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW
 from sluice.state.contract.records import MAX_NAMED_GATEWAYS, WaitRecord
@@ -22,7 +23,15 @@ from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import PLACES, DecidedSums
 from sluice.state.store.pages import Evicted, part_of_page, spans_ms
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import BUCKETS, OVERHEAD_BYTES, Keyed, Outputs, most_answer_bytes, wait_record
+from sluice.streaming.enforce.wire import (
+    BUCKETS,
+    OVERHEAD_BYTES,
+    Keyed,
+    KeyedArrays,
+    Outputs,
+    most_answer_bytes,
+    wait_record,
+)
 from sluice.streaming.native import library as native
 from sluice.streaming.native.library import DeciderSettings, native_library
 
@@ -43,10 +52,11 @@ class PageToDecide(NamedTuple):
 class NativelyDecided(NamedTuple):
     """The result for some pages: `stored` has None for each page that is declined, of which nothing else is here.
 
-    `parts` are encoded, by the number of their group.
+    `records` are those of all topics but waits. `parts` are encoded, by the number of their group.
     """
 
-    outputs: Outputs
+    records: dict[str, KeyedArrays]
+    waits: Outputs
     parts: Keyed
     sums: DecidedSums
     stored: list[bytes | None]
@@ -126,26 +136,27 @@ class NativeDecider:
         self.decided += len(flags) - sum(flags)
         native.declined["pages"] += sum(flags)
         stored = [None if flag else one for one, flag in zip(self._texts(_STORED, _STORED_ENDS), flags, strict=True)]
-        outputs = self._outputs()
         evicted = Evicted(*(self._native.decide_evicted(self._handle, is_owing) for is_owing in (False, True)))
-        return NativelyDecided(outputs, self._parts(), self._sums(), stored, evicted)
+        return NativelyDecided(self._records(), self._waits(), self._parts(), self._sums(), stored, evicted)
 
-    def _outputs(self) -> Outputs:
-        """The records of all topics."""
-        outputs = Outputs()
+    def _records(self) -> dict[str, KeyedArrays]:
+        """The records of each topic that has some."""
+        records = {}
         for place, topic in enumerate(self._topics):
-            values = self._texts(_VALUES, _VALUE_ENDS, place)
-            if values:
-                keys = zip(self._texts(_KEYS, _KEY_ENDS, place), self._output(_HAS_KEY, place), strict=True)
-                outputs[topic] = Keyed([key if has_key else None for key, has_key in keys], list(values))
-        for wait in self._waits():
-            kind, waits = KINDS_BY_CODE[wait.kind], outputs[self._settings.waits_topic]
-            waits.add(*wait_record(kind, wait.entity, _record_of(wait) if wait.throttle_ms else None))
-        return outputs
+            ends = self._output(_VALUE_ENDS, place)
+            if ends:
+                has_keys = np.frombuffer(self._output(_HAS_KEY, place), np.bool_)
+                keys = _array(self._output(_KEY_ENDS, place), self._output(_KEYS, place), has_keys)
+                records[topic] = KeyedArrays(keys, _array(ends, self._output(_VALUES, place)))
+        return records
 
-    def _waits(self) -> list[_LongWait]:
-        count = self._native.decide_waits(self._handle)
-        return _LONG_WAITS.decode(_listed(count, self._output(_WAITS))) if count else []
+    def _waits(self) -> Outputs:
+        """The records of the waits topic."""
+        outputs, count = Outputs(), self._native.decide_waits(self._handle)
+        for wait in _LONG_WAITS.decode(_listed(count, self._output(_WAITS))) if count else ():
+            kind, record = KINDS_BY_CODE[wait.kind], _record_of(wait) if wait.throttle_ms else None
+            outputs[self._settings.waits_topic].add(*wait_record(kind, wait.entity, record))
+        return outputs
 
     def _parts(self) -> Keyed:
         """The parts of each group, encoded."""
@@ -177,6 +188,13 @@ class NativeDecider:
     def _call(self, name: str, *arguments: object) -> None:
         if getattr(self._native, name)(self._handle, *arguments) < 0:
             raise MemoryError("native deciding")
+
+
+def _array(ends: bytes, data: bytes, has: "np.ndarray[Any, np.dtype[np.bool_]] | None" = None) -> pa.Array:
+    """Binary values one after another, with the end of each as 4 bytes, and whether it is one; else it is null."""
+    offsets = np.frombuffer(b"\0\0\0\0" + ends, np.int32)
+    valid = None if has is None else pa.py_buffer(np.packbits(has, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _listed(count: int, packed: bytes) -> bytes:

@@ -133,7 +133,7 @@ class PageDecider:
             page = StoredPage(int(key), state.get[1] if state.exists else None, page_batches)
             rows, (payload,) = self._decide([page])
             state.update((_STATE_VERSION, payload))
-            yield pd.DataFrame(rows, columns=PackedRow._fields)
+            yield pd.DataFrame([row.with_lists() for row in rows], columns=PackedRow._fields)
 
     def _decide_groups(self, groups: Groups) -> Decided:
         with collection_paused():
@@ -164,7 +164,8 @@ class PageDecider:
             written = {number: new for number, new in zip(stored, made.stored, strict=True) if new is not None}
             to_decide = {number: page for number, page in to_decide.items() if number not in written}
             evicted = made.evicted
-            dropped += _finish(rows, made.outputs, made.parts, made.sums, settings, properties)
+            rows += packed(made.records)
+            dropped += _finish(rows, made.waits, made.parts, made.sums, settings, properties)
         if to_decide:
             of_rest = {number: payload for number, payload in payloads.items() if number not in written}
             counters = stored_pages(of_rest, properties.stored_pages)

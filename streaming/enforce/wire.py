@@ -1,12 +1,14 @@
 """The records that leave the job, and the forms in which rows travel between the stages of the pipeline."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import (
@@ -68,6 +70,13 @@ class Keyed:
         """Append a record."""
         self.keys.append(key)
         self.values.append(value)
+
+
+class KeyedArrays(NamedTuple):
+    """Keys and values of the records of one topic as Arrow's binary arrays: native code makes no objects of them."""
+
+    keys: pa.Array
+    values: pa.Array
 
 
 class Outputs(dict[str, Keyed]):
@@ -164,8 +173,16 @@ class PackedRow(NamedTuple):
 
     partial: bool
     topic: str | None
-    keys: list[bytes | None]
-    values: list[bytes | None]
+    keys: list[bytes | None] | pa.Array
+    values: list[bytes | None] | pa.Array
+
+    def with_lists(self) -> "PackedRow":
+        """The row with its keys and values in lists, which PySpark's own workers take."""
+        return self._replace(keys=_listed(self.keys), values=_listed(self.values))
+
+
+def _listed(values: list[bytes | None] | pa.Array) -> list[bytes | None]:
+    return values if isinstance(values, list) else values.to_pylist()
 
 
 _MAX_ERROR_CHARACTERS = 500
@@ -282,20 +299,23 @@ def encoded_parts(parts: Iterable[DecisionPart]) -> Keyed:
     return Keyed([b"%d" % number for number in groups], [_PACK.encode(group) for group in groups.values()])
 
 
-def packed(outputs: Outputs, parts: Keyed) -> list[PackedRow]:
+def packed(outputs: Mapping[str, Keyed | KeyedArrays], parts: Keyed | None = None) -> list[PackedRow]:
     """Records and encoded parts in few rows.
 
     PySpark pads the state that it returns to the number of output rows, so every row out of the operator is expensive.
     """
     rows = [row for topic, keyed in outputs.items() for row in _rows(topic, keyed, partial=False)]
-    return [*rows, *_rows(None, parts, partial=True)]
+    return [*rows, *_rows(None, parts or Keyed(), partial=True)]
 
 
-def _rows(topic: str | None, keyed: Keyed, partial: bool) -> Iterator[PackedRow]:
+def _rows(topic: str | None, keyed: Keyed | KeyedArrays, partial: bool) -> Iterator[PackedRow]:
     """The keys and values in rows of at most _MAX_ROW_BYTES of values, or of one value."""
-    ends = list(accumulate([len(value or b"") for value in keyed.values]))
+    if isinstance(keyed, KeyedArrays):
+        ends = pc.cumulative_sum(pc.binary_length(keyed.values)).to_numpy()
+    else:
+        ends = list(accumulate([len(value or b"") for value in keyed.values]))
     first = taken = 0
     while first < len(ends):
         last = max(bisect_right(ends, taken + _MAX_ROW_BYTES), first + 1)
         yield PackedRow(partial, topic, keyed.keys[first:last], keyed.values[first:last])
-        first, taken = last, ends[last - 1]
+        first, taken = last, int(ends[last - 1])

@@ -11,7 +11,7 @@ rows and states back, and the wrapper of the function. Their arguments and Java'
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ class Groups(list[Group]):
 
 
 class Decided(NamedTuple):
-    """The rows that a function emits for some groups, and the new value of the state of each."""
+    """The rows that a function emits for some groups, and the new value of the state of each.
+
+    A list in a row may be an array of Arrow.
+    """
 
     rows: Sequence[tuple[Any, ...]]
     states: Sequence[tuple[Any, ...]]
@@ -171,8 +174,18 @@ def _filled_struct(columns: Sequence[list[Any]], kind: Any, length: int) -> Any:
     import pyarrow as pa
 
     columns = columns or [[] for _ in kind]
-    arrays = [
-        pa.array(column + [None] * (length - len(column)), field.type)
-        for column, field in zip(columns, kind, strict=True)
-    ]
+    arrays = [_filled(column, field.type, length) for column, field in zip(columns, kind, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=list(kind))
+
+
+def _filled(column: list[Any], kind: Any, length: int) -> Any:
+    """An array of a column, whose lists may be Arrow's arrays, filled up with nulls to a length."""
+    import pyarrow as pa
+
+    nulls = [None] * (length - len(column))
+    if not any(isinstance(value, pa.Array) for value in column):
+        return pa.array(column + nulls, kind)
+    arrays = [pa.array(value, kind.value_type) for value in column]
+    first, *ends = accumulate(map(len, arrays), initial=0)
+    starts = [first, *ends[:-1], *nulls]
+    return pa.ListArray.from_arrays(pa.array([*starts, ends[-1]], pa.int32()), pa.concat_arrays(arrays), kind)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyspark.worker
 import pytest
 from pyspark.serializers import SpecialLengths, read_int
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StructField, StructType
 
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.streaming.checkpoint.batch_log import Batch
@@ -75,14 +75,16 @@ def batch(keys: list[int], payloads: list[bytes], infos: list[tuple[str, bytes |
     )
 
 
-def decide(worker: Any, function: Any, batches: list[Any]) -> tuple[int, list[Any]]:
+def decide(
+    worker: Any, function: Any, batches: list[Any], return_type: StructType = RETURN_TYPE
+) -> tuple[int, list[Any]]:
     """The answer to Java for these batches: the marker of a stream, and the batches in it."""
     sent, received = io.BytesIO(), io.BytesIO()
     with pa.ipc.new_stream(sent, batches[0].schema) as writer:
         for one in batches:
             writer.write_batch(one)
     sent.seek(0)
-    wrapped, stream = worker.wrap_grouped_map_pandas_udf_with_state(function, RETURN_TYPE, None), serializer(worker)
+    wrapped, stream = worker.wrap_grouped_map_pandas_udf_with_state(function, return_type, None), serializer(worker)
 
     def mapped(of_groups: Any) -> Any:  # as in pyspark.worker, for key column 0 and value columns 0 and 1
         rows, state = of_groups
@@ -116,6 +118,21 @@ def test_groups_go_to_the_function_with_all_their_rows_and_come_back_in_order(wo
     assert [state["keyRowAsUnsafe"] for state in states] == [b"one", b"two", b"three"]
     assert [pickle.loads(state["object"]) for state in states] == [(1, b"ab"), (1, b"cd"), (1, b"e")]  # noqa: S301 - our own
     assert {state["oldTimeoutTimestamp"] for state in states} == {-1}
+
+
+def test_lists_of_rows_may_be_arrays_of_arrow_and_come_out_as_lists_do(worker: Any) -> None:
+    """Slices of arrays with nulls, an empty one, and lists beside them; more states than rows, so nulls at the end."""
+    lists = [[b"a", None, b"ccc"], [], [b"d"], [None]]
+    array = pa.array([b"x", *lists[0], b"y"], pa.binary())[1:4]
+    arrays = [array, array[:0], lists[2], pa.array(lists[3], pa.binary())]
+    groups = batch([*range(6)], [b"p"] * 6, [(str(n), None, n, 1, True) for n in range(6)])
+
+    def answer(column: list[Any]) -> Any:
+        decided = Decided([(of,) for of in column], [(1, b"")] * 6)
+        return decide(worker, lambda *_: decided, [groups], StructType([StructField("l", ArrayType(BinaryType()))]))[1]
+
+    assert answer(arrays)[0].column(1).to_pylist() == [{"l": one} for one in [*lists, None, None]]
+    assert answer(arrays)[0].schema == answer(lists)[0].schema
 
 
 @pytest.fixture

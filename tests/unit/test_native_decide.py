@@ -25,7 +25,7 @@ from sluice.streaming.native import library as native_code
 from sluice.streaming.native.build import library_path
 from tests.builders import DEFAULTS, member, quota
 from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
-from tests.native_decide_fuzz import compare, in_python
+from tests.native_decide_fuzz import compare, in_python, outputs_of
 
 _PARTS = 4  # of the events, so that processes share them
 _SETTINGS = PipelineSettings.of(DEFAULTS)._replace(pages=1)
@@ -112,7 +112,7 @@ def test_what_is_throttled_or_refused_is_decided_natively(event: dict[str, Any])
     made = decider.decide([page])
 
     parts = [part for payload in made.parts.values for part in decode_parts(payload or b"")]
-    outputs = pipeline.combine(parts, _SETTINGS) if parts else made.outputs
+    outputs = pipeline.combine(parts, _SETTINGS) if parts else outputs_of(made)
     decisions = [json.loads(value or b"") for value in outputs[_SETTINGS.decisions_topic].values]
     assert (decider.decided, decider.declined) == (1, 0)
     assert decisions[-1]["verdict"] in ("THROTTLE", "REJECT")
@@ -128,7 +128,7 @@ def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
     made = decider.decide([page_of(quotas, [plain, unmute, plain])])
 
     assert made.stored == [None]
-    assert dict(made.outputs) == {}
+    assert made.records == {}
     assert made.parts.keys == []
     assert list(made.sums.records("0123", 5, 1)) == []
 

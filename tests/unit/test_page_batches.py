@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+import pyarrow as pa
 import pytest
 
 from sluice.configs.settings import load_settings
@@ -13,7 +14,7 @@ from sluice.streaming.enforce.pipeline import combine, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
     DecisionPart,
-    Keyed,
+    KeyedArrays,
     OutputRecord,
     Outputs,
     Source,
@@ -64,8 +65,9 @@ def test_page_batches_are_sent_before_they_hold_too_much() -> None:
     assert [len(offsets(page_batches)) for page_batches in sent] == [10] * 5 + [0]
 
 
-def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
-    """By topic, in order; a record larger than that has its own row."""
+@pytest.mark.parametrize("are_arrays", [False, True])
+def test_records_leave_the_operator_a_mebibyte_to_a_row(are_arrays: bool) -> None:
+    """By topic, in order; a record larger than that has its own row. Native code's records are arrays of Arrow."""
     small = [OutputRecord("decisions", b"key", b"%6d" % number + b"x" * 250_000) for number in range(8)]
     large = OutputRecord("letters", None, b"y" * 3_000_000)
 
@@ -73,7 +75,11 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
     for record in (*small[:5], large, *small[5:], large):
         outputs[record.topic].add(record.key, record.value)
 
-    rows = packed(outputs, Keyed())
+    arrays = {
+        topic: KeyedArrays(*(pa.array(column, pa.binary()) for column in (keyed.keys, keyed.values)))
+        for topic, keyed in outputs.items()
+    }
+    rows = [row.with_lists() for row in packed(arrays if are_arrays else outputs)]
 
     assert [(row.topic, len(row.values)) for row in rows] == [
         ("decisions", 4),
