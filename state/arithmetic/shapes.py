@@ -101,6 +101,12 @@ def encode_shape(charges: Sequence[Charge]) -> bytes:
 
 @lru_cache(maxsize=_MAX_SHAPES)
 def _encoded(charges: tuple[tuple[QuotaKind, str, float | None, bool, bool, bool], ...]) -> bytes:
-    """The same bytes for all clients with this shape: they take an eighth of a plan otherwise."""
-    bare = [Charge(kind, level, limit, shadow, [], *flags) for kind, level, limit, shadow, *flags in charges]
+    """The same bytes for all clients with this shape: they take an eighth of a plan otherwise.
+
+    A limit is a float in them, as 5 and 5.0 are one key here.
+    """
+    bare = [
+        Charge(kind, level, None if limit is None else float(limit), shadow, [], *flags)
+        for kind, level, limit, shadow, *flags in charges
+    ]
     return _ENCODER.encode(bare)

@@ -122,7 +122,7 @@ def test_groups_go_to_the_function_with_all_their_rows_and_come_back_in_order(wo
 
 def test_lists_of_rows_may_be_arrays_of_arrow_and_come_out_as_lists_do(worker: Any) -> None:
     """Slices of arrays with nulls, an empty one, and lists beside them; more states than rows, so nulls at the end."""
-    lists = [[b"a", None, b"ccc"], [], [b"d"], [None]]
+    lists: list[Any] = [[b"a", None, b"ccc"], [], [b"d"], [None]]
     array = pa.array([b"x", *lists[0], b"y"], pa.binary())[1:4]
     arrays = [array, array[:0], lists[2], pa.array(lists[3], pa.binary())]
     groups = batch([*range(6)], [b"p"] * 6, [(str(n), None, n, 1, True) for n in range(6)])

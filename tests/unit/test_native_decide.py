@@ -30,6 +30,7 @@ from tests.native_decide_fuzz import compare, in_python, outputs_of
 _PARTS = 4  # of the events, so that processes share them
 _SETTINGS = PipelineSettings.of(DEFAULTS)._replace(pages=1)
 _NOW_MS = 1_800_000_000_000
+_PRODUCE = {"api": "Produce", "bytes": 10}
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -117,6 +118,14 @@ def test_what_is_throttled_or_refused_is_decided_natively(event: dict[str, Any])
     assert (decider.decided, decider.declined) == (1, 0)
     assert decisions[-1]["verdict"] in ("THROTTLE", "REJECT")
     assert made.stored == [in_python([page], _SETTINGS).stored[0]]
+
+
+def test_a_limit_that_was_given_as_a_whole_number_is_a_float_in_pages() -> None:
+    """Shapes of charges are kept: 7 and 7.0 are equal, and native code would decline all of both."""
+    for limit in (7, 7.0):
+        decider = NativeDecider(_SETTINGS, library())
+        decider.decide([page_of(Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, limit, user=DEFAULT)]), [_PRODUCE])])
+        assert (decider.decided, decider.declined) == (1, 0)
 
 
 def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
