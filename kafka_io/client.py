@@ -188,6 +188,17 @@ def principal_of(kafka: Mapping[str, str]) -> str | None:
     return name and f"User:{name}"
 
 
+def is_own_client(kafka: Mapping[str, str], user: str | None, client_id: str | None) -> bool:
+    """True for the login of these properties, Sluice's own, and for the client-ids of its clients.
+
+    >>> is_own_client({"client.id": "quotas"}, None, "quotas-sums")
+    True
+    """
+    own = kafka.get("client.id", "sluice")
+    is_login = bool(user) and principal_of(kafka) == f"User:{user}"
+    return is_login or client_id == own or (client_id or "").startswith(f"{own}-")
+
+
 def _jaas_options(jaas: str) -> dict[str, str]:
     """The options of a JAAS line.
 

@@ -144,7 +144,7 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
         "members": list(islice(facts.tenants.of_tenant(named.tenant), MOST_MEMBERS)) if named.tenant else [],
         "used_by": list(_used_by(facts, named.tenant, now_ms)),
         "storage": [each for each in facts.stored(now_ms) if each.name == named.tenant],
-        "holds": list(_holds_of(facts, named, now_ms)),
+        "holds": list(_holds_of(facts, named, waits, now_ms)),
         "rows": rows,
         "waits": waits,
         "tightened": next((wait for wait in in_minute if wait.tightened is not None), None),
@@ -331,13 +331,19 @@ def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind
         yield from ((kind, found) for kind, found in of_tenant if found is not None)
 
 
-def _holds_of(facts: Facts, tags: CounterId | Tags, now_ms: int) -> Iterator[Override]:
-    """The holds that stop this client, or tenant."""
+def _holds_of(facts: Facts, tags: CounterId | Tags, waits: Sequence[SeenWait], now_ms: int) -> Iterator[Override]:
+    """The holds that stop this client, or tenant, or one of the users or client-ids that waited as it."""
     tenant = tags.tenant or (facts.tenants.of(tags.user, tags.client_id) if tags.topic is None else "")
+    own = tags.user, tags.client_id, tenant
+    seen = {wait.user for wait in waits}, {wait.client_id for wait in waits}, set[str]()
     for override in facts.overrides(now_ms):
         if (entity := override.entity) is not None:
-            named = (entity.user, tags.user), (entity.client_id, tags.client_id), (entity.tenant, tenant)
-            if all(part is None or part == own for part, own in named):
+            held = entity.user, entity.client_id, entity.tenant
+            is_named = any(name is not None and name == of for name, of in zip(held, own, strict=True))
+            if all(
+                name in (None, of) or (not of and (is_named or name in of_waits))
+                for name, of, of_waits in zip(held, own, seen, strict=True)
+            ):
                 yield override
 
 

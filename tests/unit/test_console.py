@@ -500,9 +500,12 @@ def test_the_overview_has_storage_budgets_and_says_whose_producers_are_held() ->
 
 
 def test_the_pages_of_a_client_that_an_operator_stopped_say_who_did_it_and_until_when() -> None:
-    """Under each of its names, until the end of the hold; those of others don't."""
+    """Under each of its names, until the end of the hold; those of others don't.
+
+    A user has the client-ids that waited.
+    """
     charge = {"entity": {"client_id": "app"}}
-    facts = facts_of(decision(now_ms(), "eve", client_id="app", charge=charge))
+    facts = facts_of(decision(now_ms(), "eve", charge=charge), decision(now_ms(), "eve", wait_ms=900))
     reason = f"carol: {STRANGE}"
     with serving(facts) as get:
 
@@ -511,12 +514,15 @@ def test_the_pages_of_a_client_that_an_operator_stopped_say_who_did_it_and_until
                 "hold", entity=CountedEntity(client_id="app"), reason=reason, until_ms=until_ms, consumers=True
             )
             say(facts, "operator", stop)
-            pages = ("overview", "client?client_id=app", "client?user=eve&client_id=app", "client?client_id=other")
+            pages = (
+                *("overview", "client?client_id=app", "client?user=eve&client_id=app", "client?user=eve"),
+                *("client?client_id=other", "client?user=bob", "client?user=eve&client_id=other"),
+            )
             said = f"Producers and consumers of client-id 'app' are stopped until {moment(until_ms)}: {reason}."
             return [said in unescape(get(f"/{page}").text).replace("<bdi>", "").replace("</bdi>", "") for page in pages]
 
-        assert told(now_ms() + 600_000) == [True, True, True, False]
-        assert told(now_ms() - 1) == [False] * 4
+        assert told(now_ms() + 600_000) == [True, True, True, True, False, False, False]
+        assert told(now_ms() - 1) == [False] * 7
 
 
 @pytest.mark.parametrize("kind", [QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE])

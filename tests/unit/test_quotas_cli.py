@@ -1121,6 +1121,17 @@ class TestHold:
         assert ended.code == 2
         assert problem in ended.error
 
+    def test_sluices_own_login_and_client_ids_are_not_held(self, shell: Shell) -> None:
+        """Brokers exempt them, so that the hold would do nothing; where they don't, it would stop its own release."""
+        login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ops" password="p";'
+        file = shell.file(
+            f"kafka: {{security.protocol: SASL_SSL, sasl.mechanism: PLAIN, sasl.jaas.config: '{login}'}}\n", "job.yaml"
+        )
+        for client in ("--user ops", "--user ops --client-id app", "--client-id sluice", "--client-id sluice-1"):
+            ended = shell.run(f"hold {client} --reason x --config {file}")
+            assert (ended.code, "is Sluice's own" in ended.error) == (2, True), client
+        assert shell.run(f"hold --user opsy --client-id sluicegate --reason x --config {file}").code == 0
+
     def test_alter_tells_what_brokers_let_through_under_a_lowered_limit_and_how_to_stop_a_client(
         self, shell: Shell
     ) -> None:
