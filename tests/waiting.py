@@ -9,14 +9,14 @@ import pytest
 def eventually(holds: Callable[[], bool], seconds: float = 120) -> None:
     """Fails unless the condition comes true in time, which is what a busy machine needs: failures alone take it all.
 
-    Between two checks it rests for as long as a check takes, as there is other work for the machine.
+    Between two checks it rests for twice as long as a check takes, as there is other work for the machine.
     """
     asked = time.monotonic()
     deadline = asked + seconds
     while not holds():
         now = time.monotonic()
         assert now < deadline, "it never came true"
-        time.sleep(max(0.02, now - asked))
+        time.sleep(max(0.02, 2 * (now - asked)))
         asked = time.monotonic()
 
 

@@ -37,3 +37,11 @@ def shared_job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> I
     job.start()
     yield job
     job.stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The shared job ends after its last test: until the end of all tests it would take a fifth of a core."""
+    job = getattr(item, "funcargs", {}).get("shared_job")
+    if job is not None and "shared_job" not in getattr(nextitem, "fixturenames", ()):
+        job.stop()
