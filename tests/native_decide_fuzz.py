@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import CDLL
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from sluice.state.store.pages import Evicted, Pages, part_of_page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.native_decide import NativeDecider, NativelyDecided, PageToDecide
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import Keyed, Outputs, Source, decode_parts, encoded_parts
+from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
 from tests.builders import DEFAULTS
 from tests.native_fuzz import DECIDED_AT_MS, QUOTAS, event
 
@@ -81,6 +81,8 @@ def _compare(
         native.decide(draw.sample(pages, draw.randrange(len(pages) + 1)))  # an attempt whose results nobody takes
     found = compare_pages(native, pages, settings)
     stored |= found.stored
+    payloads = [payload or b"" for payload in encoded_parts(found.parts).values]
+    compare_combined(native, [damaged(draw, each) if draw.random() < 0.02 else each for each in payloads], settings)
     for page in pages:
         if page.number not in found.stored:
             try:
@@ -92,6 +94,7 @@ def _compare(
 def compare_pages(native: NativeDecider, pages: Sequence[PageToDecide], settings: PipelineSettings) -> Decided:
     """Decide the pages in both ways; the result for those that are decided natively. Raises AssertionError."""
     made = native.decide(pages)
+    compare_combined(native, [payload or b"" for payload in made.parts.values], settings)
     plain = [page for page, new in zip(pages, made.stored, strict=True) if new is not None]
     found = _found(made, pages)
     expected = in_python(plain, settings)
@@ -107,6 +110,19 @@ def compare_pages(native: NativeDecider, pages: Sequence[PageToDecide], settings
     return found
 
 
+def compare_combined(native: NativeDecider, payloads: Sequence[bytes], settings: PipelineSettings) -> None:
+    """Combine these parts in both ways, unless native code declines them. Raises AssertionError."""
+    found = native.combine(payloads)
+    try:
+        expected = pipeline.combine([part for payload in payloads for part in decode_parts(payload)], settings)
+    except (ValueError, msgspec.DecodeError, IndexError, OverflowError) as error:
+        if found is not None:
+            raise AssertionError("native code combines what is damaged") from error
+        return
+    if found is not None and (one := _records(_in_lists(found))) != (other := _records(expected)):
+        raise AssertionError(f"combined: {_difference(one, other)}")
+
+
 def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Decided:
     """The result of Python."""
     counters = Pages.from_bytes([page.payload for page in pages if page.payload is not None], settings.pages)
@@ -119,10 +135,19 @@ def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Deci
 
 def outputs_of(made: NativelyDecided) -> Outputs:
     """All records, in lists."""
-    outputs = Outputs(made.waits)
-    for topic, keyed in made.records.items():
-        outputs[topic] = Keyed(keyed.keys.to_pylist(), keyed.values.to_pylist())
-    return outputs
+    return Outputs(_in_lists(made.records) | made.waits)
+
+
+def _in_lists(records: Mapping[str, KeyedArrays]) -> Outputs:
+    return Outputs({topic: Keyed(*(array.to_pylist() for array in keyed)) for topic, keyed in records.items()})
+
+
+def _records(outputs: Outputs) -> Counter[tuple[str, bytes | None, bytes | None]]:
+    return Counter(
+        (topic, key, value)
+        for topic, keyed in outputs.items()
+        for key, value in zip(keyed.keys, keyed.values, strict=True)
+    )
 
 
 def _found(made: NativelyDecided, pages: Sequence[PageToDecide]) -> Decided:
@@ -137,11 +162,7 @@ def _decided(
     stored: dict[int, bytes],
     evicted: Evicted,
 ) -> Decided:
-    records = Counter(
-        (topic, key, value)
-        for topic, keyed in outputs.items()
-        for key, value in zip(keyed.keys, keyed.values, strict=True)
-    )
+    records = _records(outputs)
     decoded = [part for payload in parts for part in decode_parts(payload or b"")]
     decoded.sort(key=lambda part: (part.partition, part.offset, part.part))
     found: dict[tuple[object, str], list[CounterSum]] = {}

@@ -223,7 +223,7 @@ class Enforce(EnforceQuery):
         self._cluster = cluster
         super().__init__(JobContext(cluster.spark, settings, watch, epoch=epoch), topic=topic)
         self._files = Checkpoint(settings.enforce.checkpoint).spark
-        self._stages = planner(settings, self._pipeline), combiner(self._pipeline)
+        self._stages = planner(settings, self._pipeline), combiner(self._pipeline, is_native=settings.enforce.native)
         self._decider = PageDecider(settings, self._pipeline)
 
     def _rows(self) -> DataFrame:

@@ -1,7 +1,7 @@
-"""Step decide with plain pages decided natively (`streaming/native/decide.c`); Python decides those that it declines.
+"""Steps decide and combine in native code (`streaming/native/decide.c`), which leaves what isn't plain to Python.
 
-Python is the rule: `pipeline.decide` and `sluice.state` make the same decisions, sums, waits and stored pages. A page
-is declined as a whole, and nothing of it is left then.
+Python is the rule: `pipeline` and `sluice.state` make the same decisions, sums, waits and stored pages. A page, or a
+group of partial decisions, is declined as a whole, and nothing of it is left then.
 """
 
 import ctypes
@@ -79,7 +79,10 @@ _LONG_WAITS = msgspec.msgpack.Decoder(list[_LongWait])
 
 
 class NativeDecider:
-    """The native counterpart of `pipeline.decide` and of the pages' store. `decided` and `declined` count pages."""
+    """The native counterpart of `pipeline.decide` with the pages' store, and of `pipeline.combine`.
+
+    `decided` and `declined` count pages.
+    """
 
     def __init__(self, settings: PipelineSettings, library: ctypes.CDLL) -> None:
         self._settings, self._native = settings, library
@@ -139,6 +142,15 @@ class NativeDecider:
         evicted = Evicted(*(self._native.decide_evicted(self._handle, is_owing) for is_owing in (False, True)))
         return NativelyDecided(self._records(), self._waits(), self._parts(), self._sums(), stored, evicted)
 
+    def combine(self, payloads: Sequence[bytes]) -> dict[str, KeyedArrays] | None:
+        """The records of `pipeline.combine` for encoded parts, all of each request; None if it has to make them."""
+        count = len(payloads)
+        lengths = (ctypes.c_uint64 * count)(*map(len, payloads))
+        if self._call("combine_parts", count, (ctypes.c_char_p * count)(*payloads), lengths) == native.DECLINED:
+            native.declined["groups"] += 1
+            return None
+        return self._records()
+
     def _records(self) -> dict[str, KeyedArrays]:
         """The records of each topic that has some."""
         records = {}
@@ -185,9 +197,11 @@ class NativeDecider:
         data = self._native.decide_output(self._handle, output, of, size)
         return ctypes.string_at(data, size.value) if size.value else b""
 
-    def _call(self, name: str, *arguments: object) -> None:
-        if getattr(self._native, name)(self._handle, *arguments) < 0:
+    def _call(self, name: str, *arguments: object) -> int:
+        outcome: int = getattr(self._native, name)(self._handle, *arguments)
+        if outcome < 0:
             raise MemoryError("native deciding")
+        return outcome
 
 
 def _array(ends: bytes, data: bytes, has: "np.ndarray[Any, np.dtype[np.bool_]] | None" = None) -> pa.Array:
@@ -218,4 +232,4 @@ def native_decider(settings: PipelineSettings) -> NativeDecider | None:
     return _native_decider(settings, library)
 
 
-_native_decider = lru_cache(maxsize=1)(NativeDecider)
+_native_decider = lru_cache(maxsize=2)(NativeDecider)  # pages are split for some tasks alone

@@ -197,7 +197,7 @@ class EnforceQuery(GatedQuery):
     def _combined(self, rows: DataFrame) -> DataFrame:
         """Finished records as they are, and the records that the parts make; parts are brought together by key."""
         together = rows.repartition("key")
-        return together.mapInArrow(combiner(self._pipeline), COMBINED_SCHEMA)
+        return together.mapInArrow(combiner(self._pipeline, is_native=self._settings.enforce.native), COMBINED_SCHEMA)
 
     def _unwritten(self, records: DataFrame, batch: Batch) -> DataFrame:
         """The records that the topics haven't received since the batch began for the first time.

@@ -27,6 +27,7 @@ from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
     Keyed,
+    KeyedArrays,
     Outputs,
     PackedRow,
     PageBatch,
@@ -218,7 +219,7 @@ def stored_pages(payloads: Mapping[int, bytes], pages: int) -> Pages:
         raise
 
 
-def combiner(settings: PipelineSettings) -> ArrowStage:
+def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
     """Step combine: finished records pass untouched; parts, all of a request in one group, become records.
 
     Parts stay encoded until all are there, and are decoded group by group: decoded they take many times the memory.
@@ -235,9 +236,14 @@ def combiner(settings: PipelineSettings) -> ArrowStage:
                     encoded.column("key").to_pylist(), encoded.column("value").to_pylist(), strict=True
                 ):
                     groups.setdefault(key, []).append(payload)
+            native = native_decider(settings) if is_native and groups else None
             while groups:
-                parts = [part for payload in groups.popitem()[1] for part in decode_parts(payload)]
-                for topic, keyed in pipeline.combine(parts, settings).items():
+                payloads = groups.popitem()[1]
+                records: Mapping[str, Keyed | KeyedArrays] | None = native.combine(payloads) if native else None
+                if records is None:
+                    parts = [part for payload in payloads for part in decode_parts(payload)]
+                    records = pipeline.combine(parts, settings)
+                for topic, keyed in records.items():
                     columns = [topic] * len(keyed.keys), keyed.keys, keyed.values
                     arrays = [pa.array(column, kind) for column, kind in zip(columns, _COMBINED.types, strict=True)]
                     yield pa.RecordBatch.from_arrays(arrays, schema=_COMBINED)

@@ -281,7 +281,7 @@ typedef struct {
     int64_t base_ms;
     /* of a page */
     Text entities, rates, samples, table, new_entities, touched, kept, losses, numbers, reals;
-    Text charges, refused, order, members, outcomes;
+    Text charges, refused, order, members, outcomes, parts_read;
     Sum of_kind[MAX_KINDS];
     Note notes[MAX_KINDS];
     /* outputs */
@@ -379,6 +379,12 @@ static double amount_of(const Row *row, uint32_t i) {
 }
 
 /* ---- shapes */
+static int kind_of(const Decider *s, Bytes name) { /* its code; -1: none has this name */
+    for (uint32_t code = 0; code < s->kinds_n; code++)
+        if (s->kinds[code].n == name.n && !memcmp(s->kinds[code].name, name.at, name.n)) return (int)code;
+    return -1;
+}
+
 static int read_charge(const Decider *s, Reader *r, Charge *c) {
     if (read_list(r) != 7) return 0;
     Bytes kind = read_str(r), level = read_str(r);
@@ -388,9 +394,9 @@ static int read_charge(const Decider *s, Reader *r, Charge *c) {
     c->strict = (uint8_t)read_flag(r);
     c->withheld = (uint8_t)read_flag(r);
     if (r->failed || level.n > MAX_LEVEL || !(isnan(c->limit) || (c->limit >= 0 && c->limit <= MAX_LIMIT)) || signbit(c->limit)) return 0;
-    for (c->kind = 0; c->kind < s->kinds_n; c->kind++)
-        if (s->kinds[c->kind].n == kind.n && !memcmp(s->kinds[c->kind].name, kind.at, kind.n)) break;
-    if (c->kind == s->kinds_n || !s->kinds[c->kind].family) return 0;
+    int code = kind_of(s, kind);
+    if (code < 0 || !s->kinds[code].family) return 0;
+    c->kind = (uint8_t)code;
     for (uint32_t i = 0; i < level.n; i++)
         if (level.at[i] < 0x20 || level.at[i] > 0x7e || level.at[i] == '"' || level.at[i] == '\\') return 0;
     c->family = s->kinds[c->kind].family;
@@ -782,6 +788,79 @@ static int say_part(Decider *s, const Row *row, const Waits *w) {
     if (row->asked_by.at) pack_bin(t, row->asked_by.at, row->asked_by.n); else put_byte(t, 0xc0);
     s->parts_n[bucket]++;
     return t->length > MAX_OUTPUT ? DECLINED : DONE;
+}
+
+/* ---- combining: one decision of all parts of a request */
+typedef struct { Row row; Bytes charges; Waits waits; uint32_t refused_at; } Part; /* `waits.refused` are there in `refused` */
+
+static int read_waits(Decider *s, Reader *r, Part *part) { /* `decision.Waits` */
+    Waits *w = &part->waits;
+    *w = (Waits){.byte_kind = -1};
+    part->refused_at = (uint32_t)s->refused.length;
+    if (read_nil(r)) return DONE;
+    if (read_list(r) != 6) return DECLINED;
+    w->is_any = 1;
+    w->byte_ms = read_number(r);
+    if (!read_nil(r) && (w->byte_kind = kind_of(s, read_str(r))) < 0) return DECLINED;
+    w->mutation_ms = read_number(r);
+    uint64_t n = read_list(r);
+    if (n > MAX_AMOUNTS || !has(r, n)) return DECLINED;
+    if (need(&s->refused, n)) return NO_MEMORY;
+    w->refused_n = (uint32_t)n;
+    while (n--) put_byte(&s->refused, (unsigned)read_flag(r));
+    w->request_ms = read_number(r);
+    return read_list(r) ? DECLINED : DONE; /* of sequential coexistence alone */
+}
+
+static int read_part(Decider *s, Reader *r, Part *part) {
+    Row *row = &part->row;
+    *part = (Part){0};
+    if (read_list(r) != 10) return DECLINED;
+    row->partition = read_number(r);
+    row->offset = read_number(r);
+    int64_t number = read_number(r);
+    row->timestamp_ms = read_number(r);
+    row->purgatory_ms = read_number(r);
+    row->record_key = read_bin_or_nil(r);
+    row->said = read_bin(r);
+    part->charges = read_bin(r);
+    int outcome = read_waits(s, r, part);
+    if (outcome) return outcome;
+    row->asked_by = read_bin_or_nil(r);
+    row->part = (uint32_t)number;
+    return r->failed || number > INT32_MAX || row->purgatory_ms > MAX_INT32 || row->timestamp_ms > MAX_TIMESTAMP_MS ? DECLINED : DONE;
+}
+
+static int by_part(const void *a, const void *b) {
+    const Row *x = &((const Part *)a)->row, *y = &((const Part *)b)->row;
+    if (x->partition != y->partition) return x->partition < y->partition ? -1 : 1;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return x->part < y->part ? -1 : x->part > y->part;
+}
+
+static int say_request(Decider *s, const Part *first, const Part *end) { /* `pipeline.combine` of one */
+    Waits all = {.byte_kind = -1};
+    uint32_t most = 0;
+    for (const Part *part = first; part < end; part++) if (part->waits.refused_n > most) most = part->waits.refused_n;
+    if (!first->row.said.n) return DECLINED;
+    if (need(&s->refused, most)) return NO_MEMORY;
+    uint8_t *refused = s->refused.data + s->refused.length;
+    if (most) memset(refused, 0, most);
+    s->charges.length = 0;
+    for (const Part *part = first; part < end; part++) {
+        const Waits *w = &part->waits;
+        if (need(&s->charges, part->charges.n + 1)) return NO_MEMORY;
+        if (part > first) put_byte(&s->charges, ',');
+        put_bytes(&s->charges, part->charges);
+        if (w->byte_ms > all.byte_ms) { all.byte_ms = w->byte_ms; all.byte_kind = w->byte_kind; }
+        if (w->mutation_ms > all.mutation_ms) all.mutation_ms = w->mutation_ms;
+        if (w->request_ms > all.request_ms) all.request_ms = w->request_ms;
+        for (uint32_t i = 0; i < w->refused_n; i++) refused[i] |= s->refused.data[part->refused_at + i];
+        all.is_any |= w->is_any;
+    }
+    all.refused = refused;
+    all.refused_n = most;
+    return say_decision(s, &first->row, &all);
 }
 
 /* ---- sums: see `sluice.state.shares.sums` */
@@ -1519,6 +1598,12 @@ static int outputs_of(Decider *s, Text **texts) {
     return n;
 }
 
+static void forget_outputs(Decider *s) { /* of the last call */
+    Text *texts[MAX_MARKED];
+    int texts_n = outputs_of(s, texts);
+    for (int i = 0; i < texts_n; i++) texts[i]->length = 0;
+}
+
 static int decide_or_forget(Decider *s, Page *page, uint32_t number, const uint8_t *payload, size_t n) {
     Text *texts[MAX_MARKED];
     size_t lengths[MAX_MARKED];
@@ -1549,7 +1634,7 @@ API void decide_free(Decider *s) {
     int n = outputs_of(s, outputs);
     for (int i = 0; i < n; i++) free(outputs[i]->data);
     Text *texts[] = {&s->rows, &s->records, &s->pages, &s->batches, &s->entities, &s->rates, &s->samples, &s->table, &s->new_entities, &s->touched, &s->kept, &s->losses,
-                     &s->numbers, &s->reals, &s->charges, &s->refused, &s->order, &s->members, &s->outcomes, &s->gateways, &s->gateways_before};
+                     &s->numbers, &s->reals, &s->charges, &s->refused, &s->order, &s->members, &s->outcomes, &s->parts_read, &s->gateways, &s->gateways_before};
     for (size_t i = 0; i < COUNT(texts); i++) free(texts[i]->data);
     for (int i = 0; i < MAX_TOPICS; i++) free(s->topics[i].data);
     for (int i = 0; i < MAX_KINDS; i++) free(s->of_kind[i].uses.data);
@@ -1589,9 +1674,8 @@ API int decide_topic(Decider *s, const uint8_t *name, size_t n, int is_decisions
  * whether Python has to. A page that is declined has left nothing. */
 API int decide_pages(Decider *s, uint32_t pages_n, const int32_t *numbers, const uint8_t *const *payloads, const uint64_t *lengths, const uint32_t *batches_of,
                      const uint8_t *const *batches, const uint64_t *batch_lengths, uint8_t *declined) {
-    Text *texts[MAX_MARKED];
-    int texts_n = outputs_of(s, texts), outcome = DONE;
-    for (int i = 0; i < texts_n; i++) texts[i]->length = 0;
+    int outcome = DONE;
+    forget_outputs(s);
     s->rows.length = s->records.length = s->pages.length = 0;
     s->waits_n = s->evicted[0] = s->evicted[1] = 0;
     memset(s->parts_n, 0, sizeof s->parts_n);
@@ -1621,6 +1705,31 @@ API int decide_pages(Decider *s, uint32_t pages_n, const int32_t *numbers, const
         outcome = page->declined ? end_at(&s->stored_ends, s->stored.length) : decide_or_forget(s, page, (uint32_t)numbers[i], payloads[i], (size_t)lengths[i]);
         if (outcome) return NO_MEMORY;
         declined[i] = (uint8_t)page->declined;
+    }
+    return DONE;
+}
+
+/* Makes the decisions of some lists of parts, which have all parts of each request. If they are DECLINED, Python has to. */
+API int combine_parts(Decider *s, uint32_t lists_n, const uint8_t *const *lists, const uint64_t *lengths) {
+    forget_outputs(s);
+    s->parts_read.length = s->refused.length = 0;
+    for (uint32_t i = 0; i < lists_n; i++) {
+        Reader reader = {lists[i], lists[i] + lengths[i], 0};
+        for (uint64_t n = read_list(&reader); n; n--) {
+            Part part;
+            int outcome = read_part(s, &reader, &part);
+            if (outcome) return outcome;
+            if (need(&s->parts_read, sizeof part)) return NO_MEMORY;
+            put(&s->parts_read, &part, sizeof part);
+        }
+        if (reader.failed || reader.p != reader.end) return DECLINED;
+    }
+    Part *first = (Part *)s->parts_read.data, *end = first + LENGTH(s->parts_read, Part);
+    if (first < end) qsort(first, (size_t)(end - first), sizeof *first, by_part);
+    for (Part *next; first < end; first = next) {
+        for (next = first + 1; next < end && next->row.partition == first->row.partition && next->row.offset == first->row.offset;) next++;
+        int outcome = say_request(s, first, next);
+        if (outcome) return outcome;
     }
     return DONE;
 }

@@ -21,7 +21,7 @@ HAS_USER, HAS_CLIENT_ID, HAS_TOPIC = 1, 2, 4
 MAX_KEY_BYTES = 1024
 
 declined = Counter[str]()
-"""The "events" and "pages" that native code has left to Python in this process."""
+"""The "events", "pages" and "groups" of parts that native code has left to Python in this process."""
 
 
 class NativeSettings(ctypes.Structure):
@@ -109,6 +109,7 @@ _FUNCTIONS = {
             POINTER(c_uint8),
         ),
     ),
+    "combine_parts": (c_int, (c_void_p, c_uint32, _POINTERS, POINTER(c_uint64))),
     "decide_base_ms": (c_int64, (c_void_p,)),
     "decide_output": (c_void_p, (c_void_p, c_int, c_int, POINTER(c_uint64))),
     "decide_parts": (c_void_p, (c_void_p, c_int, POINTER(c_uint32), POINTER(c_uint64))),

@@ -95,8 +95,8 @@ def test_greedy_clients_are_held_and_events_sum_up_to_what_kafka_charged(plugin:
             consuming = pool.submit(consume, plugin.servers, "greedy", 4)
             produced, consumed = produce(plugin.servers, "greedy", 4), consuming.result()
         assert max(produced, consumed) < 20 * QUOTA, "the burst, and four seconds of the quota"
-        # Both are told some time after the broker charged, and either may be first. A Fetch that Kafka takes back in the
-        # moment in which it is published is made up for by the next ones.
+        # Both are told some time after the broker charged, and either may be first. A Fetch that Kafka takes back just
+        # when it is published is made up for by the next ones.
         try:
             eventually_equal(lambda: published_bytes(plugin.servers), lambda: charged_bytes(plugin), seconds=40)
         except pytest.fail.Exception as difference:

@@ -36,8 +36,10 @@ _PRODUCE = {"api": "Produce", "bytes": 10}
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_pages_are_decided_as_in_python_to_the_byte(part: int) -> None:
     """Any quotas, windows and amounts, control records, damaged pages and page batches, attempts that break off."""
+    native_code.declined.clear()
     decided, declined = compare(library(), EXAMPLES // _PARTS, SEED + part)
     assert decided > declined, "resets, giant decisions and what is damaged are declined, but not the rest"
+    assert 0 < native_code.declined["groups"] < native_code.declined["pages"]
 
 
 @pytest.mark.long
@@ -79,7 +81,7 @@ def test_the_bench_s_pages_are_all_decided_natively(load: Load, tmp_path: Path) 
         workers.micro_batch(first, spread(1_000, 1_000))
 
     assert native_decide._native_decider.cache_info().currsize == 1
-    assert native_code.declined["pages"] == 0
+    assert native_code.declined["pages"] == native_code.declined["groups"] == 0
 
 
 def page_of(quotas: Quotas, events: list[dict[str, Any]], settings: PipelineSettings = _SETTINGS) -> PageToDecide:

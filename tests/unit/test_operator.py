@@ -26,7 +26,7 @@ from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner, stored_pages
 from sluice.streaming.enforce.tracked_entities import Tracked
-from sluice.streaming.enforce.wire import ChargeRow, PageBatch, encode_page_batch
+from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch
 from sluice.streaming.workers.batched import Decided, Group, Groups
 from tests.builders import changed
 
@@ -46,7 +46,7 @@ def thawed() -> Iterator[None]:
 def test_a_worker_freezes_its_imports_once() -> None:
     """PySpark collects garbage after each task; with pandas in it that would take longer than a small task."""
     for _ in range(2):
-        assert not list(combiner(SETTINGS)(iter(())))
+        assert not list(combiner(SETTINGS, is_native=False)(iter(())))
 
     assert gc.isenabled()
     assert gc.get_freeze_count() > len(gc.get_objects())
@@ -56,7 +56,7 @@ def test_finished_records_pass_the_combiner_untouched() -> None:
     """Without the column that tells them from parts."""
     columns = {"partial": [False], "topic": ["quota-decisions"], "key": [b"k"], "value": [b"{}"]}
 
-    (batch,) = combiner(SETTINGS)(iter([pa.RecordBatch.from_pydict(columns)]))
+    (batch,) = combiner(SETTINGS, is_native=False)(iter([pa.RecordBatch.from_pydict(columns)]))
 
     assert batch.to_pylist() == [{"topic": "quota-decisions", "key": b"k", "value": b"{}"}]
 
@@ -100,6 +100,7 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
         frames[groups[-1].key] = [pd.DataFrame({"payload": payloads})]
 
     decided = PageDecider(job, settings)((), Groups(groups), None)
+    decided_rows = in_lists(decided)
     one_by_one = []
     for key, rows_of_page in frames.items():
         state = Mock(exists=False)
@@ -111,10 +112,10 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
     assert list(decided.states) == list(pandas_state.values())
     for topic in (settings.decisions_topic, settings.waits_topic):
         alone = [value for of, values in one_by_one if of == topic for value in values]
-        assert sorted(value for row in decided.rows if row[1] == topic for value in row[3]) == sorted(alone)
+        assert sorted(value for row in decided_rows if row[1] == topic for value in row[3]) == sorted(alone)
     entities = [
         [entity for of, values in rows if of == settings.sums_topic for value in values for entity in told(value)]
-        for rows in (one_by_one, [(row[1], row[3]) for row in decided.rows])
+        for rows in (one_by_one, [(row[1], row[3]) for row in decided_rows])
     ]
     assert sorted(entities[0]) == sorted(entities[1])
     again = Groups(group._replace(state=state) for group, state in zip(groups, decided.states, strict=True))
@@ -138,7 +139,7 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
             payloads = [encode_page_batch(PageBatch(rows, []))]
             groups.append(Group(spark_key_of_page(number, first), states.get(number), payloads))
         done = PageDecider(job, SETTINGS._replace(pages=first))((), groups, None)
-        values = sorted(value for row in done.rows if row[1] != SETTINGS.sums_topic for value in row[3])
+        values = sorted(value for row in in_lists(done) if row[1] != SETTINGS.sums_topic for value in row[3])
         return values, dict(enumerate(done.states)), groups
 
     _, few, _ = decided(keys[:40], {}, 2, 2, 2)
@@ -149,6 +150,11 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 8, 2, 0))
     with pytest.raises(RuntimeError, match="without the page that has its entities"):
         PageDecider(job, SETTINGS._replace(pages=2))((), Groups(groups[1:]), None)
+
+
+def in_lists(decided: Decided) -> list[Any]:
+    """The rows, with the keys and values in lists."""
+    return [PackedRow(*row).with_lists() for row in decided.rows]
 
 
 def told(record: bytes) -> list[str]:
