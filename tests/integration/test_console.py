@@ -176,7 +176,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
         at_ms = int(now.timestamp() * 1000)
         send(topics.limits, limit_value(QUOTA, 0), limit_key(QUOTA))
         send(topics.limits, version_end(0, 1), VERSION_KEY)
-        send(topics.decisions, decision(at_ms, wait_ms=120_000, decision_id=f"{topics.requests}-0-9"))
+        send(topics.decisions, decision(at_ms - 65_000, wait_ms=120_000, decision_id=f"{topics.requests}-0-9"))
         send(topics.decisions, b"garbage", partition=1)
         send(topics.decisions, decision(at_ms, user="bob"), partition=1)
         send(topics.dead_letters, {"error": {"field": "api", "problem": "is missing"}})

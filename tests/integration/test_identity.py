@@ -1,11 +1,11 @@
 """A client is one user on every way in: the table in docs/security.md, tried with real parts."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
@@ -85,22 +85,34 @@ def brokers(tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield servers, secured
 
 
-def produce(servers: str, client_id: str, login: Mapping[str, Any]) -> None:
-    with closing(KafkaProducer(bootstrap_servers=servers, client_id=client_id, **login)) as producer:
-        producer.send("orders", bytes(50_000)).get(60)
+class Client(NamedTuple):
+    """A producer at these servers, and the user whom the events of its gateway have to name."""
+
+    gateway: str
+    servers: str
+    client_id: str
+    login: Mapping[str, Any]
+    user: str
+
+    def produce(self, suffix: str = "") -> None:
+        client_id = self.client_id + suffix
+        with closing(KafkaProducer(bootstrap_servers=self.servers, client_id=client_id, **self.login)) as producer:
+            producer.send("orders", bytes(50_000)).get(60)
 
 
-def produce_when_limits_are_known(
-    events_at: str, gateway: str, servers: str, client_id: str, login: Mapping[str, Any]
-) -> None:
-    """Produce through a gateway; before it knows the limits all client-ids of a user have one counter."""
+def produce_when_limits_are_known(events_at: str, clients: Sequence[Client]) -> None:
+    """Produce through the gateways; before one knows the limits all client-ids of a user have one counter."""
+    unknown = list(clients)
 
-    def is_known() -> bool:
-        produce(servers, f"{client_id}-first", login)
-        return bool(users_of(events_at, gateway, f"{client_id}-first"))
+    def are_known() -> bool:
+        for client in unknown:
+            client.produce("-first")
+        unknown[:] = [each for each in unknown if not users_of(events_at, each.gateway, f"{each.client_id}-first")]
+        return not unknown
 
-    eventually(is_known)
-    produce(servers, client_id, login)
+    eventually(are_known)
+    for client in clients:
+        client.produce()
 
 
 def users_of(servers: str, gateway: str, client_id: str) -> set[str | None]:
@@ -149,19 +161,21 @@ def test_a_client_is_the_user_that_the_page_says_on_every_way_in(brokers: tuple[
     mirrored = client_quotas(read_cluster_quotas({"bootstrap.servers": servers}))[0]
     assert {entry.entity.user for entry in mirrored} == {nobody[QUOTAS], named[QUOTAS]}
 
-    produce_when_limits_are_known(servers, "plugin", servers, "nobody-direct", {})
-    produce_when_limits_are_known(servers, "plugin", secured, "named-direct", LOGIN)
-    eventually(lambda: users_of(servers, "plugin", "nobody-direct") == {nobody[PLUGIN]})
-    eventually(lambda: users_of(servers, "plugin", "named-direct") == {named[PLUGIN]})
-
-    with proxy_in_front_of(tmp_path / "plain", servers) as proxy:
-        produce_when_limits_are_known(servers, "proxy", proxy.bootstrap_servers, "nobody-proxied", {})
-        eventually(lambda: users_of(servers, "proxy", "nobody-proxied") == {nobody[PROXY]})
     jaas = f'{PLAIN} username="{NAME}" password="secret";'
     login = f", security.protocol: sasl_plaintext, sasl.mechanism: PLAIN, sasl.jaas.config: '{jaas}'"
-    with proxy_in_front_of(tmp_path / "secured", secured, login) as proxy:
-        produce_when_limits_are_known(servers, "proxy", proxy.bootstrap_servers, "named-proxied", LOGIN)
-        eventually(lambda: users_of(servers, "proxy", "named-proxied") == {named[PROXY]})
+    with (
+        proxy_in_front_of(tmp_path / "plain", servers) as plain,
+        proxy_in_front_of(tmp_path / "secured", secured, login) as with_login,
+    ):
+        clients = [
+            Client("plugin", servers, "nobody-direct", {}, nobody[PLUGIN]),
+            Client("plugin", secured, "named-direct", LOGIN, named[PLUGIN]),
+            Client("proxy", plain.bootstrap_servers, "nobody-proxied", {}, nobody[PROXY]),
+            Client("proxy", with_login.bootstrap_servers, "named-proxied", LOGIN, named[PROXY]),
+        ]
+        produce_when_limits_are_known(servers, clients)
+        for client in clients:
+            eventually(lambda client=client: users_of(servers, client.gateway, client.client_id) == {client.user})  # type: ignore[misc] # mypy knows no defaults of lambdas
 
     with Gateway({"bootstrap.servers": servers}, GatewayOptions("python", when_full=WhenFull.DROP)) as gateway:
         gateway.admit({"api": "Produce", "client_id": "nobody-python"})
