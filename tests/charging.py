@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sluice.state.arithmetic.counter import Charge, Outcome
-from sluice.state.arithmetic.counter_arrays import Outcomes, Violation
+from sluice.state.arithmetic.outcomes import Outcomes, Violation
 from sluice.state.arithmetic.shapes import Shapes, encode_shape
 from sluice.state.quotas.kinds import Family, QuotaSettings
 from sluice.state.store.pages import Pages
@@ -24,17 +24,17 @@ class Row(NamedTuple):
 
 
 def charge(
-    page: Pages, rows_by_key: Mapping[str, Sequence[Row]], settings: QuotaSettings, together: int
+    page: Pages, rows_by_key: Mapping[str, Sequence[Row]], settings: QuotaSettings
 ) -> list[tuple[Row, list[Outcome]]]:
     """Charge a page; each row with its outcomes, in the order of its charges."""
-    shapes, charged = Shapes(), []
-    for rows, outcomes in page.charge(rows_by_key, shapes, settings, together):
-        places = {(row, kind): place for kind, of_kind in outcomes.items() for place, row in enumerate(of_kind.rows)}
-        for number, row in enumerate(rows):
-            charges = shapes[row.shape].charges_of(row.amounts)
-            made = [_outcome(each, outcomes[each.kind], places[number, each.kind]) for each in charges]
-            charged.append((row, made))
-    return charged
+    shapes = Shapes()
+    rows, outcomes = page.charge(rows_by_key, shapes, settings)
+    places = {(row, kind): place for kind, of_kind in outcomes.items() for place, row in enumerate(of_kind.rows)}
+    return [
+        (row, [_outcome(each, outcomes[each.kind], places[number, each.kind]) for each in charges])
+        for number, row in enumerate(rows)
+        for charges in (shapes[row.shape].charges_of(row.amounts),)
+    ]
 
 
 def _outcome(charge: Charge, outcomes: Outcomes, place: int) -> Outcome:

@@ -6,18 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from sluice.state.arithmetic.columns import Columns, columns_of, counters_from
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, request_wait_ms, wait_over_limit_ms
-from sluice.state.arithmetic.counter_arrays import CounterArrays
 from sluice.state.arithmetic.hot_counters import padded_windows_ms
+from sluice.state.arithmetic.rate_arrays import RateArrays
 from sluice.state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
 from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
 from sluice.state.decisions.charge_plan import POINTS_PER_NANOSECOND
-from sluice.state.decisions.decision import clamp_throttle_ms
+from sluice.state.decisions.decision import Waits, clamp_throttle_ms
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import (
     FilterComponent,
@@ -33,8 +34,13 @@ from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSetting
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
+from sluice.streaming.enforce.native_decide import NativeDecider, PageToDecide
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts
 from tests import charging
-from tests.builders import Json
+from tests.builders import DEFAULTS, Json
+from tests.native_builds import library
+from tests.stored_pages import FOREVER_MS
 
 OUT_OF_SCOPE_MODES = frozenset(
     {"none", "replication", "channel", "simple_rate", "count_rate", "windowed_count", "windowed_sum"}
@@ -85,11 +91,11 @@ class Measured(NamedTuple):
     wait_ms: int
 
 
-class Engine(ABC):
-    """The counters of some entities, charged by one of the two engines; every operation reads and stores them."""
+class Engine:
+    """The counters of some entities, charged as the job does in Python; every operation reads and stores them."""
 
-    together: ClassVar[int]
-    """The threshold of `Pages.charge` that chooses this engine."""
+    padded_window_ms = staticmethod(padded_window_ms)
+    """The window that a rate covers, this long after its oldest sample."""
 
     def __init__(self, settings: QuotaSettings) -> None:
         self.settings = settings
@@ -98,63 +104,40 @@ class Engine(ABC):
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
         """Charge an entity as the job does."""
         page = Pages([key], self._columns_of(key))
-        rows = {key: [charging.Row.of(now_ms, [charge])]}
-        ((_, (outcome,)),) = charging.charge(page, rows, self.settings, self.together)
-        _, self._columns[key] = decode(page.to_bytes([0], 1, 2**50, self.settings), 1)
+        ((_, (outcome,)),) = charging.charge(page, {key: [charging.Row.of(now_ms, [charge])]}, self.settings)
+        _, self._columns[key] = decode(page.to_bytes([0], 1, FOREVER_MS, self.settings), 1)
         return outcome
 
-    @staticmethod
-    @abstractmethod
-    def padded_window_ms(elapsed_ms: int, window: Window) -> int:
-        """The window that a rate covers, this long after its oldest sample."""
-
-    @abstractmethod
     def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
         """Record an amount to a rate, without a check."""
-
-    @abstractmethod
-    def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
-        """Measure a rate."""
-
-    @abstractmethod
-    def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
-        """Take tokens of a bucket, without a check."""
-
-    @abstractmethod
-    def tokens(self, key: str, limit: float, now_ms: int) -> float:
-        """Measure a bucket."""
-
-    def _columns_of(self, key: str) -> Columns:
-        return self._columns.get(key) or columns_of([EntityCounters()])
-
-
-class ScalarEngine(Engine):
-    """One entity after another: `sluice.state.arithmetic.counter`."""
-
-    together = 2
-    padded_window_ms = staticmethod(padded_window_ms)
-
-    def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
         with self._counters(key) as counters:
             counters.rate(kind).record(amount, self.settings.client_window, now_ms)
 
     def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
+        """Measure a rate."""
         window = self.settings.client_window
         with self._counters(key) as counters:
             observed, window_ms = counters.rate(kind).observe(window, now_ms)
-        if kind.family is Family.REQUEST_TIME:
-            return Measured(observed, window_ms, request_wait_ms(observed, limit, window_ms, window))
-        return Measured(observed, window_ms, wait_over_limit_ms(observed, limit, window_ms))
+        return self._measured(kind, limit, observed, window_ms)
 
     def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
+        """Take tokens of a bucket, without a check."""
         with self._counters(key) as counters:
             counters.bucket = counters.bucket or TokenBucket()
             counters.bucket.record(amount, limit, self.settings.controller_window, now_ms)
 
     def tokens(self, key: str, limit: float, now_ms: int) -> float:
+        """Measure a bucket."""
         with self._counters(key) as counters:
             counters.bucket = counters.bucket or TokenBucket()
             return counters.bucket.measure(limit, self.settings.controller_window, now_ms)
+
+    def _measured(self, kind: QuotaKind, limit: float | None, observed: float, window_ms: int) -> Measured:
+        if kind.family is Family.REQUEST_TIME:
+            return Measured(
+                observed, window_ms, request_wait_ms(observed, limit, window_ms, self.settings.client_window)
+            )
+        return Measured(observed, window_ms, wait_over_limit_ms(observed, limit, window_ms))
 
     @contextmanager
     def _counters(self, key: str) -> Iterator[EntityCounters]:
@@ -162,11 +145,12 @@ class ScalarEngine(Engine):
         yield counters
         self._columns[key] = columns_of([counters])
 
+    def _columns_of(self, key: str) -> Columns:
+        return self._columns.get(key) or columns_of([EntityCounters()])
+
 
 class ArrayEngine(Engine):
-    """All entities together: `sluice.state.arithmetic.counter_arrays`."""
-
-    together = 1
+    """Rates as what-if charges them: `sluice.state.arithmetic.rate_arrays`."""
 
     @staticmethod
     def padded_window_ms(elapsed_ms: int, window: Window) -> int:
@@ -174,32 +158,54 @@ class ArrayEngine(Engine):
 
     def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
         with self._arrays(key, kind) as arrays:
-            arrays.rates.record(kind, _FIRST, np.array([amount]), self.settings.client_window, np.array([now_ms]))
+            arrays.record(_FIRST, np.array([amount]), np.array([now_ms]))
 
     def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
-        window = self.settings.client_window
         with self._arrays(key, kind) as arrays:
-            rates, windows_ms = arrays.rates.measure(kind, _FIRST, window, np.array([now_ms]))
-        observed, window_ms = float(rates[0]), int(windows_ms[0])
-        wait_ms = wait_for_rate_ms(observed, limit, window_ms) if is_exceeded(limit, observed) else 0
-        longest_ms = window.window_ms if kind.family is Family.REQUEST_TIME else wait_ms
-        return Measured(observed, window_ms, min(wait_ms, longest_ms))
-
-    def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
-        self.tokens(key, limit, now_ms)
-        with self._arrays(key) as arrays:
-            arrays.buckets.take(_FIRST, np.array([amount]), np.array([limit]), self.settings.controller_window)
-
-    def tokens(self, key: str, limit: float, now_ms: int) -> float:
-        window = self.settings.controller_window
-        with self._arrays(key) as arrays:
-            return float(arrays.buckets.measure(_FIRST, np.array([limit]), window, np.array([now_ms]))[0])
+            rates, windows_ms = arrays.measure(_FIRST, np.array([now_ms]))
+        return self._measured(kind, limit, float(rates[0]), int(windows_ms[0]))
 
     @contextmanager
-    def _arrays(self, key: str, *kinds: QuotaKind) -> Iterator[CounterArrays]:
-        arrays = CounterArrays(self._columns_of(key), kinds, self.settings)
+    def _arrays(self, key: str, kind: QuotaKind) -> Iterator[RateArrays]:
+        columns = self._columns_of(key)
+        arrays = RateArrays(columns, kind, self.settings.client_window)
         yield arrays
-        self._columns[key] = arrays.columns()
+        self._columns[key] = arrays.columns(columns)
+
+
+class NativeEngine(Engine):
+    """Charges as native code makes them: `streaming/native/decide.c`. What it declines is charged in Python."""
+
+    def __init__(self, settings: QuotaSettings) -> None:
+        super().__init__(settings)
+        of_pages = PipelineSettings.of(DEFAULTS)._replace(
+            pages=1, quota=settings, idle_expiry_ms=FOREVER_MS, job_id="0123"
+        )
+        self._decider = NativeDecider(of_pages, library())
+
+    def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
+        page = Pages([key], self._columns_of(key)).to_bytes([0], 1, FOREVER_MS, self.settings)[0]
+        row = charging.Row.of(now_ms, [charge])
+        # One part of two: its waits aren't clamped, as those of a decision are.
+        batch = GrowingPageBatch()
+        batch.add(ChargeRow(0, 0, now_ms, key, b"{}", row.shape, row.amounts, b"k", b"said", parts=2))
+        made = self._decider.decide([PageToDecide(0, page, [batch.encoded()])])
+        if made.stored[0] is None:
+            return super().charge(key, charge, now_ms)
+        _, self._columns[key] = decode([made.stored[0]], 1)
+        (payload,) = made.parts.values
+        (part,) = decode_parts(payload or b"")
+        waits, found = part.waits or Waits(), msgspec.json.decode(part.charges)
+        is_mutations = charge.kind.family is Family.MUTATIONS
+        return Outcome(
+            charge,
+            found["value"],
+            found["violated"],
+            max(waits.byte_wait_ms, waits.request_wait_ms, waits.mutation_wait_ms),
+            found["rate"],
+            found["tokens"] if is_mutations else None,
+            [*waits.refused] or [False] * len(charge.amounts) if is_mutations else (),
+        )
 
 
 _FIRST = np.array([0])

@@ -1,10 +1,9 @@
-"""Recorded requests charged at the times at which they came, by the array engine, many at once.
+"""Recorded requests charged at the times at which they came, many at once.
 
 Nobody waits here. `sluice.insight.whatif.replay` decides the requests of clients that would wait, one after another.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from sluice.insight.whatif.overrides import STRICT, RecordedOverrides
 from sluice.insight.whatif.whose import tried_charges
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, columns_of, concatenate
 from sluice.state.arithmetic.counter import Charge, EntityCounters
-from sluice.state.arithmetic.counter_arrays import Charges, CounterArrays
+from sluice.state.arithmetic.rate_arrays import RateArrays
 from sluice.state.contract.records import Request
 from sluice.state.decisions.charge_plan import Traits, points, request_like
 from sluice.state.quotas.entity import Tags
@@ -116,16 +115,10 @@ class Meters:
                 )
             withheld = np.array([one is not None and one[1].withheld for one in planned])
             amounts, network = self._amounts(kind, batch)
-            charges = Charges(
-                rows,
-                amounts[rows],
-                network[rows],
-                of_rows,
-                np.zeros(len(rows), np.bool_),
-                withheld[batch.traits_of[rows]],
-            )
-            rates = self._rates(kind, numbers[rows], batch.times_ms[rows], charges)
-            yield Metered(kind, list(self._numbers[kind]), rows, numbers[rows], rates, charges.limits)
+            taken_back = kind.family is not Family.REQUEST_TIME and withheld[batch.traits_of[rows]]
+            later = np.where(taken_back, -amounts[rows], network[rows])
+            rates = self._rates(kind, numbers[rows], batch.times_ms[rows], amounts[rows], later)
+            yield Metered(kind, list(self._numbers[kind]), rows, numbers[rows], rates, of_rows)
 
     def _plan(self, traits: Named) -> dict[QuotaKind, tuple[int, Charge]]:
         """The number of the counter, and the charge without its amount, by kind."""
@@ -146,16 +139,15 @@ class Meters:
         amounts = columns.get(kind.family, batch.bytes)
         return amounts.astype(np.float64), np.zeros(len(amounts))
 
-    def _rates(self, kind: QuotaKind, counters: Integers, now_ms: Integers, charges: Charges) -> Floats:
-        settings = self._settings
-        if kind.family is Family.MUTATIONS:
-            settings = replace(settings, client_window=settings.controller_window)
+    def _rates(self, kind: QuotaKind, counters: Integers, now_ms: Integers, amounts: Floats, later: Floats) -> Floats:
+        is_mutations, settings = kind.family is Family.MUTATIONS, self._settings
         known = self._columns[kind]
         new = columns_of([EntityCounters()] * (len(self._numbers[kind]) - len(known.last_event_ms)))
-        arrays = CounterArrays(concatenate([known, new]), [kind], settings)
-        arrays.note_events(counters, now_ms)
-        rates, _ = arrays.measure_rates(kind, counters, now_ms, charges)
-        self._columns[kind] = arrays.columns()
+        columns = concatenate([known, new])
+        arrays = RateArrays(columns, kind, settings.controller_window if is_mutations else settings.client_window)
+        rates = arrays.charge(counters, now_ms, amounts, later)
+        np.maximum.at(columns.last_event_ms, counters, now_ms)
+        self._columns[kind] = arrays.columns(columns)
         return rates
 
 

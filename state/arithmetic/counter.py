@@ -1,7 +1,4 @@
-"""The scalar engine: the counters of one entity, charged one request at a time.
-
-`sluice.state.arithmetic.counter_arrays` does the same for many entities at once.
-"""
+"""The counters of one entity, charged one request at a time: the rule, which native code follows to the last bit."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,7 @@
 """Hot counters: one entity with so many rows that they are charged sample by sample instead of row by row.
 
 While no sample of a rate ends or is outdated, its rows change one value only. `numpy.add.accumulate` adds one amount
-after another, so every sum is that of the scalar engine, to the last bit (a property test compares both). A bucket is
-refilled row by row, without an object for each.
+after another, so every sum is that of `sampled_rate`, to the last bit (a property test compares both).
 """
 
 from functools import reduce
@@ -10,10 +9,9 @@ from operator import add
 
 import numpy as np
 
-from sluice.state.arithmetic.columns import Flags, Floats, Integers
+from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.arithmetic.sampled_rate import SampledRate
-from sluice.state.arithmetic.token_bucket import TokenBucket
-from sluice.state.quotas.kinds import Window, burst
+from sluice.state.quotas.kinds import Window
 
 
 def are_hot(now_ms: Integers, window: Window, rows_of_run: int) -> bool:
@@ -67,33 +65,10 @@ def _charge_run(
     current, turns = rate.current, np.stack([amounts, later], axis=1).ravel()
     values = np.add.accumulate(np.concatenate([[rate.values[current]], turns]))
     rate.values[current], rate.last_events_ms[current] = float(values[-1]), int(now_ms[-1])
-    # Samples are added one by one, in their order, as in the scalar engine.
+    # Samples are added one by one, in their order, as `SampledRate.measure` does.
     totals = reduce(add, rate.values[current + 1 :], reduce(add, rate.values[:current], 0.0) + values[1::2])
     windows_ms = padded_windows_ms(now_ms - min(rate.starts_ms), window)
     return totals / (windows_ms / 1000.0), windows_ms
-
-
-def take_tokens(
-    bucket: TokenBucket, amounts: Floats, limits: Floats, strict: Flags, now_ms: Integers, window: Window
-) -> Floats | None:
-    """Refill and take at these times, (m,) each: the tokens that are left, (m,).
-
-    None, and nothing is taken, if a strict request finds fewer than 0.
-
-    >>> some = np.array([3.0, 4.0])
-    >>> take_tokens(TokenBucket(), some, np.ones(2), some > 0, np.array([0, 1000]), Window(10, 1000)).tolist()
-    [7.0, 4.0]
-    """
-    tokens, last_ms, most, left = bucket.tokens, bucket.last_ms, burst(window, 1.0), []
-    columns = [column.tolist() for column in (amounts, limits, strict, now_ms)]
-    for amount, limit, is_strict, at_ms in zip(*columns, strict=True):
-        tokens = min(most * limit, tokens + limit * ((at_ms - last_ms) / 1000.0))
-        if is_strict and tokens < 0:
-            return None
-        tokens, last_ms = min(most * limit, tokens - amount), at_ms
-        left.append(tokens)
-    bucket.tokens, bucket.last_ms = tokens, last_ms
-    return np.array(left)
 
 
 def padded_windows_ms(elapsed_ms: Integers, window: Window) -> Integers:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.arithmetic.counter_arrays import Outcomes, Violation
+from sluice.state.arithmetic.outcomes import Outcomes, Violation
 from sluice.state.arithmetic.shapes import Charged, Shape, Shapes
 from sluice.state.decisions.decision import Waits, clamp_throttle_ms
 from sluice.state.quotas.kinds import Family, QuotaKind

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.arithmetic.counter_arrays import Outcomes, Violation
+from sluice.state.arithmetic.outcomes import Outcomes, Violation
 from sluice.state.arithmetic.shapes import Charged, Shapes
 from sluice.state.contract.records import (
     MAX_APPLIED_MS,

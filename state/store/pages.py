@@ -1,7 +1,7 @@
 """Pages: the counters of all counted entities that hash to a page, read from and written to one block of bytes each."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,27 +18,16 @@ from sluice.state.arithmetic.columns import (
     take,
 )
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, charge_mutations
-from sluice.state.arithmetic.counter_arrays import (
-    ROWS_OF_RUN,
-    CounterArrays,
-    Outcomes,
-    RowT,
-    charge_hot,
-    single_charges,
-)
+from sluice.state.arithmetic.outcomes import Outcomes
 from sluice.state.arithmetic.shapes import Charged, Shapes
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, burst
 from sluice.state.store.codec import decode, decode_blocks, encode, encode_blocks
 from sluice.state.store.keys import KeyBlocks, Keys, key_hash
 
-TOGETHER = 64
-"""Number of entities from which the array engine is faster, however many requests each has: measured by
-module scripts.benchmarks.engines of commit cdf654a."""
-
-_HOT = 2 * ROWS_OF_RUN
-"""Rows of an entity from which it is worth while to see whether they can be charged as those of a hot counter."""
-
 _EARLIEST_MS = np.iinfo(np.int64).min
+
+
+RowT = TypeVar("RowT", bound=Charged)
 
 
 class ChargedRows(NamedTuple, Generic[RowT]):
@@ -83,8 +72,8 @@ def part_of_page(max_entities: int, pages: int) -> int:
 class Pages:
     """The counters of many entities: those of one page, or of several that are charged together.
 
-    They are kept as columns. Entities that are charged singly are converted to objects, which replace their rows until
-    the columns are needed again.
+    They are kept as columns. Entities that are charged are converted to objects, which replace their rows until the
+    columns are needed again.
     """
 
     def __init__(self, keys: Sequence[str] = (), columns: Columns | None = None) -> None:
@@ -108,29 +97,21 @@ class Pages:
         return read
 
     def charge(
-        self,
-        rows_by_key: Mapping[str, Sequence[RowT]],
-        shapes: Shapes,
-        settings: QuotaSettings,
-        together: int = TOGETHER,
-    ) -> list[ChargedRows[RowT]]:
-        """Charge entities, by their key, with their rows in the order given.
-
-        The array engine charges the first row of every entity, then every second one, and so on, while at least
-        `together` entities have a further row that it supports. The scalar engine charges the rest. Both give the same
-        results, to the last bit.
-        """
-        supported = single_charges(rows_by_key, shapes, settings) if len(rows_by_key) >= together else {}
-        rounds = _rounds(supported.values(), together)
-        if not rounds:
-            return [self._charge_singly(rows_by_key, shapes, settings)]
-        rest = {
-            key: rows[rounds:] if key in supported else rows
-            for key, rows in rows_by_key.items()
-            if key not in supported or len(rows) > rounds
-        }
-        charged = [self._charge_together(supported, rounds, shapes, settings)]
-        return [*charged, self._charge_singly(rest, shapes, settings)] if rest else charged
+        self, rows_by_key: Mapping[str, Sequence[RowT]], shapes: Shapes, settings: QuotaSettings
+    ) -> ChargedRows[RowT]:
+        """Charge entities, by their key, with their rows in the order given."""
+        self._load(rows_by_key)
+        charged, outcomes = list[RowT](), dict[QuotaKind, Outcomes]()
+        for key, rows in rows_by_key.items():
+            counters = self._singles[key]
+            for row in rows:
+                for charge in shapes[row.shape].charges_of(row.amounts):
+                    of_kind = outcomes.get(charge.kind)
+                    if of_kind is None:
+                        of_kind = outcomes[charge.kind] = Outcomes()
+                    of_kind.add(len(charged), counters.charge(charge, row.timestamp_ms, settings))
+                charged.append(row)
+        return ChargedRows(charged, outcomes)
 
     def charge_together(
         self, requests: Sequence[Mapping[str, RowT]], shapes: Shapes, settings: QuotaSettings
@@ -187,46 +168,6 @@ class Pages:
         ends = np.searchsorted(places[rows], np.arange(len(numbers)), side="right")
         return encode_blocks(self._keys.blocks(keys[rows], ends), take(columns, rows), ends, pages)
 
-    def _charge_singly(
-        self, rows_by_key: Mapping[str, Sequence[RowT]], shapes: Shapes, settings: QuotaSettings
-    ) -> ChargedRows[RowT]:
-        """Charge all rows of these entities with the scalar engine."""
-        self._load(rows_by_key)
-        charged, outcomes = list[RowT](), dict[QuotaKind, Outcomes]()
-        for key, rows in rows_by_key.items():
-            counters = self._singles[key]
-            together = charge_hot(counters, rows, shapes, settings) if len(rows) >= _HOT else None
-            for kind, of_key in (together or {}).items():
-                outcomes.setdefault(kind, Outcomes()).extend(len(charged), of_key)
-            if together is not None:
-                charged += rows
-                continue
-            for row in rows:
-                for charge in shapes[row.shape].charges_of(row.amounts):
-                    of_kind = outcomes.get(charge.kind)
-                    if of_kind is None:
-                        of_kind = outcomes[charge.kind] = Outcomes()
-                    of_kind.add(len(charged), counters.charge(charge, row.timestamp_ms, settings))
-                charged.append(row)
-        return ChargedRows(charged, outcomes)
-
-    def _charge_together(
-        self, rows_by_key: Mapping[str, Sequence[RowT]], rounds: int, shapes: Shapes, settings: QuotaSettings
-    ) -> ChargedRows[RowT]:
-        """Charge the first `rounds` rows of these entities with the array engine; they become the last entities."""
-        self._numbers, self._columns = self._merged()
-        self._singles, self._single_rows, self._single_numbers = {}, [], []
-        others, keys, taken, columns = self._taken_out(rows_by_key)
-        queues = [rows_by_key[key][:rounds] for key in keys]
-        charged = [row for rows in queues for row in rows]
-        kinds = {charge.kind for shape in shapes.values() for charge in shape.charges}
-        counters = CounterArrays(columns, kinds, settings)
-        entities = np.repeat(np.arange(len(keys)), integers(map(len, queues)))
-        outcomes = counters.charge(entities, charged, shapes)
-        self._numbers = np.concatenate([self._numbers[others], taken])
-        self._columns = concatenate([take(self._columns, others), counters.columns()])
-        return ChargedRows(charged, outcomes)
-
     def _load(self, keys: Iterable[str]) -> None:
         """Convert these entities to objects, all in one step: that is cheaper than one by one."""
         missing = [key for key in dict.fromkeys(keys) if key not in self._singles]
@@ -247,18 +188,6 @@ class Pages:
         untouched = ~_flags(self._single_rows, len(self._numbers))
         columns = concatenate([take(self._columns, untouched), columns_of(self._singles.values())])
         return np.concatenate([self._numbers[untouched], integers(self._single_numbers)]), columns
-
-    def _taken_out(self, keys: Collection[str]) -> tuple[Flags, list[str], Integers, Columns]:
-        """Flags of the rows that are not of `keys`; then the entities that are, with their key numbers and columns.
-
-        New ones have empty counters.
-        """
-        rows = self._rows_of(keys)
-        stored = integers(rows.values())
-        new = [key for key in keys if key not in rows]
-        columns = concatenate([take(self._columns, stored), columns_of([EntityCounters()] * len(new))])
-        others = ~_flags(stored, len(self._numbers))
-        return others, [*rows, *new], np.concatenate([self._numbers[stored], self._keys.add(new)]), columns
 
     def _rows_of(self, keys: Collection[str]) -> dict[str, int]:
         """The rows of those entities that are stored, in ascending order."""
@@ -328,12 +257,6 @@ def _refilled(columns: Columns, now_ms: Integers) -> Floats:
     """The tokens of each bucket at `now_ms` (n,), not capped: (n,), NaN where there is no bucket."""
     refilled: Floats = columns.bucket_tokens + columns.mutation_limit * ((now_ms - columns.bucket_last_ms) / 1000.0)
     return refilled
-
-
-def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:
-    """Number of rounds in which at least `together` of the queues have a further request."""
-    longest_first = sorted(map(len, queues), reverse=True)
-    return longest_first[together - 1] if len(longest_first) >= together else 0
 
 
 def _flags(rows: Sequence[int] | Integers, length: int) -> Flags:

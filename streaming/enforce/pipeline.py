@@ -130,9 +130,9 @@ def decide(counters: Pages, page_batches: Iterable[bytes], settings: PipelineSet
     shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
     of_tenants = [key for key in rows_by_key if COMMON_MARK in key]
     requests = _mutations_of_tenants({key: rows_by_key.pop(key) for key in of_tenants}) if of_tenants else []
-    all_charged = counters.charge(rows_by_key, shapes, settings.quota)
+    all_charged = [counters.charge(rows_by_key, shapes, settings.quota)]
     if requests:
-        all_charged = [*all_charged, counters.charge_together(requests, shapes, settings.quota)]
+        all_charged.append(counters.charge_together(requests, shapes, settings.quota))
     for charged in all_charged:
         values = {kind: number_texts(outcomes.values) for kind, outcomes in charged.outcomes.items()}
         _decide(charged, values, shapes, settings, made)

@@ -682,7 +682,7 @@ def test_a_decision_is_to_the_byte_the_contracts_record_of_the_scalar_rule(
 
 
 def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() -> None:
-    """Enough of them for the array engine, with every kind of charge, some refused and some waiting for minutes."""
+    """With every kind of charge, some refused and some waiting for minutes."""
     settings = QuotaSettings()
     chosen = PipelineSettings.of(DEFAULTS)._replace(pages=1)
     entries = [quota(kind, 3.0, QuotaEntity(user=DEFAULT)) for kind in CLIENT_KINDS]
@@ -690,7 +690,7 @@ def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() ->
     apis = [moves("Produce", 30), moves("Fetch", 10), creates(60), creates(8), creates(2, api_version=1), creates(1, 2)]
     sources = []
     for offset in range(600):
-        several_topics = offset // 100 == 5 and offset % 2  # which the array engine doesn't do
+        several_topics = offset // 100 == 5 and offset % 2
         event = apis[5 if several_topics else offset // 100 % 5] | {
             "user": f"user-{offset % 100}",
             "request_time_ns": 10**6 * offset,

@@ -13,24 +13,27 @@ from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, Metering
 from sluice.state.store.pages import Pages
 from tests import charging
+from tests.kafka_cases import Engine, NativeEngine
 from tests.strategies import START_MS
 
 QUOTA = QuotaSettings()
 WINDOW = QUOTA.client_window
 SPAN_MS = WINDOW.samples * WINDOW.window_ms
-ONE_BY_ONE = 2**31
 LIMIT = 1_000.0
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
 
 
-def charged(events: Sequence[tuple[int, float]], kind: QuotaKind, limit: float, together: int) -> list[Outcome]:
+def charged(
+    events: Sequence[tuple[int, float]], kind: QuotaKind, limit: float, engine: type[Engine] = Engine
+) -> list[Outcome]:
     """The outcomes of events, each with its time and amount, in this order on one counter."""
     strict, network = kind is QuotaKind.CONTROLLER_MUTATION_RATE, [0.0] * (kind is QuotaKind.REQUEST_PERCENTAGE)
-    rows = [
-        charging.Row.of(at_ms, [Charge(kind, "user", limit, False, [amount, *network], strict)])
-        for at_ms, amount in events
-    ]
-    return [outcome for _, (outcome,) in charging.charge(Pages(), {"a|": rows}, QUOTA, together)]
+    charges = [(at_ms, Charge(kind, "user", limit, False, [amount, *network], strict)) for at_ms, amount in events]
+    if engine is not Engine:
+        native = engine(QUOTA)
+        return [native.charge("a|", charge, at_ms) for at_ms, charge in charges]
+    rows = [charging.Row.of(at_ms, [charge]) for at_ms, charge in charges]
+    return [outcome for _, (outcome,) in charging.charge(Pages(), {"a|": rows}, QUOTA)]
 
 
 def events_of(skews_ms: Sequence[int], sent: Sequence[tuple[int, int, float]]) -> list[tuple[int, float]]:
@@ -55,14 +58,14 @@ sendings = st.lists(
 
 
 @given(skews_ms=skews, sent=sendings, kind=st.sampled_from([BYTES, QuotaKind.REQUEST_PERCENTAGE]))
-@pytest.mark.parametrize("together", [1, ONE_BY_ONE])
+@pytest.mark.parametrize("engine", [Engine, NativeEngine])
 def test_the_rate_has_all_events_whose_times_lie_in_the_newest_window(
-    together: int, skews_ms: list[int], sent: list[tuple[int, int, float]], kind: QuotaKind
+    engine: type[Engine], skews_ms: list[int], sent: list[tuple[int, int, float]], kind: QuotaKind
 ) -> None:
     """With any skews of the gateways: what a rate lacks lies outside of the window that ends at the newest time."""
     events = events_of(skews_ms, sent)
 
-    outcomes = charged(events, kind, LIMIT, together)
+    outcomes = charged(events, kind, LIMIT, engine)
 
     for number, outcome in enumerate(outcomes):
         so_far = events[: number + 1]
@@ -73,9 +76,9 @@ def test_the_rate_has_all_events_whose_times_lie_in_the_newest_window(
 
 
 @given(skews_ms=skews, sent=sendings)
-@pytest.mark.parametrize("together", [1, ONE_BY_ONE])
+@pytest.mark.parametrize("engine", [Engine, NativeEngine])
 def test_late_events_are_charged_as_at_the_newest_time(
-    together: int, skews_ms: list[int], sent: list[tuple[int, int, float]]
+    engine: type[Engine], skews_ms: list[int], sent: list[tuple[int, int, float]]
 ) -> None:
     """To the bit: rates, tokens and waits are those of events that all have the newest time so far."""
     events = events_of(skews_ms, sent)
@@ -83,7 +86,7 @@ def test_late_events_are_charged_as_at_the_newest_time(
     in_time = [(at_ms, amount) for at_ms, (_, amount) in zip(newest_ms, events, strict=True)]
 
     for kind in (BYTES, QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE):
-        assert repr(charged(events, kind, LIMIT, together)) == repr(charged(in_time, kind, LIMIT, together))
+        assert repr(charged(events, kind, LIMIT, engine)) == repr(charged(in_time, kind, LIMIT, engine))
 
 
 @pytest.mark.parametrize("behind_ms", [0, 5_000, 12_000, 300_000])
@@ -93,7 +96,7 @@ def test_a_client_at_twice_its_limit_is_decided_so_with_a_gateway_whose_clock_is
 ) -> None:
     events = [(START_MS + n * 50 - behind_ms * (n % period == 0), 100.0) for n in range(2000)]
 
-    outcomes = charged(events, BYTES, LIMIT, ONE_BY_ONE)[400:]
+    outcomes = charged(events, BYTES, LIMIT)[400:]
 
     assert all(outcome.violated for outcome in outcomes)
     assert sum(outcome.rate for outcome in outcomes) / len(outcomes) == pytest.approx(2 * LIMIT, rel=0.02)
@@ -104,9 +107,9 @@ def test_a_backlog_of_a_minute_takes_nothing_away_from_the_others() -> None:
     in_time = [(START_MS + n * 100, 100.0) for n in range(900)]
     backlog = [(START_MS + n * 100, 1.0) for n in range(600)]
 
-    together = charged([*in_time[:600], *backlog, *in_time[600:]], BYTES, LIMIT, ONE_BY_ONE)
+    together = charged([*in_time[:600], *backlog, *in_time[600:]], BYTES, LIMIT)
 
-    alone = charged(in_time, BYTES, LIMIT, ONE_BY_ONE)
+    alone = charged(in_time, BYTES, LIMIT)
     others = [*together[:600], *together[1200:]]
     assert all(outcome.rate >= expected.rate for outcome, expected in zip(others, alone, strict=True))
 
@@ -115,7 +118,7 @@ def test_a_clock_that_is_behind_takes_no_tokens() -> None:
     """A tenth of a mutation a second under a limit of one, through a gateway in time and one 12 s behind."""
     events = [(START_MS + n * 20_000 - skew, 1.0) for n in range(5) for skew in (0, 12_000)]
 
-    outcomes = charged(events, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, ONE_BY_ONE)
+    outcomes = charged(events, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)
 
     assert not any(any(outcome.refused) for outcome in outcomes)
 

@@ -214,7 +214,6 @@ def test_the_order_of_requests_and_resets_is_that_of_the_topic() -> None:
 
 
 def test_resets_among_many_entities_decide_as_one_by_one() -> None:
-    """The array engine leaves entities with a reset to the scalar one."""
     events = [{**produce(10_000), "user": f"user-{number}"} for number in range(200)]
     events += [unmute({"user": "user-7"}), produce(10_000), {**produce(5), "user": "user-7"}]
     quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 10.0, user=DEFAULT)])
