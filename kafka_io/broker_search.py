@@ -27,10 +27,14 @@ PATIENCE_S = 1.0
 """Time for which servers that can't be used are tried again: a broker may be starting."""
 
 TRIES = 3
-"""Least tries of each server within it: on a busy machine one alone may take as long."""
+"""Least tries of a server within it, in the mean: on a busy machine one alone may take as long."""
 
 CONNECTION_S = 1.5
 """Time for a connection, in which a lost packet is sent again; after two of them a server is out of reach."""
+
+_MOST_BACKOFF_MS = 200
+"""Longest wait before a server is tried again. kafka-python chooses one by chance, waits until it may be tried, and
+doubles its wait each time, up to 30 s."""
 
 _REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
 _TIMEOUTS = (KafkaTimeoutError, RequestTimedOutError)
@@ -85,7 +89,7 @@ class BrokerSearch(KafkaNetClient):  # type: ignore[misc] # kafka-python ships n
 
     def end(self) -> None:
         """Let a later search, of a client that is in use, go on for as long as its caller wants."""
-        self._search.is_searching = False
+        self._search.end()
 
     def fault(self) -> str | None:
         """The fault in one line, with the server and what to check; None if no server has failed."""
@@ -99,6 +103,12 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         self._failures: dict[str, _Failure] = {}
         self._tries = Counter[str]()
         self._give_up_s = time.monotonic() + PATIENCE_S
+        self._most_backoff_ms = self.config["reconnect_backoff_max_ms"]
+        self.config["reconnect_backoff_max_ms"] = min(self._most_backoff_ms, _MOST_BACKOFF_MS)
+
+    def end(self) -> None:
+        self.is_searching = False
+        self.config["reconnect_backoff_max_ms"] = self._most_backoff_ms
 
     def get_connection(self, node_id: Any, **options: Any) -> KafkaConnection:
         if self.is_searching and self._is_hopeless():
@@ -125,7 +135,7 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
             return False
         if all(self._is_out(server) for server in servers):
             return True
-        return time.monotonic() > self._give_up_s and all(self._tries[server] >= TRIES for server in servers)
+        return time.monotonic() > self._give_up_s and self._tries.total() >= TRIES * len(servers)
 
     def _is_out(self, server: str) -> bool:
         failure = self._failures[server]

@@ -174,7 +174,7 @@ class ArrayEngine(Engine):
 
 
 class NativeEngine(Engine):
-    """Charges as native code makes them: `streaming/native/decide.c`. What it declines is charged in Python."""
+    """Charges as native code makes them (`streaming/native/decide.c`); Python charges those that it declines."""
 
     def __init__(self, settings: QuotaSettings) -> None:
         super().__init__(settings)

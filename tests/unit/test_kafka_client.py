@@ -5,7 +5,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 
 from sluice.kafka_io import broker_search
 from sluice.kafka_io import client as kafka_client
+from sluice.kafka_io.broker_search import BrokerSearch
 from sluice.kafka_io.client import connect, kafka_python_config
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 
@@ -194,6 +195,17 @@ def test_what_keeps_a_client_out_is_said_long_before_the_search_is_over(
         connect(client, {"bootstrap.servers": server, **properties})
 
     assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_chance_chooses_again_and_again_is_not_waited_for_ever_longer() -> None:
+    """kafka-python doubles the wait for a server each time, and waits it out though another one is there."""
+    with closing(BrokerSearch(bootstrap_servers="127.0.0.1:1")) as search:
+        of_search = [search._search.update_backoff("bootstrap-0") for _ in range(12)]
+        search.end()
+        afterwards = search._search.update_backoff("bootstrap-0")
+
+    assert max(of_search) <= 250
+    assert afterwards > 10_000
 
 
 def test_servers_that_end_connections_are_tried_again_on_a_machine_without_time(
