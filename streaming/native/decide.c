@@ -843,7 +843,7 @@ static int say_request(Decider *s, const Part *first, const Part *end) { /* `pip
     uint32_t most = 0;
     for (const Part *part = first; part < end; part++) if (part->waits.refused_n > most) most = part->waits.refused_n;
     if (!first->row.said.n) return DECLINED;
-    if (need(&s->refused, most)) return NO_MEMORY;
+    if (need(&s->refused, most + 1)) return NO_MEMORY;
     uint8_t *refused = s->refused.data + s->refused.length;
     if (most) memset(refused, 0, most);
     s->charges.length = 0;
