@@ -27,7 +27,7 @@ PATIENCE_S = 1.0
 """Time for which servers that can't be used are tried again: a broker may be starting."""
 
 TRIES = 3
-"""Least tries of a server within it, in the mean: on a busy machine one alone may take as long."""
+"""Least tries of each server within it: on a busy machine one alone may take as long."""
 
 CONNECTION_S = 1.5
 """Time for a connection, in which a lost packet is sent again; after two of them a server is out of reach."""
@@ -135,7 +135,7 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
             return False
         if all(self._is_out(server) for server in servers):
             return True
-        return time.monotonic() > self._give_up_s and self._tries.total() >= TRIES * len(servers)
+        return time.monotonic() > self._give_up_s and all(self._tries[server] >= TRIES for server in servers)
 
     def _is_out(self, server: str) -> bool:
         failure = self._failures[server]

@@ -189,14 +189,15 @@ def principal_of(kafka: Mapping[str, str]) -> str | None:
 
 
 def is_own_client(kafka: Mapping[str, str], user: str | None, client_id: str | None) -> bool:
-    """True for the login of these properties, Sluice's own, and for the client-ids of its clients.
+    """True for the login of these properties, Sluice's own, and for the client-ids of its clients, of no other user.
 
     >>> is_own_client({"client.id": "quotas"}, None, "quotas-sums")
     True
     """
     own = kafka.get("client.id", "sluice")
-    is_login = bool(user) and principal_of(kafka) == f"User:{user}"
-    return is_login or client_id == own or (client_id or "").startswith(f"{own}-")
+    if user:
+        return principal_of(kafka) == f"User:{user}"
+    return client_id == own or (client_id or "").startswith(f"{own}-")
 
 
 def _jaas_options(jaas: str) -> dict[str, str]:

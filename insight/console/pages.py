@@ -332,17 +332,17 @@ def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind
 
 
 def _holds_of(facts: Facts, tags: CounterId | Tags, waits: Sequence[SeenWait], now_ms: int) -> Iterator[Override]:
-    """The holds that stop this client, or tenant, or one of the users or client-ids that waited as it."""
+    """The holds that stop this client, or tenant, or some of its requests: those that waited, or have more names."""
     tenant = tags.tenant or (facts.tenants.of(tags.user, tags.client_id) if tags.topic is None else "")
-    own = tags.user, tags.client_id, tenant
-    seen = {wait.user for wait in waits}, {wait.client_id for wait in waits}, set[str]()
+    clients = {(wait.user, wait.client_id) for wait in waits if _is_of(wait, tags)} | {(tags.user, tags.client_id)}
     for override in facts.overrides(now_ms):
-        if (entity := override.entity) is not None:
-            held = entity.user, entity.client_id, entity.tenant
-            is_named = any(name is not None and name == of for name, of in zip(held, own, strict=True))
-            if all(
-                name in (None, of) or (not of and (is_named or name in of_waits))
-                for name, of, of_waits in zip(held, own, seen, strict=True)
+        if (held := override.entity) is not None and held.tenant in (None, tenant):
+            is_part = (held.user, "") == (tags.user, tags.client_id) or ("", held.client_id) == (
+                tags.user,
+                tags.client_id,
+            )
+            if is_part or any(
+                held.user in (None, user) and held.client_id in (None, client_id) for user, client_id in clients
             ):
                 yield override
 

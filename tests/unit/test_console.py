@@ -525,6 +525,33 @@ def test_the_pages_of_a_client_that_an_operator_stopped_say_who_did_it_and_until
         assert told(now_ms() - 1) == [False] * 7
 
 
+def test_a_hold_is_on_no_page_of_a_client_whose_requests_it_doesnt_stop() -> None:
+    """Waits of other members of its tenant are on its page too, and a pair of names waits as a pair."""
+    entries = (
+        *(member("shop", user=user) for user in ("alice", "bob")),
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 9.0, tenant="shop"),
+    )
+    of_tenant = {"entity": {"tenant": "shop"}}
+    facts = facts_of(
+        decision(now_ms(), "alice"),
+        decision(now_ms(), "bob", client_id="x", wait_ms=900, charge=of_tenant),
+        decision(now_ms(), "alice", client_id="y", wait_ms=900, charge=of_tenant),
+        entries=entries,
+    )
+    with serving(facts) as get:
+
+        def is_told(page: str, **held: Any) -> bool:
+            say(facts, "operator", Override("hold", entity=CountedEntity(**held), reason="floods", consumers=True))
+            return "floods" in get(f"/client?{page}").text
+
+        assert not is_told("user=alice", client_id="x")
+        assert not is_told("tenant=shop", user="bob", client_id="y")
+        assert is_told("tenant=shop", user="bob", client_id="x")
+        assert is_told("user=alice", user="alice", client_id="never seen")
+        assert is_told("client_id=z", user="alice", client_id="z")
+        assert is_told("user=bob", client_id="x")
+
+
 @pytest.mark.parametrize("kind", [QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE])
 def test_under_the_smallest_limit_the_longest_throttle_time_is_shown(kind: QuotaKind) -> None:
     entry = quota(kind, 5e-324, user="alice")

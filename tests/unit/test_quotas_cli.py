@@ -1130,7 +1130,8 @@ class TestHold:
         for client in ("--user ops", "--user ops --client-id app", "--client-id sluice", "--client-id sluice-1"):
             ended = shell.run(f"hold {client} --reason x --config {file}")
             assert (ended.code, "is Sluice's own" in ended.error) == (2, True), client
-        assert shell.run(f"hold --user opsy --client-id sluicegate --reason x --config {file}").code == 0
+        for client in ("--user opsy --client-id sluicegate", "--user bob --client-id sluice-reports"):
+            assert shell.run(f"hold {client} --reason x --config {file}").code == 0
 
     def test_alter_tells_what_brokers_let_through_under_a_lowered_limit_and_how_to_stop_a_client(
         self, shell: Shell
