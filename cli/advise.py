@@ -17,7 +17,7 @@ from sluice.cli.whatif import report_lines
 from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.texts import entity_text
 from sluice.insight.whatif.whose import Whose, whose_of
-from sluice.kafka_io.client import is_own_client, principal_of
+from sluice.kafka_io.client import is_own_client_id, is_own_login, principal_of
 from sluice.process.format import duration, printable
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import merged
@@ -109,7 +109,7 @@ def _logins(kafka: Mapping[str, str]) -> list[str]:
 def _is_left_out(entity: QuotaEntity, kafka: Mapping[str, str]) -> bool:
     """True for Sluice's own login and client-ids, and for the user of all clients without a login."""
     user, client_id = (name if isinstance(name, str) else None for name in (entity.user, entity.client_id))
-    return user == NO_LOGIN or is_own_client(kafka, user, client_id)
+    return user == NO_LOGIN or is_own_login(kafka, user) or is_own_client_id(kafka, client_id)
 
 
 def _is_on_user(entry: QuotaEntry) -> bool:

@@ -9,7 +9,7 @@ from sluice.cli.format import time_text
 from sluice.cli.options import AuthorOption, EntityOptions, TableOptions, changed_from, grouped
 from sluice.insight.reports.span import from_ms, read_length
 from sluice.insight.texts import counter_text
-from sluice.kafka_io.client import is_own_client
+from sluice.kafka_io.client import is_own_client_id, is_own_login
 from sluice.process.clock import now_ms
 from sluice.process.format import moment, printable
 from sluice.state.overrides.operator_holds import MAX_HOLDS, OperatorHold, holds_at
@@ -43,7 +43,8 @@ def hold_client(
     if lasting_ms > _LONGEST_DAYS * 86_400_000:
         raise UsageError(f"--for {length} is longer than {_LONGEST_DAYS}d; lower the client's quotas, or hold it again")
     now = now_ms()
-    if is_own_client(table.settings.kafka, held.user, held.client_id):
+    kafka = table.settings.kafka
+    if is_own_login(kafka, held.user) if held.user else is_own_client_id(kafka, held.client_id):
         raise UsageError(f"{counter_text(held)} is Sluice's own: brokers exempt it, or it would stop Sluice itself")
     changes = _changes(table)
     if held.tenant and held.tenant not in {entry.entity.tenant for entry in table.quotas_table().entries()}:

@@ -188,15 +188,18 @@ def principal_of(kafka: Mapping[str, str]) -> str | None:
     return name and f"User:{name}"
 
 
-def is_own_client(kafka: Mapping[str, str], user: str | None, client_id: str | None) -> bool:
-    """True for the login of these properties, Sluice's own, and for the client-ids of its clients, of no other user.
+def is_own_login(kafka: Mapping[str, str], user: str | None) -> bool:
+    """True for the user of the login of these properties, as far as `principal_of` knows it."""
+    return bool(user) and principal_of(kafka) == f"User:{user}"
 
-    >>> is_own_client({"client.id": "quotas"}, None, "quotas-sums")
+
+def is_own_client_id(kafka: Mapping[str, str], client_id: str | None) -> bool:
+    """True for the client-ids of the clients that have these properties.
+
+    >>> is_own_client_id({"client.id": "quotas"}, "quotas-sums")
     True
     """
     own = kafka.get("client.id", "sluice")
-    if user:
-        return principal_of(kafka) == f"User:{user}"
     return client_id == own or (client_id or "").startswith(f"{own}-")
 
 

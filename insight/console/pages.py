@@ -337,11 +337,8 @@ def _holds_of(facts: Facts, tags: CounterId | Tags, waits: Sequence[SeenWait], n
     clients = {(wait.user, wait.client_id) for wait in waits if _is_of(wait, tags)} | {(tags.user, tags.client_id)}
     for override in facts.overrides(now_ms):
         if (held := override.entity) is not None and held.tenant in (None, tenant):
-            is_part = (held.user, "") == (tags.user, tags.client_id) or ("", held.client_id) == (
-                tags.user,
-                tags.client_id,
-            )
-            if is_part or any(
+            has_more_names = (tags.user, tags.client_id) in ((held.user, ""), ("", held.client_id))
+            if has_more_names or any(
                 held.user in (None, user) and held.client_id in (None, client_id) for user, client_id in clients
             ):
                 yield override

@@ -117,10 +117,8 @@ class Workers:
         self._combined = not Quotas(self.load.quotas, _QUOTA_VERSION).charges_one_counter()
         checkpoint = Checkpoint(self.settings.enforce.checkpoint)
         QuotaSnapshots(checkpoint).save(_QUOTA_VERSION, list(self.load.quotas))
-        self._plan, self._combine = (
-            planner(self.settings, pipeline),
-            combiner(pipeline, is_native=self.settings.enforce.native),
-        )
+        self._plan = planner(self.settings, pipeline)
+        self._combine = combiner(pipeline, is_native=self.settings.enforce.native)
         self._decider = PageDecider(self.settings, pipeline)
         self.pages: dict[int, bytes] = {}
         """Spark key -> the pickled state of the page."""

@@ -13,10 +13,10 @@ from scripts.benchmarks.scale import Scale, counted_runs, loads
 from sluice.demo.job import Json
 from sluice.process.clock import now_ms
 
-_BARS = {"1 charge": 0.80, "2 charges": 0.75, "4 charges": 0.50}
+_BARS = {"1 charge": 0.90, "2 charges": 0.85, "4 charges": 0.65}
 _AUDIT_BAR = 0.70
 _TOGETHER_BAR = 0.40
-_TENANTS_BAR = 0.60
+_TENANTS_BAR = 0.80
 _UNIT = "requests/s"
 
 

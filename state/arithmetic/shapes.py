@@ -40,30 +40,23 @@ class Charged(Protocol):
 
 
 class Shape(msgspec.Struct, frozen=True, gc=False):
-    """The charges of a row, without amounts, and the place of each among the row's amounts.
-
-    `firsts` are the places of their first amounts in a row with `length` amounts, one for each charge of mutations.
-    """
+    """The charges of a row, without amounts, and the place of each among the row's amounts."""
 
     charges: tuple[Charge, ...]
-    kinds: tuple[QuotaKind, ...]
     places: tuple[slice, ...]
-    firsts: tuple[int, ...]
-    length: int
 
     @classmethod
     def of(cls, charges: Sequence[Charge]) -> "Shape":
         """The shape of a row with these charges."""
         widths = [_AMOUNTS.get(charge.kind.family, 1) for charge in charges]
-        firsts = [sum(widths[:number]) for number in range(len(widths))]
-        places, after_mutations = [], False
-        for charge, first, width in zip(charges, firsts, widths, strict=True):
+        places, first, after_mutations = [], 0, False
+        for charge, width in zip(charges, widths, strict=True):
             is_mutations = charge.kind.family is Family.MUTATIONS
             first_of = first - sum(widths) if after_mutations else first
             last = first + width - sum(widths) if after_mutations or is_mutations else first + width
             places.append(slice(first_of, last or None))
-            after_mutations = after_mutations or is_mutations
-        return cls(tuple(charges), tuple(charge.kind for charge in charges), tuple(places), tuple(firsts), sum(widths))
+            first, after_mutations = first + width, after_mutations or is_mutations
+        return cls(tuple(charges), tuple(places))
 
     def charges_of(self, amounts: list[float]) -> list[Charge]:
         """The charges with the amounts of a row."""

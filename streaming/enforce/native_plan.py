@@ -219,7 +219,8 @@ class NativePlanner:
 
     def _counter(self, counter: Counter, prefix: str, entity: bytes, page: int, has: int) -> None:
         """Tell a counter of the plan that was made last."""
-        families = bytes(native.FAMILIES.get(kind.family, 0) for kind in self._shapes[counter.shape].kinds)
+        kinds = [charge.kind for charge in self._shapes[counter.shape].charges]
+        families = bytes(native.FAMILIES.get(kind.family, 0) for kind in kinds)
         texts = prefix.encode(), entity, _PACK.encode(counter.shape)
         self._kept_bytes += _KEPT_BYTES + sum(map(len, texts))
         self._call("plan_counter", *_texts(*texts), page, has, *_texts(families))

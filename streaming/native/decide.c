@@ -1,5 +1,6 @@
-/* Charges plain rows: from stored pages and page batches to decisions, parts of decisions, sums, waits and stored pages,
- * equal to what Python's `sluice.streaming.enforce.pipeline.decide` and `sluice.state` make, which are the rule.
+/* Charges plain rows: from stored pages and page batches to decisions, parts of decisions, sums, waits and stored pages;
+ * and combines parts to decisions. All is equal to what Python's `sluice.streaming.enforce.pipeline` and `sluice.state`
+ * make, which are the rule.
  *
  * A page is decided as a whole or not at all: one that isn't plain is DECLINED with nothing of it left, and Python decides
  * it. No length out of a page or a row is trusted: each is held against the bytes that are there. Memory is bounded by

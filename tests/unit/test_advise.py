@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sluice.cli.advise import _is_left_out
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
 from sluice.insight.waits import WaitEnds
@@ -272,6 +273,13 @@ def test_where_nothing_was_recorded_nothing_is_proposed(command: list[str], tmp_
 
     assert "# No client used anything that these quotas limit." in printed
     assert load_quotas_file(tmp_path / "proposed.yaml") == []
+
+
+def test_sluices_own_client_ids_get_no_limit_whatever_their_user_is() -> None:
+    """Sluice doesn't know the name that brokers make of its certificate."""
+    for user in ("CN=sluice", None):
+        assert _is_left_out(QuotaEntity(user=user, client_id="sluice-sums"), {})
+        assert not _is_left_out(QuotaEntity(user=user, client_id="sluicegate"), {})
 
 
 def test_an_unknown_quota_is_one_line(command: list[str]) -> None:

@@ -193,7 +193,7 @@ STREAMS = "Kafka Streams exactly-once"
 QUIX = "Quix Streams exactly-once"
 LOOP = "confluent-kafka loop"
 
-_BARS = {STREAMS: at_least(0.8), QUIX: at_least(1.6)}
+_BARS = {STREAMS: at_least(1.0), QUIX: at_least(1.7)}
 _RATE_PER_S = 1_000
 _QUOTA = ONE_CHARGE.quotas[0]
 
