@@ -1,5 +1,6 @@
 """`sluice quotas hold` and `release`: stop a client now, and let it go on. Neither starts Spark."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,8 +11,10 @@ from sluice.cli.options import AuthorOption, EntityOptions, TableOptions, change
 from sluice.insight.reports.span import from_ms, read_length
 from sluice.insight.texts import counter_text
 from sluice.kafka_io.client import is_own_client_id, is_own_login
+from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
 from sluice.process.format import moment, printable
+from sluice.state.contract.records import NO_LOGIN
 from sluice.state.overrides.operator_holds import MAX_HOLDS, OperatorHold, holds_at
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
 
@@ -29,7 +32,7 @@ def hold_client(
     table: TableOptions,
     author: AuthorOption,
     reason: Annotated[str, typer.Option("--reason", help="Why; consoles, logs and alerts show it.")],
-    length: Annotated[str, typer.Option("--for", help="How long: 90s, 10m, 2h, 1d; at most 7d.")] = "10m",
+    length: Annotated[str, typer.Option("--for", "--duration", help="How long: 90s, 10m, 2h, 1d; at most 7d.")] = "10m",
 ) -> None:
     """Stop a client now: within seconds its producers and consumers get nothing, whatever its quotas are.
 
@@ -44,8 +47,10 @@ def hold_client(
         raise UsageError(f"--for {length} is longer than {_LONGEST_DAYS}d; lower the client's quotas, or hold it again")
     now = now_ms()
     kafka = table.settings.kafka
-    if is_own_login(kafka, held.user) if held.user else is_own_client_id(kafka, held.client_id):
-        raise UsageError(f"{counter_text(held)} is Sluice's own: brokers exempt it, or it would stop Sluice itself")
+    if _is_own(kafka, held):
+        raise UsageError(
+            f"Sluice itself works as {counter_text(held)}: brokers exempt it, or the hold would stop Sluice"
+        )
     changes = _changes(table)
     if held.tenant and held.tenant not in {entry.entity.tenant for entry in table.quotas_table().entries()}:
         raise UsageError(f"there is no tenant {held.tenant!r}; `sluice tenants describe` prints all")
@@ -66,7 +71,7 @@ def release_client(ctx: typer.Context, entity: EntityOptions, table: TableOption
     holds = [hold.client for hold in holds_at(changes, now)]
     if held not in holds:
         known = ", ".join(counter_text(each) for each in holds) or "nobody"
-        raise UsageError(f"{counter_text(held)} isn't held; held now: {printable(known)}")
+        raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}")
     at_ms = _after_all_of(held, changes, now)
     _append(table, author, OperatorHold(held, at_ms, at_ms, ""))
     typer.echo(f"Released {printable(counter_text(held))}.")
@@ -105,6 +110,15 @@ def _client(ctx: typer.Context, entity: EntityOptions) -> Tags:
     if longest := max((name for name in named.values() if name and len(name) > MAX_TAG_LENGTH), key=len, default=None):
         raise UsageError(f"a name has {len(longest)} characters; expected at most {MAX_TAG_LENGTH}")
     return Tags(named.get("user") or "", named.get("client-id") or "", tenant=named.get("tenant") or "")
+
+
+def _is_own(kafka: Mapping[str, str], client: Tags) -> bool:
+    """True for the client that Sluice is by these settings; without a login its user is that of all such clients."""
+    if client.user and (has_layer(kafka, "SASL") or has_layer(kafka, "SSL")):
+        return is_own_login(kafka, client.user)
+    if client.user not in ("", NO_LOGIN):
+        return False
+    return is_own_client_id(kafka, client.client_id) if client.client_id else client.user == NO_LOGIN
 
 
 def _changes(table: TableOptions) -> list[OperatorHold]:

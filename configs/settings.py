@@ -392,7 +392,7 @@ def _check_kafka(kafka: Mapping[str, str]) -> None:
     try:
         check_properties(kafka)
     except UnsupportedPropertyError as error:
-        raise _SettingError(str(error)) from None
+        raise _SettingError(f"kafka.{error}") from None
     if not kafka["bootstrap.servers"].strip():
         raise _SettingError("kafka.bootstrap.servers is empty; expected host:port, or several with commas between them")
     if has_layer(kafka, "SSL") and "ssl.ca.location" in kafka and "ssl.truststore.location" not in kafka:

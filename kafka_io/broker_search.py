@@ -167,28 +167,27 @@ def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int,
     is_in_login = "SASL" in protocol and failure.was_answered and not is_timeout
     if isinstance(failure.error, _REFUSALS) or is_in_login:
         return 0, (
-            f"{server} refuses the login{said}; check kafka.sasl.mechanism, and the user name and password of"
-            " kafka.sasl.jaas.config in the settings"
+            f"{server} refuses the login{said}; check sasl.mechanism, and user name and password in sasl.jaas.config"
         )
     if failure.is_of_tls:
         return 1, (
-            f"no TLS connection with {server}{said}; check that kafka.ssl.truststore.location has the authority of its"
-            " certificate, which must name this host, and that kafka.security.protocol is that of this listener"
+            f"no TLS connection with {server}{said}; check that ssl.truststore.location has the authority of its"
+            " certificate, which must name this host, and that security.protocol is that of this listener"
         )
     if failure.was_connected and not is_timeout:
         return 2, (
-            f"{server} ends connections without an answer{said}; check that kafka.security.protocol, which is"
+            f"{server} ends connections without an answer{said}; check that security.protocol, which is"
             f" {protocol}, is that of this listener"
         )
     try:
         socket.getaddrinfo(host, port)
     except OSError as error:
         return 3, (
-            f"no address is known for {server} ({error.strerror}); check the name in kafka.bootstrap.servers, and the"
+            f"no address is known for {server} ({error.strerror}); check the name in bootstrap.servers, and the"
             " DNS of this machine"
         )
     between = ", that no firewall is between" if failure.is_out_of_reach else ""
     return (
         4,
-        f"no Kafka broker answers at {server}{said}; check that it runs there{between}, and kafka.bootstrap.servers",
+        f"no Kafka broker answers at {server}{said}; check that it runs there{between}, and bootstrap.servers",
     )

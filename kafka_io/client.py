@@ -72,9 +72,7 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
     config = kafka_python_config(kafka) | {"kafka_client": search}
     for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
         if argument in config and not Path(str(config[argument])).is_file():
-            raise KafkaUnavailableError(
-                f"no file {config[argument]}, which kafka.ssl.* names; expected a PEM file there"
-            )
+            raise KafkaUnavailableError(f"no file {config[argument]}, which ssl.* names; expected a PEM file there")
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_MS / 1000
     servers = list(dict.fromkeys(_servers(kafka["bootstrap.servers"])))
     alone = random.sample(servers, min(len(servers), _MOST_ALONE)) if servers[1:] else []
@@ -93,7 +91,7 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
                 raise KafkaUnavailableError(
                     fault
                     or f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it"
-                    " runs there, and kafka.bootstrap.servers, security.protocol and login in the settings"
+                    " runs there, and bootstrap.servers, security.protocol and login"
                 ) from error
         else:
             for each in searches:
@@ -112,7 +110,7 @@ def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
     check_properties(kafka)
     if not kafka.get("bootstrap.servers", "").strip():
         raise UnsupportedPropertyError(
-            "kafka.bootstrap.servers is missing or empty; expected host:port, or several with commas between them"
+            "bootstrap.servers is missing or empty; expected host:port, or several with commas between them"
         )
     config: dict[str, object] = {}
     for name, (argument, convert) in _ARGUMENTS.items():
@@ -125,7 +123,7 @@ def _converted(name: str, value: str, convert: Callable[[str], object]) -> objec
     try:
         return convert(value)
     except ValueError:
-        raise UnsupportedPropertyError(f"kafka.{name} is {value!r}; expected a whole number") from None
+        raise UnsupportedPropertyError(f"{name} is {value!r}; expected a whole number") from None
 
 
 def _servers(value: str) -> list[str]:
@@ -165,7 +163,7 @@ def _login(kafka: Mapping[str, str]) -> dict[str, object]:
     mechanism = kafka.get("sasl.mechanism", "GSSAPI")
     if mechanism == "OAUTHBEARER":
         raise UnsupportedPropertyError(
-            "kafka.sasl.mechanism OAUTHBEARER is not supported by Sluice's Python client;"
+            "sasl.mechanism OAUTHBEARER is not supported by Sluice's Python client;"
             " expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI"
         )
     if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
@@ -173,7 +171,7 @@ def _login(kafka: Mapping[str, str]) -> dict[str, object]:
     options = _jaas_options(kafka.get("sasl.jaas.config", ""))
     if "username" not in options or "password" not in options:
         raise UnsupportedPropertyError(
-            f'kafka.sasl.jaas.config has no username="..." and password="..."; expected both with {mechanism}'
+            f'sasl.jaas.config has no username="..." and password="..."; expected both with {mechanism}'
         )
     return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
 
@@ -235,13 +233,13 @@ def _pem_store(kafka: Mapping[str, str], store: str, instead: str) -> str | None
     inline = {"truststore": "ssl.truststore.certificates", "keystore": "ssl.keystore.certificate.chain"}[store]
     if inline in kafka:
         raise UnsupportedPropertyError(
-            f"kafka.{inline} is not supported by the Python client; expected a PEM file in kafka.{instead} beside it"
+            f"{inline} is not supported by the Python client; expected a PEM file in {instead} beside it"
         )
     location = kafka.get(f"ssl.{store}.location")
     kind = kafka.get(f"ssl.{store}.type", "JKS").upper()
     if location and kind != "PEM":
         raise UnsupportedPropertyError(
-            f"kafka.ssl.{store}.location is a {kind} store, which the Python client can't read;"
-            f" expected kafka.ssl.{store}.type PEM, or a PEM file in kafka.{instead} beside it"
+            f"ssl.{store}.location is a {kind} store, which the Python client can't read;"
+            f" expected ssl.{store}.type PEM, or a PEM file in {instead} beside it"
         )
     return location

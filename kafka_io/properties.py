@@ -107,17 +107,17 @@ _PREFIXES: Final = {
 
 
 def check_properties(kafka: Mapping[str, str]) -> None:
-    """Raise UnsupportedPropertyError for the first property that no client takes, with the right one.
+    """Raise UnsupportedPropertyError for the first property that no client takes, by its name, with the right one.
 
     So it does for an unknown protocol, which some clients would take for PLAINTEXT.
     """
     for name in kafka:
         if not PROPERTIES.get(name):
-            raise UnsupportedPropertyError(f"kafka.{name} {_fault(name)}")
+            raise UnsupportedPropertyError(f"{name} {_fault(name)}")
     protocol = kafka.get("security.protocol", "PLAINTEXT")
     if protocol.upper() not in PROTOCOLS:
         expected = ", ".join(PROTOCOLS)
-        raise UnsupportedPropertyError(f"kafka.security.protocol is {protocol!r}; expected one of {expected}")
+        raise UnsupportedPropertyError(f"security.protocol is {protocol!r}; expected one of {expected}")
 
 
 def java_properties(kafka: Mapping[str, str]) -> dict[str, str]:
@@ -143,5 +143,5 @@ def _fault(name: str) -> str:
     if instead is not None:
         return f"isn't taken; expected {instead}"
     nearest = get_close_matches(name, PROPERTIES, n=1)
-    right = f"did you mean kafka.{nearest[0]}?" if nearest else "docs/security.md lists those that are taken"
+    right = f"did you mean {nearest[0]}?" if nearest else "docs/security.md lists those that are taken"
     return f"is no client property that Sluice takes; {right}"

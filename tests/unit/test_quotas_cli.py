@@ -1113,7 +1113,9 @@ class TestHold:
             ("hold --user x --reason ' '", "--reason has 1 characters; expected 1 to 200"),
             ("hold --user x --reason x --for 5", "'5' is no length of time; expected one such as 90s"),
             ("hold --user x --reason x --for 8d", "--for 8d is longer than 7d"),
-            ("release --user x", "user 'x' isn't held; held now: nobody"),
+            ("release --user x", "nothing holds user 'x'; held now: nobody"),
+            ("hold --user ANONYMOUS --reason x", "Sluice itself works as user 'ANONYMOUS'"),
+            ("hold --user ANONYMOUS --client-id sluice-sums --reason x", "Sluice itself works as user 'ANONYMOUS' and"),
         ],
     )
     def test_what_can_not_be_held_is_refused(self, shell: Shell, line: str, problem: str) -> None:
@@ -1129,9 +1131,12 @@ class TestHold:
         )
         for client in ("--user ops", "--user ops --client-id app", "--client-id sluice", "--client-id sluice-1"):
             ended = shell.run(f"hold {client} --reason x --config {file}")
-            assert (ended.code, "is Sluice's own" in ended.error) == (2, True), client
+            assert (ended.code, "Sluice itself works as" in ended.error) == (2, True), client
         for client in ("--user opsy --client-id sluicegate", "--user bob --client-id sluice-reports"):
             assert shell.run(f"hold {client} --reason x --config {file}").code == 0
+        for client in ("--user ANONYMOUS", "--user ANONYMOUS --client-id sluice"):
+            assert shell.run(f"hold {client} --reason x --config {file}").code == 0, "its settings have a login"
+        assert shell.run("hold --user ANONYMOUS --client-id noisy --reason x --duration 1m").code == 0
 
     def test_alter_tells_what_brokers_let_through_under_a_lowered_limit_and_how_to_stop_a_client(
         self, shell: Shell
