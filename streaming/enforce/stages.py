@@ -1,8 +1,9 @@
 """The Python stages of the enforce query: thin adapters between Arrow or pandas and the pipeline."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 import pandas as pd
 import pyarrow as pa
@@ -12,7 +13,7 @@ from sluice.configs.settings import Settings
 from sluice.state.errors import StateError
 from sluice.state.shares.sums import DecidedSums
 from sluice.state.store.codec import entities_of
-from sluice.state.store.pages import Evicted, Pages, part_of_page
+from sluice.state.store.pages import Evicted, Pages, part_of_page, reshard
 from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
@@ -55,6 +56,7 @@ _STATE_VERSION = 1
 _PLANNED = pa.schema([("shard_key", pa.int32()), ("payload", pa.binary())])
 _COMBINED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 
+ReadT = TypeVar("ReadT")
 ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -154,12 +156,15 @@ class PageDecider:
             raise RuntimeError("a page is split without the page that has its entities; batched workers have both")
         payloads = {number: payload for number, payload in stored.items() if payload is not None}
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
+        if properties.splits:
+            split = partial(reshard, before=properties.stored_pages, after=properties.pages)
+            payloads = _read_pages(payloads, split)
         to_decide = {
             number: PageToDecide(number, payloads.get(number), page.page_batches)
             for number, page in zip(stored, pages, strict=True)
         }
         rows, written, evicted, dropped = list[PackedRow](), dict[int, bytes](), Evicted(), 0
-        native = native_decider(settings) if self._is_native and not properties.splits else None
+        native = native_decider(settings) if self._is_native else None
         if native is not None:
             made = native.decide(list(to_decide.values()))
             written = {number: new for number, new in zip(stored, made.stored, strict=True) if new is not None}
@@ -169,7 +174,7 @@ class PageDecider:
             dropped += _finish(rows, made.waits, made.parts, made.sums, settings, properties)
         if to_decide:
             of_rest = {number: payload for number, payload in payloads.items() if number not in written}
-            counters = stored_pages(of_rest, properties.stored_pages)
+            counters = stored_pages(of_rest, properties.pages)
             page_batches = (payload for page in to_decide.values() for payload in page.page_batches)
             outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
             part = part_of_page(settings.max_entities, settings.pages)
@@ -208,12 +213,16 @@ def _finish(
 
 def stored_pages(payloads: Mapping[int, bytes], pages: int) -> Pages:
     """The counters in these stored pages, by number. Raises StateError, which names the page, if one is unreadable."""
+    return _read_pages(payloads, partial(Pages.from_bytes, pages=pages))
+
+
+def _read_pages(payloads: Mapping[int, bytes], read: Callable[[Iterable[bytes]], ReadT]) -> ReadT:
     try:
-        return Pages.from_bytes(payloads.values(), pages)
+        return read(payloads.values())
     except StateError:
         for number, payload in payloads.items():
             try:
-                Pages.from_bytes([payload], pages)
+                read([payload])
             except StateError as error:
                 raise StateError(f"page {number}: {error}") from error
         raise
