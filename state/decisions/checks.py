@@ -50,14 +50,8 @@ def most_mutations(max_charges: int) -> int:
     return min(MUTATIONS_PER_CHARGE * max_charges, MAX_ENTRIES)
 
 
-def check_request(request: Request) -> None:
-    """Raise InvalidRequestError, naming the field, unless every amount and name is within its bounds."""
-    check_amounts(request)
-    check_lengths(request)
-
-
 def check_amounts(request: Request) -> None:
-    """Raise InvalidRequestError unless every amount is within its bounds and no required name is empty."""
+    """Raise InvalidRequestError, naming the field, unless every amount is within bounds and no required name empty."""
     if not request.api:
         raise InvalidRequestError("api", "is empty", "the name of a Kafka API such as Produce")
     if request.timestamp_ms is not None and not 0 <= request.timestamp_ms <= MAX_TIMESTAMP_MS:

@@ -318,10 +318,6 @@ class ModeQuotas:
         """The limits of a client kind."""
         return self._client_limits[kind]
 
-    def tenant_limits(self, kind: QuotaKind) -> Limits:
-        """The limits of a client kind on tenants."""
-        return self._tenant_limits[kind]
-
     def resolve_client(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
         """The limit of a client kind for this user and client-id, its tenant's apart."""
         return self._client_limits[kind].resolve(user, client_id)

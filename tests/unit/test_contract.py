@@ -13,7 +13,7 @@ from scripts.contracts import DOCS, schemas
 from sluice.sinks.tables.json_records import row_struct
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Amounts, ChargeResult, Decision, Request, SourceRecord
-from sluice.state.decisions.checks import check_request
+from sluice.state.decisions.checks import check_amounts, check_lengths
 from sluice.state.errors import InvalidRequestError
 from tests.commands import simulate
 from tests.decided_sums import sums_of
@@ -84,16 +84,16 @@ def test_the_job_keeps_the_bounds_of_the_schema(name: str, bound: str, value: in
     api = "CreateTopics" if "mutations" in name else "Produce"
     beyond = value + 1 if bound == "maximum" else value - 1
 
-    check_request(msgspec.convert({"api": api, name: value}, Request))
+    check_amounts(msgspec.convert({"api": api, name: value}, Request))
     with pytest.raises(InvalidRequestError, match=rf"^{name}"):
-        check_request(msgspec.convert({"api": api, name: beyond}, Request))
+        check_amounts(msgspec.convert({"api": api, name: beyond}, Request))
 
 
 @pytest.mark.parametrize("name", [name for name, schema in REQUEST["properties"].items() if "maxLength" in str(schema)])
 def test_the_job_keeps_the_longest_names_of_the_schema(name: str) -> None:
-    check_request(msgspec.convert({"api": "Fetch", name: "x" * 32_767}, Request))
+    check_lengths(msgspec.convert({"api": "Fetch", name: "x" * 32_767}, Request))
     with pytest.raises(InvalidRequestError, match=rf"^{name}"):
-        check_request(msgspec.convert({"api": "Fetch", name: "x" * 32_768}, Request))
+        check_lengths(msgspec.convert({"api": "Fetch", name: "x" * 32_768}, Request))
 
 
 def _projection(record: type[msgspec.Struct], **fields: Any) -> type[msgspec.Struct]:

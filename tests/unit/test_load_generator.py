@@ -9,7 +9,7 @@ from scripts.command import run_command
 from scripts.testbed.load import LoadOptions, main
 from sluice.demo.load_generator import BAD_EVENTS, BAD_KINDS, LoadGenerator, bad_event
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
-from sluice.state.decisions.checks import check_request
+from sluice.state.decisions.checks import check_amounts, check_lengths
 from sluice.state.errors import InvalidRequestError
 
 NOW_MS = 1_760_000_000_000
@@ -19,7 +19,8 @@ EVENTS = range(20_000)
 def parsed(event: bytes | None) -> Request:
     """The event as the contract has it. Raises InvalidRequestError or msgspec's errors for any other."""
     request = msgspec.json.decode(event or b"", type=Request)
-    check_request(request)
+    check_amounts(request)
+    check_lengths(request)
     return request
 
 
