@@ -121,12 +121,13 @@ class RunningJob:
         return [ElasticLimits(quotas), *deciders] if self._settings.elastic.limits == "elastic" else deciders
 
     def _decisions_watch(self) -> BackgroundService:
-        """Looks for foreign decisions, and feeds metrics of single clients if somebody can ask for them."""
+        """Looks for foreign decisions, and feeds metrics of clients and gateways if somebody can ask for them."""
         settings, foreign = self._settings, self._foreign
-        topic, kafka, top = settings.topics.decisions, settings.kafka, settings.metrics.top_clients
-        if not top or not settings.health.port:
+        topic, kafka = settings.topics.decisions, settings.kafka
+        if not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
-        clients = ClientMetrics(settings.quota, top, limits=broker_limits(settings.elastic))
+        top, limits = settings.metrics.top_clients, broker_limits(settings.elastic)
+        clients = ClientMetrics(settings.quota, top, limits=limits)
         self._health.registry.register(clients)
         return decisions_watch(topic, kafka, [foreign.on_decision, clients.on_record], NEWEST_DECISIONS)
 

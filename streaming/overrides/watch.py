@@ -18,6 +18,7 @@ from sluice.process.clock import now_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider, gateway_name
+from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.overrides import are_alike, overrides_now
 from sluice.streaming.runtime.client_metrics import label_of
 
@@ -62,9 +63,10 @@ _HEARTBEATS = msgspec.json.Decoder(_Heartbeat)
 
 
 class OverridesWatch(Collector):
-    """Asks the deciders twice a second. It is the metrics of at most `top` overrides of each.
+    """Asks the deciders twice a second. It is the metrics of their overrides: of each at most `top`, or MAX_HOLDS.
 
-    `said` are the last records by decider. `clock_ms` is the time in epoch milliseconds.
+    With `top` 0 they name nobody, and there are none of figures. `said` are the last records by decider. `clock_ms` is
+    the time in epoch milliseconds.
     """
 
     def __init__(
@@ -149,7 +151,8 @@ class OverridesWatch(Collector):
         """The present metrics. Two processes of one gateway, of which one has just ended, are one series."""
         factors, measured, bounds = (GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _GAUGES)
         for name, record in self.said.items():
-            samples = [_sample(*each) for each in self._now({name: record})[: self._top]]
+            shown = self._now({name: record})[: max(self._top, MAX_HOLDS)]
+            samples = [_sample(*each, is_named=self._top > 0) for each in shown]
             for labels, value in dict(sorted(samples, key=itemgetter(1), reverse=True)).items():  # the least counts
                 factors.add_metric(labels, value)
             if self._clock_ms() - record.at_ms <= record.fresh_ms:
@@ -184,8 +187,8 @@ class OverridesWatch(Collector):
                 log.error("overrides can't be written: %s; trying again", self._last_error.line)
 
 
-def _sample(decider: str, override: Override) -> tuple[tuple[str, ...], float]:
-    entity = override.entity or CountedEntity()
+def _sample(decider: str, override: Override, *, is_named: bool) -> tuple[tuple[str, ...], float]:
+    entity = (override.entity if is_named else None) or CountedEntity()
     gateway = gateway_name(gateway_name(override.gateway or ""))  # without its node, as other metrics name it
     names = (gateway, entity.tenant or "", entity.user or "", entity.client_id or "")
     return (decider, override.kind, *map(label_of, names)), 0.0 if override.kind == "hold" else override.factor

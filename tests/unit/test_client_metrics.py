@@ -2,17 +2,21 @@
 
 import json
 from typing import Any
+from unittest.mock import Mock, patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.shares.load import BrokerLimits, Capacities, Capacity, DiskFloor
+from sluice.streaming import running_job
+from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.answers_watch import TopicGrowth
 from sluice.streaming.runtime.client_metrics import LABELS, MAX_LABEL_LENGTH, ClientMetrics, label_of
-from tests.builders import AT_MS, decision, heartbeat_of
+from tests.builders import AT_MS, DEFAULTS, changed, decision, heartbeat_of
 
 Series = dict[tuple[str, ...], float]
 
@@ -201,6 +205,21 @@ def test_a_gateway_that_falls_silent_and_one_with_a_dead_thread_are_seen_until_t
 
     scraped.now_ms += 600_000
     assert scraped.series("sluice_gateway_silent_seconds", ("gateway",)) == {}
+
+
+def test_gateways_are_seen_where_no_names_of_clients_are_published() -> None:
+    registry = CollectorRegistry()
+    settings = changed(changed(DEFAULTS, "metrics", top_clients=0), "health", port=9464)
+    job = Mock(_settings=settings, _health=Mock(registry=registry))
+    with patch.object(running_job, "decisions_watch") as watch:
+        RunningJob._decisions_watch(job)
+    (_, on_record) = watch.call_args.args[2]
+    on_record(json.dumps(heartbeat_of("a") | {"timestamp_ms": now_ms()}).encode())
+    on_record(json.dumps(decision(now_ms(), charge={"rate": 800.0})).encode())
+
+    text = generate_latest(registry).decode()
+    assert 'sluice_gateway_silent_seconds{gateway="a"}' in text
+    assert "sluice_client_limit{" not in text
 
 
 def test_a_broker_that_does_not_hand_over_its_metrics_is_seen_until_it_does_again() -> None:

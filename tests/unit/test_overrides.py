@@ -13,7 +13,8 @@ from sluice.insight.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.decisions.decision import batch_text, overridden_texts
-from sluice.state.overrides.decider import Decider
+from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import LimitsView, overrides_key, overrides_value
 from sluice.state.quotas.overrides import OverridesInForce
@@ -65,6 +66,21 @@ def test_a_decider_of_one_file_holds_a_client_and_is_seen_everywhere(curfew: Dec
         "Producers of client-id 'nightly' are throttled until 2025-10-09 20:00:00: it runs by night"
     )
     assert view.overrides["curfew"].overrides == []
+
+
+@pytest.mark.parametrize(("top", "series"), [(20, MAX_HOLDS), (0, 1)])
+def test_metrics_have_all_holds_that_there_may_be_and_name_nobody_where_names_are_not_published(
+    curfew: Decider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int, series: int
+) -> None:
+    """Else an alert would miss the hold that is one too many, or all of them."""
+    holds = [Override("hold", entity=CountedEntity(client_id=f"app-{number}")) for number in range(MAX_HOLDS)]
+    monkeypatch.setattr(curfew, "decide", lambda _: Decided(holds))
+    watch = OverridesWatch([curfew], OverridesTable(str(tmp_path / "overrides"), {}), top, lambda: NOON_MS)
+    watch.decide(NOON_MS)
+
+    samples = next(iter(watch.collect())).samples
+    assert [sample.value for sample in samples] == [0.0] * series
+    assert {bool(sample.labels["client_id"]) for sample in samples} == {top > 0}
 
 
 def test_a_consumer_under_a_hold_gets_no_records_and_is_charged_nothing() -> None:
