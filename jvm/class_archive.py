@@ -117,11 +117,14 @@ def _dump(archive: ClassArchive) -> None:
         classes.write_bytes(gzip.decompress(CLASSES.read_bytes()))
         command = [
             *(java, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"{ARCHIVE_OPTION}{fresh}"),
-            *("-XX:+UseG1GC", "-XX:TieredStopAtLevel=1", "-Xmx512m", *_QUIET, "-cp", joined(archive.class_path)),
+            *("-XX:+UseG1GC", "-XX:TieredStopAtLevel=1", "-Xmx512m", f"-XX:ErrorFile={Path(folder, 'crash.log')}"),
+            *(*_QUIET, "-cp", joined(archive.class_path)),
         ]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode != 0 or not fresh.is_file():
-            lines = (ended.stderr or ended.stdout).strip().splitlines() or [f"exit code {ended.returncode}"]
-            raise JavaError(f"{java} can't archive classes: {lines[0]}")
+            # Java begins each line about a crash of its own with a #
+            said = (line.strip("# ") for line in (ended.stderr or ended.stdout).splitlines())
+            reason = next(filter(None, said), f"exit code {ended.returncode}")
+            raise JavaError(f"{java} can't archive classes: {reason}")
         fresh.chmod(_OWNER_ONLY)
         fresh.rename(archive.file)

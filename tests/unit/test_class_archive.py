@@ -88,11 +88,12 @@ def test_the_archive_of_jars_that_changed_is_replaced(home: Path, jars: list[Pat
     assert len(list(home.glob("*.jsa"))) == 1
 
 
+@pytest.mark.parametrize("said", ["no such option", "#\n# no such option\n#\n#  SIGSEGV"], ids=["refuses", "crashes"])
 def test_a_java_that_cannot_archive_is_one_line_and_stops_nothing(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], said: str
 ) -> None:
     (home.parent.parent / "java" / "bin" / "java").write_text(
-        _DUMPS.replace("for option", "echo 'no such option' >&2; exit 1; for option")
+        _DUMPS.replace("for option", f"echo '{said}' >&2; exit 1; for option")
     )
 
     make_archive()
