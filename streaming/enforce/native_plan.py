@@ -42,6 +42,7 @@ _KEPT_BYTES = 128
 """Bytes of a key, and of a plan, besides texts, about."""
 
 _TO_1_GIB = 2**30
+_MAX_TAKEN = 2**31 - 1
 _PACK = msgspec.msgpack.Encoder()
 _JSON = msgspec.json.Encoder()
 
@@ -164,6 +165,8 @@ class NativePlanner:
         """The page batches so far."""
         count = ctypes.c_uint32()
         size = self._native.plan_size(self._handle, count)
+        if size > _MAX_TAKEN:
+            raise MemoryError("the native planner's page batches")  # Arrow's offsets have 31 bits
         pages, ends = np.empty(count.value, np.int32), np.empty(count.value + 1, np.int32)
         data = np.empty(size, np.uint8)
         self._native.plan_take(self._handle, *(array.ctypes.data for array in (pages, ends, data)), size)
@@ -189,7 +192,6 @@ class NativePlanner:
     def _made(self, alike: Alike) -> int:
         """The number of a plan, which is told."""
         number = self._call("plan_make", not alike.plan.is_exempt)
-        self._plans[id(alike)] = alike, number
         for of_client in alike.counters:
             has = native.HAS_USER * of_client.has_user + native.HAS_CLIENT_ID * of_client.has_client_id
             counter = of_client.counter
@@ -204,6 +206,7 @@ class NativePlanner:
                 mode = self._mode(of_mode)
             lengths = (ctypes.c_uint32 * 4)(*map(len, texts))
             self._call("plan_mode", of_mode.before, mode, b"".join(texts), lengths)
+        self._plans[id(alike)] = alike, number
         return number
 
     def _of_topic(self, counter: Counter | None, topic: str, partition: int) -> int:
@@ -212,9 +215,10 @@ class NativePlanner:
         shared = prefix, b"" if counter is None else counter.shape
         number = self._topics.get(shared)
         if number is None:
-            number = self._topics[shared] = self._call("plan_make", True)
+            number = self._call("plan_make", True)
             if counter is not None:
                 self._counter(counter, prefix, b"", -1, native.HAS_TOPIC)
+            self._topics[shared] = number
         return number
 
     def _counter(self, counter: Counter, prefix: str, entity: bytes, page: int, has: int) -> None:
@@ -230,9 +234,9 @@ class NativePlanner:
         return self._modes.setdefault(of_mode._replace(before=0), len(self._modes) + 1)
 
     def _keep(self, key: bytes, number: int) -> None:
-        self._kept += 1
-        self._kept_bytes += _KEPT_BYTES + len(key)
-        self._call("plan_keep", *_texts(key), number)
+        if self._call("plan_keep", *_texts(key), number):
+            self._kept += 1
+            self._kept_bytes += _KEPT_BYTES + len(key)
 
     def _forget(self) -> None:
         self._native.plan_forget(self._handle)

@@ -50,6 +50,9 @@ MAX_PAGE_BATCH_BYTES = 16 * 1024
 _MAX_PLANNED_BYTES = 8 * 1024 * 1024
 """Bytes of events after which page batches are sent, however many pages there are: they are objects until then."""
 
+LEAST_EVENT_BYTES = 64
+"""Bytes that an event counts at least: a dead letter is longer than an event without bytes."""
+
 _LONGEST_KEY = 8
 """A key, of names as they are in the value but URL-encoded, is no longer than so many values."""
 
@@ -93,7 +96,7 @@ def plan(
             else:
                 page, row = each
                 page_batches[page].add(row)
-        planned_bytes += len(value or b"")
+        planned_bytes += max(len(value or b""), LEAST_EVENT_BYTES)
         if planned_bytes >= max_bytes:
             yield _encoded(page_batches)
             page_batches, planned_bytes = defaultdict(GrowingPageBatch), 0

@@ -24,7 +24,7 @@ enum {
 };
 #define MAX_TIMESTAMP_MS 253402300799999LL
 #define MAX_INT32 2147483647LL
-#define MAX_AMOUNT 1e17
+#define MAX_AMOUNT 1e20 /* 10 000 topic-partitions of 2^53 bytes */
 #define MAX_LIMIT 1e30
 #define MAX_STORED 1e40
 #define UNLIMITED 9.223372036854775807e18
@@ -870,7 +870,12 @@ static int gateway_of(Decider *s, Bytes text, int64_t timestamp_ms, uint32_t *pl
     while (s->gateway_slots[slot] && !same(AT(s->gateways, Gateway, s->gateway_slots[slot] - 1)->text, text)) slot = (slot + 1) & (GATEWAY_SLOTS - 1);
     if (!s->gateway_slots[slot]) {
         uint32_t n = LENGTH(s->gateways, Gateway);
-        if ((int32_t)n >= s->settings.most_gateways || n >= GATEWAY_SLOTS / 2) return DECLINED;
+        if ((int32_t)n >= s->settings.most_gateways) { /* names would fill the records */
+            int charges_inline = text.n >= 4 && !memcmp(text.at + text.n - 4, "true", 4);
+            Bytes nameless = charges_inline ? (Bytes){(const uint8_t *)"null,true", 9} : (Bytes){(const uint8_t *)"null,false", 10};
+            if (!same(text, nameless)) return gateway_of(s, nameless, timestamp_ms, place);
+        }
+        if (n >= GATEWAY_SLOTS / 2) return DECLINED;
         if (need(&s->gateways, sizeof(Gateway))) return NO_MEMORY;
         put(&s->gateways, &(Gateway){text, 0}, sizeof(Gateway));
         s->gateway_slots[slot] = (uint16_t)(n + 1);

@@ -24,6 +24,8 @@ enum {
 
 /* What becomes of a row of `plan_events`. */
 enum { UNKNOWN = 2 };
+enum { MAX_KEPT = 1 << 26 }; /* bytes that all pages keep between page batches */
+enum { LEAST_EVENT = 64 };   /* bytes that an event counts at least (`pipeline.LEAST_EVENT_BYTES`) */
 
 /* ---- the event */
 typedef struct { const uint8_t *at; uint32_t n; int escaped; } Slice; /* `at` NULL: absent or null; `escaped`: had escapes */
@@ -898,10 +900,22 @@ API int plan_name(Planner *s, int part, const uint8_t *name, size_t n) {
     return keep(&s->names, &s->key, 0);
 }
 
+/* A sender may make one page after another large: the bytes that a page keeps are bounded. */
+static void empty(Text *t, size_t most) {
+    if (t->room > most) {
+        free(t->data);
+        *t = (Text){NULL, 0, 0};
+    }
+    t->length = 0;
+}
+
 static void clear_pages(Planner *s) {
+    size_t most = MAX_KEPT / (size_t)s->settings.pages;
     for (uint32_t i = 0; i < s->touched_n; i++) {
         uint32_t page = s->order[i];
-        s->rows[page].length = s->records[page].length = s->rows_n[page] = s->records_n[page] = 0;
+        s->rows_n[page] = s->records_n[page] = 0;
+        empty(&s->rows[page], most);
+        empty(&s->records[page], most);
     }
     s->touched_n = 0;
     s->bytes = 0;
@@ -982,10 +996,11 @@ API int plan_mode(Planner *s, int before, int number, const uint8_t *texts, cons
     return 0;
 }
 
-/* Keeps the plan for events of this key: that of `plan_key`, or 255, a mode's number, and a topic. */
+/* Keeps the plan for events of this key: that of `plan_key`, or 255, a mode's number, and a topic. 1 if it is new. */
 API int plan_keep(Planner *s, const uint8_t *key, size_t n, int plan) {
     Text of = {(uint8_t *)key, n, n};
-    return find(&s->plans, &of) ? 0 : keep(&s->plans, &of, (uint32_t)plan);
+    if (find(&s->plans, &of)) return 0;
+    return keep(&s->plans, &of, (uint32_t)plan) ? NO_MEMORY : 1;
 }
 
 /* The key of the event that was UNKNOWN, as if its topics were known. */
@@ -1003,7 +1018,7 @@ API int64_t plan_events(Planner *s, const uint8_t *values, const int32_t *ends, 
     for (; first < last && s->bytes < most_bytes; first++) {
         size_t n = (size_t)(ends[first + 1] - ends[first]);
         *outcome = plan_event(s, values + ends[first], n, partitions[first], offsets[first], times_ms[first]);
-        s->bytes += n;
+        s->bytes += n < LEAST_EVENT ? LEAST_EVENT : n; /* a dead letter is longer than an event without bytes */
         if (*outcome) break;
     }
     return first;

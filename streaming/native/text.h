@@ -88,18 +88,33 @@ static int utf8(const uint8_t *p) {
     return (c == 0xf0 && p[1] < 0x90) || (c == 0xf4 && p[1] > 0x8f) ? 0 : 4;
 }
 
-/* `seed` is random: clients choose their names, and would choose those that collide. */
+/* ---- SipHash-1-3 (Aumasson and Bernstein, 2012). `seed` is random: clients choose their names, and would choose those
+ * that collide, as they can under a hash that multiplies. */
+static inline uint64_t rotated(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
+static inline void sip_round(uint64_t v[4]) {
+    v[0] += v[1]; v[1] = rotated(v[1], 13) ^ v[0]; v[0] = rotated(v[0], 32);
+    v[2] += v[3]; v[3] = rotated(v[3], 16) ^ v[2];
+    v[0] += v[3]; v[3] = rotated(v[3], 21) ^ v[0];
+    v[2] += v[1]; v[1] = rotated(v[1], 17) ^ v[2]; v[2] = rotated(v[2], 32);
+}
+static inline void sip_take(uint64_t v[4], uint64_t block) {
+    v[3] ^= block;
+    sip_round(v);
+    v[0] ^= block;
+}
 static uint64_t hash_of(uint64_t seed, const uint8_t *p, size_t n) {
-    uint64_t h = seed ^ n, v;
+    uint64_t key = seed * 0x9e3779b97f4a7c15ULL, block, last = (uint64_t)n << 56;
+    uint64_t v[4] = {seed ^ 0x736f6d6570736575ULL, key ^ 0x646f72616e646f6dULL, seed ^ 0x6c7967656e657261ULL, key ^ 0x7465646279746573ULL};
     for (; n >= 8; p += 8, n -= 8) {
-        memcpy(&v, p, 8);
-        h = (h ^ v) * 0xff51afd7ed558ccdULL;
-        h ^= h >> 32;
+        memcpy(&block, p, 8);
+        sip_take(v, block);
     }
-    v = 0;
-    memcpy(&v, p, n);
-    h = (h ^ v) * 0xff51afd7ed558ccdULL;
-    return h ^ h >> 29;
+    block = 0;
+    if (n) memcpy(&block, p, n);
+    sip_take(v, last | block);
+    v[2] ^= 0xff;
+    for (int i = 0; i < 3; i++) sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
 /* ---- CRC-32, as zlib has it */

@@ -17,6 +17,7 @@ from sluice.demo.job import storage_in, write_settings
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import CLIENT_KINDS, Coexistence, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares import sums
 from sluice.streaming.enforce import native_decide, pipeline
 from sluice.streaming.enforce.native_decide import NativeDecider, PageToDecide, native_decider
 from sluice.streaming.enforce.planning import PipelineSettings
@@ -25,7 +26,7 @@ from sluice.streaming.native import library as native_code
 from sluice.streaming.native.build import library_path
 from tests.builders import DEFAULTS, member, quota
 from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
-from tests.native_decide_fuzz import compare, in_python, outputs_of
+from tests.native_decide_fuzz import compare, compare_pages, in_python, outputs_of
 
 _PARTS = 4  # of the events, so that processes share them
 _SETTINGS = PipelineSettings.of(DEFAULTS)._replace(pages=1)
@@ -100,6 +101,7 @@ def page_of(quotas: Quotas, events: list[dict[str, Any]], settings: PipelineSett
     {"api": "CreateTopics", "api_version": 1, "mutations": [{"topic": "a", "partitions": 9_000}]},
     {"api": "CreateTopics", "mutations": [{"topic": "a", "partitions": 9_000}, {"topic": "b", "partitions": 1}]},
     {"api": "JoinGroup", "requests": 10**6},
+    {"api": "Produce", "topic_partitions": [{"topic": "a", "partition": n, "bytes": 2**53} for n in range(12)]},
     {"api": "DeleteTopics", "user": "of-shop", "mutations": [{"topic": "a", "partitions": 9_000}]},
     {"api": "Produce", "bytes": 10**9, "instance": "i-1", "throttled_by": [
         {"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 9}]},
@@ -128,6 +130,22 @@ def test_a_limit_that_was_given_as_a_whole_number_is_a_float_in_pages() -> None:
         decider = NativeDecider(_SETTINGS, library())
         decider.decide([page_of(Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, limit, user=DEFAULT)]), [_PRODUCE])])
         assert (decider.decided, decider.declined) == (1, 0)
+
+
+def test_gateways_beyond_those_that_sums_name_are_summed_up_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a sender of invented instances would take native code from all pages."""
+    for module in (native_decide, sums):
+        monkeypatch.setattr(module, "MAX_NAMED_GATEWAYS", 2)
+    quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)], version=3)
+    decider = NativeDecider(_SETTINGS, library())
+    events = [
+        {"api": "Produce", "bytes": 1, "instance": f"i-{number % 5}"} | ({"throttled_by": []} if number % 2 else {})
+        for number in range(20)
+    ]
+
+    compare_pages(decider, [page_of(quotas, events)], _SETTINGS)
+
+    assert (decider.decided, decider.declined) == (1, 0)
 
 
 def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:

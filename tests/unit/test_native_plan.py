@@ -1,8 +1,12 @@
 """Native planning: the same bytes as Python's from any events, and Python's alone where it is off or not built."""
 
+import ctypes
+import json
 import pickle
 import shutil
-from collections.abc import Iterable, Iterator
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +19,8 @@ from scripts.benchmarks.harness import Workers
 from sluice.cli.doctor import check_native_code
 from sluice.cli.errors import CheckWarningError
 from sluice.demo.job import storage_in, write_settings
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import native_plan, stages
 from sluice.streaming.enforce.native_plan import NativePlanner
@@ -22,10 +28,11 @@ from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import Source
 from sluice.streaming.native import build as native_build
 from sluice.streaming.native.build import compile_source
-from tests.builders import DEFAULTS, changed
+from tests.builders import DEFAULTS, changed, quota
 from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from tests.native_fuzz import DECIDED_AT_MS, batches_of, compare
 
+SETTINGS = PipelineSettings.of(DEFAULTS)
 _PARTS = 4  # of the events, so that processes share them
 
 
@@ -67,6 +74,48 @@ def planned_pages(native: NativePlanner, batches: Iterable[Any]) -> list[dict[in
     """The page batches of these events, by page."""
     made = native.plan(batches, DECIDED_AT_MS)
     return [dict(zip(each.pages.tolist(), each.payloads.to_pylist(), strict=True)) for each in made]
+
+
+def test_only_keys_that_are_new_bring_the_planner_nearer_to_forgetting_all() -> None:
+    """Else a client that names known topics beside a new one would make it forget the plans of all others."""
+    native = NativePlanner(
+        Planner(Quotas([quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 9.0, QuotaEntity(topic=DEFAULT))]), SETTINGS),
+        SETTINGS,
+        library(),
+    )
+    known = [{"topic": f"known-{number}", "partition": 0, "bytes": 1} for number in range(40)]
+    events = [
+        {"api": "Produce", "user": "u", "topic_partitions": [*known, {"topic": f"new-{number}", "partition": 0}]}
+        for number in range(10)
+    ]
+    values = [json.dumps(event).encode() for event in events]
+    sources = [Source("quota-requests", 0, offset, DECIDED_AT_MS) for offset in range(len(values))]
+
+    planned_pages(native, batches_of(values, sources, len(values)))
+
+    assert native._kept == 1 + len(known) + len(events)
+
+
+def test_names_that_collide_under_one_seed_collide_under_no_other(tmp_path: Path) -> None:
+    """Clients choose their names; a table of colliding ones would cost thousands of probes a name."""
+    source = tmp_path / "hash.c"
+    code = "API uint64_t hash_text(uint64_t s, const uint8_t *p, size_t n) { return hash_of(s, p, n); }"
+    source.write_text(f'#include "text.h"\n{code}\n')
+    made, include = tmp_path / "hash.so", f"-I{Path(native_build.__file__).parent}"
+    compiler = native_build._compiler(tmp_path, "")
+    subprocess.run([*compiler, "-shared", "-fPIC", include, "-o", str(made), str(source)], check=True)
+    hash_text = ctypes.CDLL(str(made)).hash_text
+    hash_text.restype, hash_text.argtypes = ctypes.c_uint64, (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t)
+
+    def slots(names: Sequence[bytes], seed: int) -> int:
+        """The slots of 2**19 that these names fall into."""
+        return len({hash_text(seed, name, len(name)) & (2**19 - 1) for name in names})
+
+    tails = [b"topic-%c" % number for number in range(1, 256)]  # they differ in one byte
+    flips = [b"".join(parts) for parts in product([b"aaaaaaa1aaa1aaa1", b"aaaaaaaqaaaqaaaq"], repeat=8)]
+    for seed in (1, 2**40 + 12_345, 2**64 - 59):
+        for names in (tails, flips):
+            assert slots(names, seed) >= len(names) - 4
 
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
