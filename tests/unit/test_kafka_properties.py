@@ -26,8 +26,8 @@ REFUSED = {
     "enable.auto.commit": "remove it",
     "group.id": "remove it",
     "acks": "remove it",
-    "securty.protocol": r"did you mean kafka\.security\.protocol\?",
-    "ssl.trustore.location": r"did you mean kafka\.ssl\.truststore\.location\?",
+    "securty.protocol": r"did you mean security\.protocol\?",
+    "ssl.trustore.location": r"did you mean ssl\.truststore\.location\?",
     "xyz": "is no client property that Sluice takes; docs/security.md lists those that are taken",
 }
 
@@ -44,8 +44,8 @@ def test_what_no_client_takes_is_refused_in_settings_and_gateways_alike(
     with pytest.raises(UnsupportedPropertyError, match=message) as of_gateway:
         Gateway({"bootstrap.servers": "b:1", name: SECRET})
 
-    for error in (of_settings.value, of_gateway.value):
-        assert f"kafka.{name} " in str(error)
+    for error, prefix in ((of_settings.value, "kafka."), (of_gateway.value, "")):
+        assert f" {prefix}{name} " in f" {error}"
         assert SECRET not in str(error)
         assert "\n" not in str(error)
 
