@@ -96,7 +96,7 @@ def test_only_keys_that_are_new_bring_the_planner_nearer_to_forgetting_all() -> 
     assert native._kept == 1 + len(known) + len(events)
 
 
-def test_names_that_collide_under_one_seed_collide_under_no_other(tmp_path: Path) -> None:
+def test_names_that_a_client_chooses_do_not_collide_whatever_the_seed_is(tmp_path: Path) -> None:
     """Clients choose their names; a table of colliding ones would cost thousands of probes a name."""
     source = tmp_path / "hash.c"
     code = "API uint64_t hash_text(uint64_t s, const uint8_t *p, size_t n) { return hash_of(s, p, n); }"
