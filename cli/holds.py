@@ -113,12 +113,11 @@ def _client(ctx: typer.Context, entity: EntityOptions) -> Tags:
 
 
 def _is_own(kafka: Mapping[str, str], client: Tags) -> bool:
-    """True for the client that Sluice is by these settings; without a login its user is that of all such clients."""
-    if client.user and (has_layer(kafka, "SASL") or has_layer(kafka, "SSL")):
+    """True for the client that Sluice is by these settings: without a login its user is that of all such clients."""
+    is_all = client.user == NO_LOGIN and not (has_layer(kafka, "SASL") or has_layer(kafka, "SSL"))
+    if client.user and not is_all:
         return is_own_login(kafka, client.user)
-    if client.user not in ("", NO_LOGIN):
-        return False
-    return is_own_client_id(kafka, client.client_id) if client.client_id else client.user == NO_LOGIN
+    return is_own_client_id(kafka, client.client_id) if client.client_id else is_all
 
 
 def _changes(table: TableOptions) -> list[OperatorHold]:
