@@ -270,7 +270,7 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
     draw, planned, declined = random.Random(seed), 0, 0
     while planned + declined < count:
         settings = _settings(draw)
-        quotas = Quotas(draw.choice(QUOTAS), version=3)
+        quotas = Quotas([*draw.choice(QUOTAS), *_members(draw)], version=3)
         planner = Planner(quotas, settings)
         native = NativePlanner(planner, settings, library)
         for first in range(0, 10 * _AT_ONCE, _AT_ONCE):
@@ -292,6 +292,14 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
 
 
 _AT_ONCE = 1_000
+_GLOB_PIECES = ("u-", "c-", "1", "3", "*", "*", "?", "ä", "u.é", "a", " b", "\\", "[", "\U0001f600", "x" * 256)
+
+
+def _members(draw: random.Random) -> list[QuotaEntry]:
+    """Members of tenants by any globs, or none."""
+    globs = ["".join(draw.choices(_GLOB_PIECES, k=draw.choice([1, 2, 2, 3, 4]))) for _ in range(draw.choice([0, 1, 9]))]
+    names = [draw.choice([{"user": glob}, {"client_id": glob}, {"user": glob, "client_id": "c-?"}]) for glob in globs]
+    return [QuotaEntry(_E(tenant=draw.choice("abc"), **each), Membership.MEMBER, 1.0) for each in names]
 
 
 def _settings(draw: random.Random) -> PipelineSettings:

@@ -73,7 +73,7 @@ class _ByEnds:
 
     def add(self, glob: str, member: _Member) -> None:
         """Add a member under its glob."""
-        self._members.setdefault(_ends(glob), []).append(member)
+        self._members.setdefault(glob_ends(glob), []).append(member)
 
     def end(self) -> None:
         """Take notice that all are added."""
@@ -133,6 +133,18 @@ class Tenants:
     def names(self) -> list[str]:
         """The names of the tenants that have members, sorted."""
         return sorted({member.tenant for member in self._members})
+
+    def client_members(self) -> list[tuple[str, str, str]]:
+        """User, client-id and tenant of the members that are no topics; of those that match a client the first counts.
+
+        A name that a member doesn't have is "".
+
+        >>> tenants = Tenants([QuotaEntity(tenant="jobs", client_id="etl"), QuotaEntity(tenant="shop", user="s-*")])
+        >>> tenants.client_members()
+        [('s-*', '', 'shop'), ('', 'etl', 'jobs')]
+        """
+        members = sorted(member for member in self._members if member.entity.topic is None)
+        return [(member.user, member.client_id, member.tenant) for member in members]
 
     def of_tenant(self, tenant: str) -> list[QuotaEntity]:
         """The members of a tenant."""
@@ -214,10 +226,10 @@ def matches(glob: str, name: str) -> bool:
     return glob == name if not is_glob(glob) else fnmatchcase(name, glob.replace("[", "[[]"))
 
 
-def _ends(glob: str) -> tuple[str, str]:
+def glob_ends(glob: str) -> tuple[str, str]:
     """The characters before the first wildcard; where there are none those after the last one.
 
-    >>> _ends("shop-?*"), _ends("carol"), _ends("*-eu"), _ends("*shop?")
+    >>> glob_ends("shop-?*"), glob_ends("carol"), glob_ends("*-eu"), glob_ends("*shop?")
     (('shop-', ''), ('carol', ''), ('', '-eu'), ('', ''))
     """
     beginning = glob.partition("*")[0].partition("?")[0]

@@ -29,6 +29,7 @@ from sluice.state.decisions.checks import most_mutations
 from sluice.state.decisions.decision import unmetered_text
 from sluice.state.quotas.entity import bounded_name, sanitize
 from sluice.state.quotas.kinds import QuotaKind, RequestPolicy
+from sluice.state.quotas.tenants import Tenants, glob_ends, is_glob
 from sluice.streaming.enforce.pipeline import most_planned_bytes
 from sluice.streaming.enforce.planning import Alike, BatchText, Counter, PipelineSettings, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source, most_answer_bytes
@@ -75,7 +76,6 @@ class NativePlanner:
         limits = settings.limits
         of_events = NativeSettings(
             pages=settings.pages,
-            tenants=bool(planner.quotas.tenants),
             max_touched=min(limits.max_charges, _TO_1_GIB),
             max_mutated=min(max(limits.max_charges, most_mutations(limits.max_charges)), _TO_1_GIB),
             max_event=min(limits.max_event_bytes, _TO_1_GIB),
@@ -100,6 +100,7 @@ class NativePlanner:
         for part, names in zip(b"uc", planner.quotas.client_names(), strict=True):
             for name in names:
                 self._call("plan_name", part, *_texts(name.encode()))
+        self._tell_members(planner.quotas.tenants)
 
     def plan(
         self, batches: Iterable[Any], decided_at_ms: int, overrides: Overrides | None = None
@@ -188,6 +189,15 @@ class NativePlanner:
                 for name in bytes_by_partition(request):
                     counter = self._planner.partition_counter(of_mode, name)
                     self._keep(bytes((255, mode & 255)) + name[0].encode(), self._of_topic(counter, *name))
+
+    def _tell_members(self, tenants: Tenants) -> None:
+        """Tell the members of tenants, from the one that ranks lowest to the highest."""
+        numbers = {tenant: number for number, tenant in enumerate(tenants.names, 1)}
+        for user, client_id, tenant in reversed(tenants.client_members()):
+            glob = user or client_id
+            of_ends = is_glob(glob), *(len(end.encode()) for end in glob_ends(glob))
+            texts = _texts(user.encode(), client_id.encode())
+            self._call("plan_member", b"uc"[not user], *of_ends, *texts, numbers[tenant])
 
     def _made(self, alike: Alike) -> int:
         """The number of a plan, which is told."""

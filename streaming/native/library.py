@@ -29,7 +29,6 @@ class NativeSettings(ctypes.Structure):
 
     _fields_ = (
         ("pages", c_int32),
-        ("tenants", c_int32),
         ("max_touched", c_int32),
         ("max_mutated", c_int32),
         ("max_event", c_int32),
@@ -73,6 +72,7 @@ _FUNCTIONS = {
     "plan_free": (None, (c_void_p,)),
     "plan_api": (c_int, (c_void_p, *_TEXT, c_int, c_int, c_int)),
     "plan_name": (c_int, (c_void_p, c_int, *_TEXT)),
+    "plan_member": (c_int, (c_void_p, c_int, c_int, c_size_t, c_size_t, *_TEXT, *_TEXT, c_uint32)),
     "plan_begin": (c_int, (c_void_p, *_TEXT)),
     "plan_tighten": (c_int, (c_void_p, *_TEXT, *_TEXT)),
     "plan_forget": (None, (c_void_p,)),

@@ -283,14 +283,19 @@ typedef struct {
 } Counter;
 typedef struct { uint32_t before, number, at[4], n[4]; } Mode; /* `number` 0: reported alone, in JSON of these texts, around topic, partition and bytes */
 typedef struct { uint32_t counters_at, modes_at; uint8_t is_plain, counters_n, modes_n; } Plan; /* in `counter_list` and `mode_list` */
-typedef struct { uint32_t at, n, plan; uint64_t hash; } Known;
+typedef struct { uint32_t at, n, number; uint64_t hash; } Known; /* a key, and the number of what it finds */
 typedef struct { Text keys; Known *known; uint32_t *slots; uint32_t n, room, mask; uint64_t seed; } Map;
 enum { BYTES = 1, REQUEST_TIME = 2, MUTATIONS = 3, REQUESTS = 4 };
 typedef struct { char name[32]; uint8_t n; uint8_t moves_bytes, is_heartbeat; int16_t strict_from; } Api; /* `strict_from` ABSENT: no mutations */
 enum { MAX_APIS = 64 };
 
+/* A member of a tenant: its globs, in `globs`; an empty one has every name. `next` is the next one with the
+ * same ends, which ranks lower. */
+typedef struct { uint32_t user_at, user_n, client_id_at, client_id_n, tenant, next; } Member;
+typedef struct { uint16_t part, is_glob; uint32_t before, after; } Ends; /* members are found by so many bytes of a name; no padding */
+
 typedef struct {
-    int32_t pages, tenants, max_touched, max_mutated, max_event;
+    int32_t pages, max_touched, max_mutated, max_event;
     int64_t max_future_ms, max_past_ms, max_partitions, max_answer;
     double points, network_points, divisor;
     uint64_t seed;
@@ -304,8 +309,9 @@ typedef struct {
     int apis_n;
     Text decision_head, decisions_topic, sums_topic; /* begin of ids; names in msgpack */
     Text batch, tightened;                           /* text of the micro-batch; of gateways: lengths, instance, text */
-    Map plans, names;
-    Text plan_list, counter_list, mode_list; /* arrays */
+    Map plans, names, by_ends;
+    Text plan_list, counter_list, mode_list, member_list, ends_list; /* arrays */
+    Text globs;                                                      /* of members */
     Text texts;                              /* of plans */
     Text *rows, *records;
     uint32_t *rows_n, *records_n, *order;
@@ -330,7 +336,7 @@ static const Known *find(const Map *m, const Text *key) {
     return NULL;
 }
 
-static int keep(Map *m, const Text *key, uint32_t plan) {
+static int keep(Map *m, const Text *key, uint32_t number) {
     if (m->n == m->room) {
         uint32_t room = m->room ? 2 * m->room : 64;
         Known *known = realloc(m->known, room * sizeof(Known));
@@ -350,7 +356,7 @@ static int keep(Map *m, const Text *key, uint32_t plan) {
     }
     if (need(&m->keys, key->length)) return NO_MEMORY;
     Known *of = &m->known[m->n];
-    *of = (Known){(uint32_t)m->keys.length, (uint32_t)key->length, plan, hash_of(m->seed, key->data, key->length)};
+    *of = (Known){(uint32_t)m->keys.length, (uint32_t)key->length, number, hash_of(m->seed, key->data, key->length)};
     put(&m->keys, key->data, key->length);
     uint32_t i = (uint32_t)of->hash & m->mask;
     while (m->slots[i]) i = (i + 1) & m->mask;
@@ -404,18 +410,67 @@ static int is_own(Planner *s, unsigned part, Slice name) { /* 1 if a quota names
     return find(&s->names, &s->key) != NULL;
 }
 
-/* The key of the event's plan: its traits (`charge_plan.traits_of`), and its names if they matter. */
+/* ---- tenants: the rule is `state.quotas.tenants` */
+static inline size_t character(const uint8_t *p) { return *p < 0xc0 ? 1 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : 4; }
+
+static int matches(const uint8_t *glob, size_t n, Slice name) { /* `*` is any characters, `?` is one */
+    size_t i = 0, k = 0, after_star = 0, from = 0;
+    while (k < name.n) {
+        if (i < n && glob[i] == '*') { after_star = ++i; from = k; }
+        else if (i < n && glob[i] == '?') { i++; k += character(name.at + k); }
+        else if (i < n && glob[i] == name.at[k]) { i++; k++; }
+        else if (after_star) { i = after_star; from += character(name.at + from); k = from; }
+        else return 0;
+    }
+    while (i < n && glob[i] == '*') i++;
+    return i == n;
+}
+
+/* The key of the members whose glob begins or ends so. */
+static void ends_key(Planner *s, const Ends *ends, const uint8_t *glob, size_t n) {
+    s->key.length = 0;
+    put(&s->key, ends, sizeof *ends);
+    if (ends->before) put(&s->key, glob, ends->before);
+    if (ends->after) put(&s->key, glob + n - ends->after, ends->after);
+}
+
+/* The tenant of the client, from 1; 0: none. Of the members that match, the last one told ranks highest. */
+static uint32_t tenant_of(Planner *s, Slice user, Slice client_id) { /* s->key is written over */
+    const Member *members = (const Member *)s->member_list.data;
+    const Ends *lengths = (const Ends *)s->ends_list.data;
+    uint32_t best = 0, tenant = 0;
+    for (size_t i = 0; i < s->ends_list.length / sizeof(Ends); i++) {
+        Slice name = lengths[i].part == 'u' ? user : client_id;
+        Ends ends = lengths[i];
+        if (!ends.is_glob) ends.before = name.n;
+        if (ends.before > name.n || ends.after > name.n) continue;
+        ends_key(s, &ends, name.at, name.n);
+        const Known *known = find(&s->by_ends, &s->key);
+        for (uint32_t number = known ? known->number : 0; number > best; number = members[number - 1].next) {
+            const Member *one = &members[number - 1];
+            if ((one->user_n && !matches(s->globs.data + one->user_at, one->user_n, user)) ||
+                (one->client_id_n && !matches(s->globs.data + one->client_id_at, one->client_id_n, client_id))) continue;
+            best = number;
+            tenant = one->tenant;
+        }
+    }
+    return tenant;
+}
+
+/* The key of the event's plan: its traits (`charge_plan.traits_of`), and its tenant, and its names if a quota names one. */
 static void plan_key(Planner *s, const Event *e, const Api *api) {
     int strict = api && api->strict_from != ABSENT && (e->api_version == ABSENT || e->api_version >= api->strict_from);
     int has_bytes = e->touched_n ? e->bytes != 0 : e->bytes != ABSENT;
     int has_time = e->request_time_ns != ABSENT || e->network_time_ns != ABSENT;
-    int by_name = s->settings.tenants || is_own(s, 'u', e->user) || is_own(s, 'c', e->client_id);
+    int by_name = is_own(s, 'u', e->user) || is_own(s, 'c', e->client_id);
+    uint32_t tenant = s->member_list.length ? tenant_of(s, e->user, e->client_id) : 0;
     Text *t = &s->key;
     t->length = 0;
     put_byte(t, api ? (unsigned)(api - s->apis) + 1 : 0);
     put_byte(t, (unsigned)(strict | e->validate_only << 1 | e->cluster_action << 2 | e->authenticating << 3 | e->withheld << 4 |
                            has_bytes << 5 | (e->mutated_n > 0) << 6 | (e->mutations_charged != ABSENT) << 7));
     put_byte(t, (unsigned)(has_time | (e->user.n > 0) << 1 | (e->client_id.n > 0) << 2));
+    put(t, &tenant, sizeof tenant);
     if (by_name) {
         put_byte(t, e->user.n & 255); /* at most 256, so two names can't be read as two others */
         put_byte(t, e->user.n >> 8);
@@ -480,7 +535,7 @@ static int find_counters(Planner *s, const Event *e, const Plan *plan) {
             put(&s->key, topic.at, topic.n);
             const Known *known = find(&s->plans, &s->key);
             if (!known) return UNKNOWN;
-            const Plan *of_topic = plan_at(s, known->plan);
+            const Plan *of_topic = plan_at(s, known->number);
             if (of_topic->counters_n) s->charged[s->charged_n++] = (Charged){of_topic->counters_at, k};
         }
     }
@@ -812,7 +867,7 @@ static int plan_event(Planner *s, const uint8_t *event, size_t n, int32_t partit
     plan_key(s, e, api);
     const Known *known = find(&s->plans, &s->key);
     if (!known) return UNKNOWN;
-    const Plan *plan = plan_at(s, known->plan);
+    const Plan *plan = plan_at(s, known->number);
     if (!plan->is_plain) return DECLINED;
     sum_moved(s, e);
     int outcome = find_counters(s, e, plan);
@@ -852,9 +907,10 @@ API void plan_free(Planner *s) {
         if (s->records) free(s->records[i].data);
     }
     Text *texts[] = {&s->decision_head, &s->decisions_topic, &s->sums_topic, &s->batch, &s->tightened, &s->texts, &s->plan_list, &s->counter_list, &s->mode_list, &s->key, &s->said, &s->unmetered,
-                     &s->entities, &s->counter_key, &s->entity, &s->record_key, &s->gateway, &s->plans.keys, &s->names.keys};
+                     &s->entities, &s->counter_key, &s->entity, &s->record_key, &s->gateway, &s->plans.keys, &s->names.keys, &s->by_ends.keys, &s->member_list, &s->ends_list, &s->globs};
     for (size_t i = 0; i < COUNT(texts); i++) free(texts[i]->data);
-    free(s->plans.known); free(s->plans.slots); free(s->names.known); free(s->names.slots);
+    Map *maps[] = {&s->plans, &s->names, &s->by_ends};
+    for (size_t i = 0; i < COUNT(maps); i++) { free(maps[i]->known); free(maps[i]->slots); }
     free(s->rows); free(s->records); free(s->rows_n); free(s->records_n); free(s->order);
     free(s);
 }
@@ -866,7 +922,7 @@ API Planner *plan_new(const Settings *settings, const uint8_t *head, size_t head
     Planner *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->settings = *settings;
-    s->plans.seed = s->names.seed = settings->seed;
+    s->plans.seed = s->names.seed = s->by_ends.seed = settings->seed;
     s->rows = calloc(pages, sizeof(Text));
     s->records = calloc(pages, sizeof(Text));
     s->rows_n = calloc(pages, 4);
@@ -898,6 +954,31 @@ API int plan_name(Planner *s, int part, const uint8_t *name, size_t n) {
     put_byte(&s->key, (unsigned)part);
     put(&s->key, name, n);
     return keep(&s->names, &s->key, 0);
+}
+
+/* A member of a tenant, which is a number from 1; told from the one that ranks lowest to the highest. `part` has the glob
+ * that it is found by, with so many bytes before the first wildcard, or else after the last one: `tenants.ends`. */
+API int plan_member(Planner *s, int part, int is_glob, size_t before, size_t after, const uint8_t *user, size_t user_n, const uint8_t *client_id, size_t client_id_n, uint32_t tenant) {
+    if (before > MAX_NAME || after > MAX_NAME) return 0; /* an event that it matches is declined */
+    Ends ends = {(uint16_t)part, (uint16_t)is_glob, (uint32_t)before, (uint32_t)after};
+    if (part == 'u') ends_key(s, &ends, user, user_n);
+    else ends_key(s, &ends, client_id, client_id_n);
+    Member member = {(uint32_t)s->globs.length, (uint32_t)user_n, (uint32_t)(s->globs.length + user_n), (uint32_t)client_id_n, tenant, 0};
+    uint32_t number = (uint32_t)(s->member_list.length / sizeof member) + 1;
+    const Known *known = find(&s->by_ends, &s->key);
+    if (known) {
+        member.next = known->number;
+        s->by_ends.known[known - s->by_ends.known].number = number;
+    } else if (keep(&s->by_ends, &s->key, number)) return NO_MEMORY;
+    if (need(&s->globs, user_n + client_id_n) || need(&s->member_list, sizeof member) || need(&s->ends_list, sizeof ends)) return NO_MEMORY;
+    put(&s->globs, user, user_n);
+    put(&s->globs, client_id, client_id_n);
+    put(&s->member_list, &member, sizeof member);
+    if (!is_glob) ends.before = 0; /* the whole name */
+    for (size_t at = 0; at < s->ends_list.length; at += sizeof ends)
+        if (!memcmp(s->ends_list.data + at, &ends, sizeof ends)) return 0;
+    put(&s->ends_list, &ends, sizeof ends);
+    return 0;
 }
 
 /* A sender may make one page after another large: the bytes that a page keeps are bounded. */

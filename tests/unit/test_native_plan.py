@@ -20,7 +20,8 @@ from sluice.cli.doctor import check_native_code
 from sluice.cli.errors import CheckWarningError
 from sluice.demo.job import storage_in, write_settings
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import native_plan, stages
 from sluice.streaming.enforce.native_plan import NativePlanner
@@ -94,6 +95,24 @@ def test_only_keys_that_are_new_bring_the_planner_nearer_to_forgetting_all() -> 
     planned_pages(native, batches_of(values, sources, len(values)))
 
     assert native._kept == 1 + len(known) + len(events)
+
+
+def test_new_clients_of_a_tenant_are_planned_as_the_first_one_without_python() -> None:
+    """Python takes 50 times as long for a client; a user may invent names as fast as it sends requests."""
+    tenants = [
+        *(QuotaEntity(tenant=f"t-{number}", user=f"user-{number}*") for number in range(9)),
+        QuotaEntity(tenant="rest", client_id="?pp"),
+    ]
+    limit = quota(QuotaKind.REQUEST_PERCENTAGE, 9.0, QuotaEntity(tenant=DEFAULT))
+    quotas = Quotas([limit, *(QuotaEntry(tenant, Membership.MEMBER, 1.0) for tenant in tenants)])
+    native = NativePlanner(Planner(quotas, SETTINGS), SETTINGS, library())
+    users = [f"user-{number:03d}" for number in range(900)] + [f"other-{number}" for number in range(100)]
+    values = [b'{"api":"Metadata","user":"%s","client_id":"app","request_time_ns":9}' % user.encode() for user in users]
+    sources = [Source("quota-requests", 0, offset, DECIDED_AT_MS) for offset in range(len(values))]
+
+    planned_pages(native, batches_of(values, sources, len(values)))
+
+    assert (native.planned, native.declined) == (len(users) - len(tenants), len(tenants))
 
 
 def test_names_that_a_client_chooses_do_not_collide_whatever_the_seed_is(tmp_path: Path) -> None:
