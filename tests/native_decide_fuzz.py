@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from sluice.state.contract.records import CounterSum, Sums
 from sluice.state.errors import StateError
@@ -112,7 +113,7 @@ def compare_pages(native: NativeDecider, pages: Sequence[PageToDecide], settings
 
 def compare_combined(native: NativeDecider, payloads: Sequence[bytes], settings: PipelineSettings) -> None:
     """Combine these parts in both ways, unless native code declines them. Raises AssertionError."""
-    found = native.combine(payloads)
+    found = native.combine([pa.py_buffer(payload) for payload in payloads])
     try:
         expected = pipeline.combine([part for payload in payloads for part in decode_parts(payload)], settings)
     except (ValueError, msgspec.DecodeError, IndexError, OverflowError) as error:

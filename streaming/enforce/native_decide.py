@@ -142,11 +142,12 @@ class NativeDecider:
         evicted = Evicted(*(self._native.decide_evicted(self._handle, is_owing) for is_owing in (False, True)))
         return NativelyDecided(self._records(), self._waits(), self._parts(), self._sums(), stored, evicted)
 
-    def combine(self, payloads: Sequence[bytes]) -> dict[str, KeyedArrays] | None:
+    def combine(self, payloads: Sequence[pa.Buffer]) -> dict[str, KeyedArrays] | None:
         """The records of `pipeline.combine` for encoded parts, all of each request; None if it has to make them."""
         count = len(payloads)
-        lengths = (ctypes.c_uint64 * count)(*map(len, payloads))
-        if self._call("combine_parts", count, (ctypes.c_char_p * count)(*payloads), lengths) == native.DECLINED:
+        addresses = (ctypes.c_void_p * count)(*[payload.address for payload in payloads])
+        lengths = (ctypes.c_uint64 * count)(*[payload.size for payload in payloads])
+        if self._call("combine_parts", count, addresses, lengths) == native.DECLINED:
             native.declined["groups"] += 1
             return None
         return self._records()
@@ -172,11 +173,11 @@ class NativeDecider:
 
     def _parts(self) -> Keyed:
         """The parts of each group, encoded."""
-        parts, count, size = Keyed(), ctypes.c_uint32(), ctypes.c_uint64()
+        parts, size = Keyed(), ctypes.c_uint64()
         for bucket in range(BUCKETS):
-            data = self._native.decide_parts(self._handle, bucket, count, size)
-            if count.value:
-                parts.add(b"%d" % bucket, _listed(count.value, ctypes.string_at(data, size.value)))
+            data = self._native.decide_parts(self._handle, bucket, size)
+            if size.value:
+                parts.add(b"%d" % bucket, ctypes.string_at(data, size.value))
         return parts
 
     def _sums(self) -> DecidedSums:

@@ -235,16 +235,14 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
     """
 
     def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        groups: dict[bytes, list[bytes]] = {}
+        groups: dict[bytes, list[pa.Buffer]] = {}
         with collection_paused():
             for batch in batches:
-                partial = batch.column("partial")
-                yield batch.filter(pc.invert(partial)).select(_COMBINED.names)
-                encoded = batch.filter(partial)
-                for key, payload in zip(
-                    encoded.column("key").to_pylist(), encoded.column("value").to_pylist(), strict=True
-                ):
-                    groups.setdefault(key, []).append(payload)
+                partial, keys, values = (batch.column(name) for name in ("partial", "key", "value"))
+                if partial.true_count < len(batch):
+                    yield batch.filter(pc.invert(partial)).select(_COMBINED.names)
+                for place in pc.indices_nonzero(partial).to_pylist():
+                    groups.setdefault(keys[place].as_py(), []).append(values[place].as_buffer())
             native = native_decider(settings) if is_native and groups else None
             while groups:
                 payloads = groups.popitem()[1]

@@ -286,7 +286,7 @@ def decode_page_batch(payload: bytes) -> PageBatch:
     return _PAGE_BATCH.decode(payload)
 
 
-def decode_parts(payload: bytes) -> list[DecisionPart]:
+def decode_parts(payload: bytes | pa.Buffer) -> list[DecisionPart]:
     """The parts in one value of a partial row."""
     return _PARTS.decode(payload)
 

@@ -776,6 +776,7 @@ static int say_part(Decider *s, const Row *row, const Waits *w) {
     uint32_t bucket = (uint32_t)((row->partition + row->offset) % BUCKETS);
     Text *t = &s->parts[bucket];
     if (need(t, 200 + row->record_key.n + row->said.n + s->charges.length + w->refused_n + row->asked_by.n)) return NO_MEMORY;
+    if (!t->length) PUT(t, "\xdd...."); /* a list; `decide_parts` writes its length */
     put_byte(t, 0x9a);
     pack_number(t, (uint64_t)row->partition);
     pack_number(t, (uint64_t)row->offset);
@@ -1753,11 +1754,15 @@ API const uint8_t *decide_output(Decider *s, int output, int of, uint64_t *size)
     return texts[output]->data;
 }
 
-/* The parts of a bucket, and how many. */
-API const uint8_t *decide_parts(Decider *s, int bucket, uint32_t *n, uint64_t *size) {
-    *n = s->parts_n[bucket];
-    *size = s->parts[bucket].length;
-    return s->parts[bucket].data;
+/* The list of the parts of a bucket, in msgpack; of no bytes if there is none. */
+API const uint8_t *decide_parts(Decider *s, int bucket, uint64_t *size) {
+    Text *t = &s->parts[bucket];
+    if (t->length) {
+        Text length = {t->data, 1, t->room};
+        big_endian(&length, s->parts_n[bucket], 4);
+    }
+    *size = t->length;
+    return t->data;
 }
 
 API uint32_t decide_waits(const Decider *s) { return s->waits_n; }

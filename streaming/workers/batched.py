@@ -183,9 +183,20 @@ def _filled(column: list[Any], kind: Any, length: int) -> Any:
     import pyarrow as pa
 
     nulls = [None] * (length - len(column))
-    if not any(isinstance(value, pa.Array) for value in column):
+    if not pa.types.is_list(kind):
         return pa.array(column + nulls, kind)
-    arrays = [pa.array(value, kind.value_type) for value in column]
-    first, *ends = accumulate(map(len, arrays), initial=0)
-    starts = [first, *ends[:-1], *nulls]
-    return pa.ListArray.from_arrays(pa.array([*starts, ends[-1]], pa.int32()), pa.concat_arrays(arrays), kind)
+    arrays = [value if isinstance(value, pa.Array) else _array(value, kind.value_type) for value in column]
+    *starts, end = accumulate(map(len, arrays), initial=0)
+    whole = pa.concat_arrays(arrays) if arrays else pa.array([], kind.value_type)
+    return pa.ListArray.from_arrays(pa.array([*starts, *nulls, end], pa.int32()), whole, kind)
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    """An array of values. Arrow copies long ones again and again while it is built of them; here they are joined."""
+    import pyarrow as pa
+
+    if kind != pa.binary() or None in values:
+        return pa.array(values, kind)
+    ends = pa.array(accumulate(map(len, values), initial=0), pa.int32())
+    data = values[0] if len(values) == 1 else b"".join(values)
+    return pa.Array.from_buffers(kind, len(values), [None, ends.buffers()[1], pa.py_buffer(data)])
