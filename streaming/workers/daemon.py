@@ -23,8 +23,11 @@ _STAGES = "sluice.streaming.enforce.stages"
 
 _TASKS_TO_A_FULL_COLLECTION = 100
 
-_MALLOC = {-1: 1 << 30, -3: 32 << 20}
-"""Parameters of glibc's malloc: free bytes from which it gives memory back, and bytes from which a block is mapped."""
+_MALLOC = {-1: (1 << 30,), -3: (1 << 30, 32 << 20)}
+"""Parameters of glibc's malloc: free bytes from which it gives memory back, and bytes from which a block is mapped.
+
+The page batches of a task take more than the 32 MiB that are the most for the second one before glibc 2.35.
+"""
 
 Worker = Callable[[socket.socket, bool], int]
 
@@ -53,8 +56,8 @@ def keep_memory() -> None:
     """Let malloc keep what a task frees for the next one, which would get it from the kernel anew, page by page."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # of glibc alone
-        for parameter, value in _MALLOC.items():
-            mallopt(parameter, value)
+        for parameter, values in _MALLOC.items():
+            any(mallopt(parameter, value) for value in values)  # until one is taken
 
 
 def run_daemon(prepare: Callable[[], None] = lambda: None) -> None:

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from sluice.streaming.workers.daemon import collect_after_task, quietly
+from sluice.streaming.workers.daemon import collect_after_task, keep_memory, quietly
+
+TRIMMED_FROM, MAPPED_FROM = -1, -3  # of glibc's malloc.h
 
 
 @pytest.fixture
@@ -92,3 +95,23 @@ def test_other_errors_of_a_worker_are_seen() -> None:
 
     with pytest.raises(MemoryError):
         quietly(work)(None, True)  # type: ignore[arg-type] # no connection is needed
+
+
+@pytest.mark.parametrize("most_mapped", [1 << 30, 32 << 20])
+def test_blocks_are_mapped_from_the_largest_size_that_this_malloc_takes(
+    monkeypatch: pytest.MonkeyPatch, most_mapped: int
+) -> None:
+    """glibc before 2.35 refuses more than 32 MiB, and would map each block of 128 KiB then."""
+    taken: dict[int, int] = {}
+
+    def mallopt(parameter: int, value: int) -> int:
+        is_taken = parameter != MAPPED_FROM or value <= most_mapped
+        if is_taken:
+            taken[parameter] = value
+        return is_taken
+
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
+
+    keep_memory()
+
+    assert taken == {TRIMMED_FROM: 1 << 30, MAPPED_FROM: most_mapped}
