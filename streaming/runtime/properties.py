@@ -68,6 +68,10 @@ _DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.metricsEnabled": "true",
+    # A micro-batch is planned anew: its stages as one generated class each, and the closures of these stages, whose
+    # classes Spark reads from their jars to clean them, cost more than they save (docs/decisions/0095).
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.execution.usePartitionEvaluator": "true",
     # Hadoop sets the mode of a local file that it writes by this, not by the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": f"{OWNER_ONLY:03o}",
 }
