@@ -1,7 +1,8 @@
 """Step plan with plain events planned natively (`streaming/native/plan.c`), all others by Python at their place.
 
-Python is the rule: native code is told the plans of `Planner`, by traits and, where they matter, names. It knows no
-quota. An event that isn't plain, or whose plan it hasn't been told, is planned by `Planner`, and its rows are added.
+Python is the rule: native code is told the plans of `Planner`, by traits, tenant and, where a quota names one of them,
+names. It knows no quota, but the members of tenants, by whose globs it finds the tenant of a client. An event that
+isn't plain, or whose plan it hasn't been told, is planned by `Planner`, and its rows are added.
 """
 
 import ctypes

@@ -292,7 +292,11 @@ enum { MAX_APIS = 64 };
 /* A member of a tenant: its globs, in `globs`; an empty one has every name. `next` is the next one with the
  * same ends, which ranks lower. */
 typedef struct { uint32_t user_at, user_n, client_id_at, client_id_n, tenant, next; } Member;
-typedef struct { uint16_t part, is_glob; uint32_t before, after; } Ends; /* members are found by so many bytes of a name; no padding */
+/* Members are found by so many bytes of a name before the first wildcard, or else after the last one; without wildcards by
+ * all of it, which in `ends_list` is a `before` of 0. No padding: it is part of a key. */
+typedef struct { uint16_t part, is_glob; uint32_t before, after; } Ends;
+typedef struct { uint64_t hashes[2]; uint32_t tenant; } Found; /* a client's tenant, by two hashes of its names */
+enum { MAX_FOUND = 1 << 16 };
 
 typedef struct {
     int32_t pages, max_touched, max_mutated, max_event;
@@ -312,6 +316,7 @@ typedef struct {
     Map plans, names, by_ends;
     Text plan_list, counter_list, mode_list, member_list, ends_list; /* arrays */
     Text globs;                                                      /* of members */
+    Found *found;                                                    /* MAX_FOUND clients, each at the place of its first hash */
     Text texts;                              /* of plans */
     Text *rows, *records;
     uint32_t *rows_n, *records_n, *order;
@@ -410,6 +415,14 @@ static int is_own(Planner *s, unsigned part, Slice name) { /* 1 if a quota names
     return find(&s->names, &s->key) != NULL;
 }
 
+/* Needs 2 bytes and those of both names. The first one's length is there, so two names can't be read as two others. */
+static void put_names(Text *t, Slice user, Slice client_id) {
+    put_byte(t, user.n & 255); /* at most 256 */
+    put_byte(t, user.n >> 8);
+    put(t, user.at, user.n);
+    put(t, client_id.at, client_id.n);
+}
+
 /* ---- tenants: the rule is `state.quotas.tenants` */
 static inline size_t character(const uint8_t *p) { return *p < 0xc0 ? 1 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : 4; }
 
@@ -435,7 +448,7 @@ static void ends_key(Planner *s, const Ends *ends, const uint8_t *glob, size_t n
 }
 
 /* The tenant of the client, from 1; 0: none. Of the members that match, the last one told ranks highest. */
-static uint32_t tenant_of(Planner *s, Slice user, Slice client_id) { /* s->key is written over */
+static uint32_t search_tenant(Planner *s, Slice user, Slice client_id) { /* s->key is written over */
     const Member *members = (const Member *)s->member_list.data;
     const Ends *lengths = (const Ends *)s->ends_list.data;
     uint32_t best = 0, tenant = 0;
@@ -457,13 +470,24 @@ static uint32_t tenant_of(Planner *s, Slice user, Slice client_id) { /* s->key i
     return tenant;
 }
 
+/* The same, kept by hashes with a random seed: thousands of globs that begin and end with wildcards are all compared. */
+static uint32_t tenant_of(Planner *s, Slice user, Slice client_id) { /* s->key is written over */
+    if (!s->found) return 0;
+    s->key.length = 0;
+    put_names(&s->key, user, client_id);
+    uint64_t first = hash_of(s->settings.seed, s->key.data, s->key.length), second = hash_of(~s->settings.seed, s->key.data, s->key.length);
+    Found *found = &s->found[first % MAX_FOUND];
+    if (found->hashes[0] != first || found->hashes[1] != second) *found = (Found){{first, second}, search_tenant(s, user, client_id)};
+    return found->tenant;
+}
+
 /* The key of the event's plan: its traits (`charge_plan.traits_of`), and its tenant, and its names if a quota names one. */
 static void plan_key(Planner *s, const Event *e, const Api *api) {
     int strict = api && api->strict_from != ABSENT && (e->api_version == ABSENT || e->api_version >= api->strict_from);
     int has_bytes = e->touched_n ? e->bytes != 0 : e->bytes != ABSENT;
     int has_time = e->request_time_ns != ABSENT || e->network_time_ns != ABSENT;
     int by_name = is_own(s, 'u', e->user) || is_own(s, 'c', e->client_id);
-    uint32_t tenant = s->member_list.length ? tenant_of(s, e->user, e->client_id) : 0;
+    uint32_t tenant = tenant_of(s, e->user, e->client_id);
     Text *t = &s->key;
     t->length = 0;
     put_byte(t, api ? (unsigned)(api - s->apis) + 1 : 0);
@@ -471,12 +495,7 @@ static void plan_key(Planner *s, const Event *e, const Api *api) {
                            has_bytes << 5 | (e->mutated_n > 0) << 6 | (e->mutations_charged != ABSENT) << 7));
     put_byte(t, (unsigned)(has_time | (e->user.n > 0) << 1 | (e->client_id.n > 0) << 2));
     put(t, &tenant, sizeof tenant);
-    if (by_name) {
-        put_byte(t, e->user.n & 255); /* at most 256, so two names can't be read as two others */
-        put_byte(t, e->user.n >> 8);
-        put(t, e->user.at, e->user.n);
-        put(t, e->client_id.at, e->client_id.n);
-    }
+    if (by_name) put_names(t, e->user, e->client_id);
 }
 
 /* The distinct topic-partitions, each with the bytes of all its entries. */
@@ -911,7 +930,7 @@ API void plan_free(Planner *s) {
     for (size_t i = 0; i < COUNT(texts); i++) free(texts[i]->data);
     Map *maps[] = {&s->plans, &s->names, &s->by_ends};
     for (size_t i = 0; i < COUNT(maps); i++) { free(maps[i]->known); free(maps[i]->slots); }
-    free(s->rows); free(s->records); free(s->rows_n); free(s->records_n); free(s->order);
+    free(s->rows); free(s->records); free(s->rows_n); free(s->records_n); free(s->order); free(s->found);
     free(s);
 }
 
@@ -957,9 +976,10 @@ API int plan_name(Planner *s, int part, const uint8_t *name, size_t n) {
 }
 
 /* A member of a tenant, which is a number from 1; told from the one that ranks lowest to the highest. `part` has the glob
- * that it is found by, with so many bytes before the first wildcard, or else after the last one: `tenants.ends`. */
+ * that it is found by, with so many bytes before the first wildcard, or else after the last one: `tenants.glob_ends`. */
 API int plan_member(Planner *s, int part, int is_glob, size_t before, size_t after, const uint8_t *user, size_t user_n, const uint8_t *client_id, size_t client_id_n, uint32_t tenant) {
     if (before > MAX_NAME || after > MAX_NAME) return 0; /* an event that it matches is declined */
+    if (!s->found && !(s->found = calloc(MAX_FOUND, sizeof(Found)))) return NO_MEMORY;
     Ends ends = {(uint16_t)part, (uint16_t)is_glob, (uint32_t)before, (uint32_t)after};
     if (part == 'u') ends_key(s, &ends, user, user_n);
     else ends_key(s, &ends, client_id, client_id_n);

@@ -68,8 +68,8 @@ _DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.metricsEnabled": "true",
-    # A micro-batch is planned anew: its stages as one generated class each, and the closures of these stages, whose
-    # classes Spark reads from their jars to clean them, cost more than they save (docs/decisions/0095).
+    # In each micro-batch Spark would write a class for each stage as text, only to find it compiled. With evaluators
+    # stages have no closures, whose classes Spark reads from their jars (docs/decisions/0095-no-generated-stages.md).
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.execution.usePartitionEvaluator": "true",
     # Hadoop sets the mode of a local file that it writes by this, not by the umask of the process.

@@ -19,10 +19,10 @@ TOPICS = ("requests", "decisions", "dead_letters", "limits", "waits", "sums", "c
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Disables Java's second compiler, which takes more time than everything else in a short test."""
 
-GENERATED_CODE = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
-"""Section `spark` of a job that runs Spark's generated code, as in production; the values are Spark's defaults."""
+GENERATED_CODE = {"spark.sql.codegen.factoryMode": "FALLBACK"}
+"""Section `spark` of a job that runs the code that Spark generates for expressions, as in production."""
 
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Section `spark` of the others: generating code takes a third of a small micro-batch."""
 
 AUDITED = {"trigger_s": 1}

@@ -18,7 +18,6 @@ _QUICK: Sections = {
     "topics": {"partitions": 1},
     "spark": {
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     },
 }
