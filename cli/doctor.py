@@ -49,7 +49,7 @@ from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, Override, Overrides, Request
-from sluice.state.errors import InvalidQuotaError, SluiceError
+from sluice.state.errors import UNREADABLE, InvalidQuotaError, SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -328,7 +328,7 @@ def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:
             continue
         try:
             event = _REQUEST.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             continue
         if event.instance and event.heartbeat:
             found[event.instance] = event

@@ -27,6 +27,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute
 from sluice.state.decisions.charge_plan import plan_resets, unmuted_kinds
+from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import Tags, bounded_name, client_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -193,5 +194,5 @@ def _decoded(decoder: msgspec.json.Decoder[_RecordT], record: FetchedRecord) -> 
     """None for a record that somebody else wrote."""
     try:
         return decoder.decode(record.value or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None

@@ -7,6 +7,7 @@ import msgspec
 
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import ElasticSettings
+from sluice.state.errors import UNREADABLE
 from sluice.state.shares.load import BrokerLimits, Capacities, Capacity
 
 _OTHERS = -1
@@ -48,7 +49,7 @@ def load_capacities(path: str | None) -> Capacities:
         capacities = {each.broker_id: _capacity(each.capacity) for each in read.broker_capacities}
     except OSError as error:
         raise InvalidSettingsError(f"elastic.capacity_file {path} can't be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of msgspec too
+    except (ValueError, *UNREADABLE) as error:
         raise InvalidSettingsError(
             f"elastic.capacity_file {path} is no capacity file ({error}); expected"
             ' {"brokerCapacities": [{"brokerId": "-1", "capacity": {"NW_IN": "10000", "NW_OUT": "10000"}}]}'

@@ -31,6 +31,7 @@ from sluice.state.contract.records import (
     UnlimitedClient,
     Verdict,
 )
+from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window, burst
 from sluice.state.shares.alive import is_late
@@ -522,7 +523,7 @@ class LiveModel:
                 self.changes += 1
                 try:
                     decision = read_decision(value)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except UNREADABLE:
                     self.unreadable += 1
                     continue
                 self._on_decision(decision, value or b"", now_ms)

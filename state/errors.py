@@ -1,5 +1,12 @@
 """The errors of quota arithmetic and state. Each message says what is wrong and what is expected."""
 
+from typing import Final
+
+import msgspec
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""The errors of a decoder of msgspec for bytes that it can't read, whatever is wrong with them."""
+
 
 class SluiceError(Exception):
     """Base class of all errors that Sluice raises deliberately. The command line prints the message as one line."""

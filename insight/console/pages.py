@@ -23,6 +23,7 @@ from sluice.process.format import duration, moment, short
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import DeadLetter, Decision, FieldError, Measured, Override
+from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -81,7 +82,7 @@ class DeadLetters:
         try:
             error = _DEAD_LETTER.decode(value or b"").error
             reason = (error.field[:200], error.problem[:200])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             reason = ("", "unreadable record")
         if reason not in self.reasons and len(self.reasons) >= MOST_DEAD_LETTERS:
             reason = ("", "others")

@@ -13,6 +13,7 @@ from pyarrow import json as arrow_json
 from sluice.sinks.tables.delta import columns_of
 from sluice.sinks.tables.faults import Fault, Faults
 from sluice.state.contract.records import INT_COLUMN, NO_COLUMN
+from sluice.state.errors import UNREADABLE
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -47,7 +48,7 @@ class JsonRecords(Generic[Row]):
         for number, value in enumerate(values):
             try:
                 found: Row | Fault = decode((value or b"").decode())
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 found = self._read_strange(value)
                 if isinstance(found, Fault):
                     faults.add_one(number, found)

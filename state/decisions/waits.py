@@ -11,7 +11,7 @@ import msgspec
 from sluice.state.arithmetic.rounding import round_half_up
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, WaitKey, WaitRecord
 from sluice.state.decisions.charge_plan import COUNTED_APIS, MUTATION_APIS
-from sluice.state.errors import SluiceError
+from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.quotas.entity import Tags, bounded_name
 from sluice.state.quotas.kinds import CLIENT_KINDS, MAX_THROTTLE_MS, QuotaKind
 from sluice.state.quotas.resolution import Quotas
@@ -146,7 +146,7 @@ def read_wait(key: bytes | None, value: bytes | None) -> tuple[CounterKey, WaitR
     try:
         named = _KEY.decode(key or b"")
         wait = None if value is None else _WAIT.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidWaitError(f"the record is no wait ({error}); expected a wait as JSON") from None
     counter = (named.quota, Tags.of(named.entity))
     if wait_key(counter) != key:

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from sluice.state.contract.records import LimitKey, LimitRecord, Overrides, VersionEnd
-from sluice.state.errors import InvalidQuotaError
+from sluice.state.errors import UNREADABLE, InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import REMOVED_KEYS
@@ -89,7 +89,7 @@ def read_limit(key: bytes, value: bytes) -> QuotaEntry | None:
     try:
         record = _LIMIT.decode(value)
         entity = QuotaEntity.from_mapping(record.entity)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidQuotaError("bad_limit", f"the record is no limit ({error}); expected a limit as JSON") from None
     if key != _ENCODER.encode(LimitKey(entity.to_mapping(), record.mode, record.quota)):
         raise InvalidQuotaError("bad_limit", "the record's key names another quota than its value; expected the same")
@@ -177,13 +177,13 @@ class LimitsView:
                 self.overrides.pop(decider, None)
             else:
                 self.overrides[decider] = _SAID.decode(value)
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             raise InvalidQuotaError("bad_limit", f"the record overrides nothing ({error}); expected JSON") from None
 
     def _end_version(self, value: bytes | None) -> None:
         try:
             end = _VERSION_END.decode(value or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
         known = len(self._entries) + len(self._ignored)
         self.missed_removals = end.count < known

@@ -19,6 +19,7 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.delta import SOURCE_ID, Offsets, answered, by_partition, columns
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import EpochSpan, read_epoch
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.audit.worker_pass import ANSWERS, Feed, TaskReport, content_digest, widen
 from sluice.streaming.checkpoint.folder import Checkpoint
 
@@ -131,7 +132,7 @@ class RequestEnds:
         content = self._files.read(_FILE)
         try:
             self._last = _Ends(-1, []) if content is None else msgspec.json.decode(content, type=_Ends)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._files.damaged_file(_FILE, str(error)) from error
 
     def began_before_coverage(self, batch_id: int) -> bool:

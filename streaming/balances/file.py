@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from sluice.state.errors import UNREADABLE
 from sluice.state.store.codec import CODEC_VERSION, decode
 from sluice.state.store.pages import reshard
 from sluice.streaming.checkpoint.origin import Origin
@@ -99,7 +100,7 @@ def read_balances(path: Path) -> Balances:
 def _decoded(content: memoryview, path: Path) -> Balances:
     try:
         codec_version, balances = msgspec.msgpack.decode(content, type=_Content)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise StateFileError(f"{path}: holds something else than balances ({error}); export once more") from error
     if codec_version > CODEC_VERSION:
         raise StateFileError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice.configs.settings import Settings
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.balances.file import Balances, Offset
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import write_origin, write_topic_id
@@ -55,7 +56,7 @@ def read_imported_start(checkpoint: Checkpoint) -> ImportedStart | None:
         return None
     try:
         return msgspec.json.decode(content, type=ImportedStart)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise checkpoint.sluice.damaged_file("start.json", str(error)) from error
 
 
@@ -99,7 +100,7 @@ class ImportedBalances:
     def _file_pages(self, file: int) -> dict[int, bytes]:
         try:
             return msgspec.msgpack.decode(self._content(_file(file)), type=dict[int, bytes])
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Checkpoint(self.location).sluice.damaged_file(_file(file), str(error)) from error
 
     def _content(self, name: str) -> bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice.state.contract.records import Overrides
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 
@@ -115,7 +116,7 @@ class BatchLog:
         content = self._files.read(name)
         try:
             return None if content is None else msgspec.json.decode(content, type=Batch)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._files.damaged_file(name, str(error)) from error
 
 

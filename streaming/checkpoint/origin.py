@@ -8,6 +8,7 @@ from msgspec import structs
 
 from sluice.configs.settings import Settings
 from sluice.process.clock import now_ms
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import ORIGIN, Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.workers.contract import are_batched
@@ -119,7 +120,7 @@ def read_origin(checkpoint: Checkpoint) -> Origin | None:
         return None
     try:
         return msgspec.json.decode(content, type=Origin)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise checkpoint.sluice.damaged_file(ORIGIN, str(error)) from error
 
 
@@ -157,7 +158,7 @@ def charged_topic_id(checkpoint: Checkpoint) -> str | None:
         return None
     try:
         return msgspec.json.decode(content, type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise checkpoint.sluice.damaged_file(_TOPIC_FILE, str(error)) from error
 
 
@@ -172,7 +173,7 @@ def _read(checkpoint: Checkpoint) -> JobIdentity | None:
         return None
     try:
         return msgspec.json.decode(content, type=JobIdentity)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise checkpoint.sluice.damaged_file(_FILE, str(error)) from error
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, REMOVED_KEYS
@@ -112,7 +113,7 @@ class QuotaSnapshots:
             raise self._files.damaged_file(snapshot.file, "it isn't what was written")
         try:
             stored = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._files.damaged_file(snapshot.file, str(error)) from error
         rows = [row for row in stored if row.kind not in REMOVED_KEYS]
         if unknown := {row.kind for row in rows} - ENTRY_KINDS.keys():

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from sluice.configs.settings import Settings
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, CheckpointFiles
 from sluice.streaming.errors import CheckpointError
@@ -79,7 +80,7 @@ def read_offsets(checkpoint: Checkpoint, batch_id: int) -> dict[str, dict[int, i
         form, _, source = content.decode().splitlines()
         if form == _OFFSETS_FORM:
             return msgspec.json.decode(source, type=dict[str, dict[int, Offset]])
-    except ValueError:
+    except (ValueError, *UNREADABLE):
         pass
     raise CheckpointError(
         f"offsets/{batch_id} in {checkpoint.location} doesn't say, in a form that this release knows, where its topics"

@@ -5,7 +5,7 @@ import re
 from functools import reduce
 from operator import or_
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -27,7 +27,7 @@ from sluice.state.decisions.checks import (
     check_unmute,
     most_mutations,
 )
-from sluice.state.errors import InvalidRequestError
+from sluice.state.errors import UNREADABLE, InvalidRequestError
 from sluice.streaming.enforce.wire import Source
 
 _BOUNDS = {"minimum": "ge", "maximum": "le", "minLength": "min_length"}
@@ -58,6 +58,8 @@ _BOUNDED: msgspec.json.Decoder[Request] = msgspec.json.Decoder(_bounded(Request)
 
 _DECODER = msgspec.json.Decoder(Request)
 _UNMUTE = msgspec.json.Decoder(Unmute)
+
+RecordT = TypeVar("RecordT", Request, Unmute)
 
 _CONTROL = b'"control"'
 """Bytes that every control record contains."""
@@ -98,10 +100,7 @@ def parse_event(value: bytes | None, source: Source, limits: EventLimits) -> Req
     except InvalidRequestError:
         if value is None or len(value) > limits.max_event_bytes or not _is_control(value):
             raise
-    try:
-        unmute = _UNMUTE.decode(value)
-    except msgspec.ValidationError as error:
-        raise _invalid_field(str(error)) from None
+    unmute = _decoded(_UNMUTE, value)
     check_unmute(unmute)
     if unmute.request_id is None:
         unmute.request_id = decision_id(source.topic, source.partition, source.offset)
@@ -134,7 +133,7 @@ def _is_control(value: bytes) -> bool:
         return False
     try:
         marks = _MARKS.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
     return marks.control is not msgspec.UNSET and marks.api is msgspec.UNSET
 
@@ -174,8 +173,8 @@ def _decode(value: bytes, limits: EventLimits) -> Request:
     """The request, with as many charges and such amounts as are allowed: most are, and one call says so."""
     try:
         request = _BOUNDED.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        request = _decode_unbounded(value)
+    except UNREADABLE:
+        request = _decoded(_DECODER, value)
         _check_charges(request, limits)
         check_amounts(request)
     else:
@@ -191,9 +190,10 @@ def _check_charges(request: Request, limits: EventLimits) -> None:
         raise _too_many("mutations", len(request.mutations), most_mutations(limits.max_charges))
 
 
-def _decode_unbounded(value: bytes) -> Request:
+def _decoded(decoder: "msgspec.json.Decoder[RecordT]", value: bytes) -> RecordT:
+    """The record in these bytes. Raises InvalidRequestError, which says why they have none."""
     try:
-        return _DECODER.decode(value)
+        return decoder.decode(value)
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except msgspec.DecodeError as error:

@@ -33,6 +33,7 @@ from sluice.state.decisions.leader_epochs import (
     fenced_from,
     is_far,
 )
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.batch_log import CreateFile
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
@@ -223,7 +224,7 @@ class EpochsSeen:
         content = self._files.read(file)
         try:
             self._seen = _Seen(-1, {}, {}) if content is None else msgspec.json.decode(content, type=_Seen)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise self._files.damaged_file(file, str(error)) from error
 
     def fenced(self, batch_id: int, spans: list[EpochSpan]) -> list[FencedFrom]:

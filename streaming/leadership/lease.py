@@ -7,6 +7,8 @@ So of two drivers that acquire at the same time one wins, whatever their clocks 
 
 import msgspec
 
+from sluice.state.errors import UNREADABLE
+
 
 class Driver(msgspec.Struct, frozen=True):
     """One process that may lead: a random id, and where it runs, for people."""
@@ -84,7 +86,7 @@ class LeaseLog:
             return
         try:
             record = _DECODER.decode(value or b"")
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             self.garbage += 1
             return
         if isinstance(record, Acquisition):

@@ -17,6 +17,7 @@ from sluice.process.background import BackgroundService, LastError
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Override, Overrides
+from sluice.state.errors import UNREADABLE
 from sluice.state.overrides.decider import Decided, Decider, gateway_name
 from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.overrides import are_alike, overrides_now
@@ -111,7 +112,7 @@ class OverridesWatch(Collector):
             return
         try:
             heartbeat = _HEARTBEATS.decode(value).heartbeat
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return
         if heartbeat is not None:
             with self._lock:

@@ -9,6 +9,7 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Decision
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.origin import JobIdentity
 
 _LOOK_S = 2.0
@@ -122,7 +123,7 @@ class ForeignDecisions:
         """Look at one record of the topic; one that holds no decision counts as nobody's."""
         try:
             marks = _MARKS.decode(value or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return
         if marks.job_id == self._identity.job_id or marks.decided_at_ms <= self._identity.made_at_ms:
             return

@@ -14,6 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from sluice.configs.settings import DeltaSettings
 from sluice.process.background import BackgroundService
 from sluice.sinks.errors import TableMaintenanceError, storage_reason
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import CheckpointFiles
 
 log = logging.getLogger("sluice.maintenance")
@@ -100,7 +101,7 @@ class MaintenanceSchedule:
             return now_s + self._delta.maintain_every_hours * _HOUR_S
         try:
             last_s = msgspec.json.decode(content, type=float)
-        except msgspec.MsgspecError:  # a damaged file: maintenance is due
+        except UNREADABLE:  # a damaged file: maintenance is due
             last_s = 0.0
         return max(last_s + self._delta.maintain_every_hours * _HOUR_S, self._retry_at_s)
 

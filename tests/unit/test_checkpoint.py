@@ -140,10 +140,11 @@ def test_a_checkpoint_made_with_other_settings_is_refused(tmp_path: Path, change
     assert "\n" not in str(raised.value)
 
 
-def test_a_damaged_origin_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b'{"\xff": 1}', b'{"catalog":"\xff"}'])
+def test_a_damaged_origin_is_refused(tmp_path: Path, content: bytes) -> None:
     """Rather than taken for a new checkpoint."""
     folder = Checkpoint(str(tmp_path))
-    folder.sluice.write("sluice.json", b"{")
+    folder.sluice.write("sluice.json", content)
 
     with pytest.raises(CheckpointError, match="damaged"):
         check_origin(folder, settings_in(tmp_path))

@@ -110,8 +110,9 @@ def test_a_micro_batch_that_an_earlier_release_began_is_known(tmp_path: Path) ->
     assert not ends_in(tmp_path).began_before_coverage(6)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", b"{broken")
+@pytest.mark.parametrize("content", [b"{broken", b'{"batch_id": 1, "ends": [], "topic_id": "\xff"}'])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    Checkpoint(str(tmp_path)).sluice.write("request_ends.json", content)
 
     with pytest.raises(CheckpointError, match=r"request_ends\.json in .* is damaged"):
         ends_in(tmp_path)

@@ -55,6 +55,11 @@ def cut(file: Path) -> None:
     file.write_bytes(content[: len(content) // 2])
 
 
+def garble(file: Path) -> None:
+    """Make its texts no UTF-8."""
+    file.write_bytes(file.read_bytes().replace(b'"', b'"\xff'))
+
+
 def cut_last_line(file: Path) -> None:
     file.write_bytes(file.read_bytes().rpartition(b"\n")[0])
 
@@ -84,6 +89,7 @@ def test_a_new_checkpoint_is_taken(tmp_path: Path, files: tuple[str, ...]) -> No
     [
         *product(["offsets/3", "offsets/2", "commits/3", "metadata", "sluice/batch.json"], [empty, cut]),
         *product(["offsets/3", "offsets/2", "metadata", "sluice/batch.json", "sluice/sluice.json"], [Path.unlink]),
+        *product(["offsets/3", "metadata", "sluice/batch.json"], [garble]),
         ("offsets/3", cut_last_line),
         ("commits/3", cut_last_line),
     ],

@@ -260,6 +260,21 @@ def test_a_wrong_control_record_is_a_dead_letter_that_names_the_field(record: Js
     assert (raised.value.field, raised.value.problem[: len(problem)]) == (field, problem)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"a\x9ci":"LeaderAndIsr","control":null}',
+        b'{"control":"unmute","\xff":1}',
+        b'{"control":"unmute","entity":{"user":"alice","\xff":1}}',
+        b'{"control":"\xff"}',
+    ],
+)
+def test_a_control_record_that_is_no_utf_8_is_a_dead_letter(record: bytes) -> None:
+    """The decoder says so by another error than that of a wrong field."""
+    with pytest.raises(InvalidRequestError, match="is not UTF-8"):
+        parse_event(record, SOURCE, LIMITS)
+
+
 def test_an_event_that_happens_to_have_the_field_is_an_event() -> None:
     """Gateways may add fields; an event has an api, and a control record has none."""
     event = {"api": "Fetch", "control": "unmute", "entity": {"user": "alice"}}
