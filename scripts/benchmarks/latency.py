@@ -21,7 +21,7 @@ from sluice.demo.job import Json
 from sluice.process.clock import now_ms
 
 _QUOTAS = ONE_CHARGE.quotas
-_BARS = {50: at_most(1.4), 95: None, 99: at_most(1.4)}
+_BARS = {50: at_most(1.3), 95: None, 99: at_most(1.3)}
 _RATES_PER_S = (100, 1_000, 5_000)
 WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 120.0
