@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -216,7 +216,10 @@ def checked_out(commit: str) -> Iterator[Side]:
         folder = Path(parent) / "baseline"
         _git("worktree", "add", "--quiet", "--detach", str(folder), commit)
         try:
-            yield Side(commit, folder, _prepared(folder))
+            side = Side(commit, folder, _prepared(folder))
+            with suppress(OtherLayoutError):  # an earlier commit has no native code
+                side.run(Path(parent) / "native.log", "sluice.streaming.native.build")
+            yield side
         finally:
             _git("worktree", "remove", "--force", str(folder))
 
