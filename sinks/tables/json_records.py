@@ -70,7 +70,7 @@ class JsonRecords(Generic[Row]):
             return Fault("value", "is not UTF-8")
         except _FaultError as error:
             return error.fault
-        except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        except (ValueError, OverflowError, *UNREADABLE):
             return self._not_json
 
     def _table(self, lines: Sequence[bytes]) -> pa.Table:
