@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from sluice.process.processes import free_ports
-from tests.integration.job_process import AUDITED, GENERATED_CODE, JobProcess
+from tests.integration.job_process import AUDITED, GENERATED_CODE, SMALL_ARROW_BATCHES, JobProcess
 
 SHARED_QUOTAS = [
     {"entity": {"user": "kip599"}, "quotas": {"controller_mutation_rate": 5}},
@@ -22,7 +22,8 @@ SHARED_QUOTAS = [
 def shared_job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcess]:
     """One running job; a test that shares it has users of its own, and counts from what was there before.
 
-    It accepts events from clocks that run ahead by ten minutes.
+    It accepts events from clocks that run ahead by ten minutes. Rows of a page and parts of a group come in several of
+    Arrow's batches, as they do in production once a micro-batch is large.
     """
     job = JobProcess(
         tmp_path_factory.mktemp("shared"),
@@ -32,7 +33,7 @@ def shared_job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> I
         audit=AUDITED,
         enforce={"max_future_ms": 600_000},
         health={"port": free_ports(1)[0]},
-        spark=GENERATED_CODE,
+        spark=GENERATED_CODE | SMALL_ARROW_BATCHES,
     )
     job.start()
     yield job

@@ -22,6 +22,8 @@ QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 GENERATED_CODE = {"spark.sql.codegen.factoryMode": "FALLBACK"}
 """Section `spark` of a job that runs the code that Spark generates for expressions, as in production."""
 
+SMALL_ARROW_BATCHES = {"spark.sql.execution.arrow.maxBytesPerBatch": "4k"}
+
 _INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Section `spark` of the others: generating code takes a third of a small micro-batch."""
 
