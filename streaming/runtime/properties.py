@@ -62,8 +62,8 @@ _DEFAULTS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Page batches and parts are few rows of many bytes. Arrow keeps buffers of up to 16 MiB for the next batch; each
-    # larger one is fresh memory, which the kernel clears page by page (docs/decisions/0096-small-arrow-batches.md).
+    # Page batches and parts are few rows of many bytes: without a bound all of a task's are one batch, in large buffers
+    # that are fresh memory each time, which the kernel clears (docs/decisions/0096-small-arrow-batches.md).
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -23,6 +23,7 @@ GENERATED_CODE = {"spark.sql.codegen.factoryMode": "FALLBACK"}
 """Section `spark` of a job that runs the code that Spark generates for expressions, as in production."""
 
 SMALL_ARROW_BATCHES = {"spark.sql.execution.arrow.maxBytesPerBatch": "4k"}
+"""Section `spark` of a job whose tasks send Python several batches of Arrow, though its micro-batches are small."""
 
 _INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Section `spark` of the others: generating code takes a third of a small micro-batch."""
