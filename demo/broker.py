@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.demo.jars import BROKER_JARS
+from sluice.demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
@@ -135,7 +135,8 @@ class Broker(JavaServer):
     def _start(self) -> None:
         java, _ = find_java()
         class_path = ":".join(map(str, [*self._jars.paths(), *self._plugins]))
-        command = [java, *self._jvm_options, "-cp", class_path]
+        archive = BROKER_CLASSES.find()  # which Java leaves aside with the jars of another Kafka
+        command = [java, *(archive.options if archive else ()), *self._jvm_options, "-cp", class_path]
         for attempt in range(1, _ATTEMPTS + 1):
             properties = self._configure(command)
             self.jmx_port = free_ports(1)[0] if self._jmx else 0

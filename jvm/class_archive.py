@@ -1,8 +1,8 @@
-"""An archive of the classes that the job loads, from which Java takes them instead of from jars (class data sharing).
+"""Archives of the classes of a class path, from which Java takes them instead of from jars (class data sharing).
 
-`python -m sluice.jvm.jars` makes it. A start with it takes two thirds to three quarters of the CPU time to the first
-decision. The file fits one Java and one class path; its name says which. Without one that fits, Java loads classes as
-ever.
+`python -m sluice.jvm.jars` makes the job's. A start with it takes two thirds to three quarters of the CPU time to the
+first decision. A file fits one Java and one class path; its name says which. Without one that fits, Java loads classes
+as ever.
 """
 
 import gzip
@@ -10,7 +10,8 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -20,11 +21,7 @@ from sluice.jvm.jars import REPOSITORY, SPARK_JARS, home_lock, jars_home, pyspar
 from sluice.jvm.java import find_java, java_banner
 from sluice.state.errors import SluiceError
 
-CLASSES = REPOSITORY / "configs" / "spark-classes.txt.gz"
-"""Names of the classes that the job loads, and its lambdas, in the form that Java reads; written by `write_classes`."""
-
 ARCHIVE_OPTION = "-XX:SharedArchiveFile="
-_PATTERN = "classes-*.jsa"
 _OWNER_ONLY = 0o600
 _LONGEST_CLASS_PATH_BYTES = 100_000
 """The longest class path with an archive: Linux takes at most 128 KiB in one argument of a process."""
@@ -46,29 +43,76 @@ class ClassArchive(NamedTuple):
         return ["-Xshare:auto", f"{ARCHIVE_OPTION}{self.file}", "-XX:+VerifySharedSpaces", quiet]
 
 
-def find_archive() -> ClassArchive | None:
-    """The archive that fits this Java and these jars; None if there is none. Raises JarError and JavaError."""
-    archive = _archive()
-    return archive if archive.file.is_file() and _has_short_path(archive.class_path) else None
+@dataclass(frozen=True, slots=True)
+class ArchivedClasses:
+    """The classes of a class path, and the archive of them.
 
-
-def make_archive() -> None:
-    """Make the archive unless it is there, and remove those of other jars. Raises JarError and JavaError.
-
-    Says on standard error that it does, or why it can't.
+    `names` is a file with names of the classes, and of their lambdas, in the form that Java reads, compressed. `jars`
+    gives the class path. The archive's file is `<prefix>-<key>.jsa`.
     """
-    archive = _archive()
-    if archive.file.is_file() or not _has_short_path(archive.class_path):
-        return
-    print("jars: archiving Spark's classes for this Java (once, half a minute)", file=sys.stderr)
-    try:
-        with home_lock("classes"):
-            if not archive.file.is_file():  # another process may have made it meanwhile
-                _dump(archive)
-                for other in set(jars_home().glob(_PATTERN)) - {archive.file}:
-                    other.unlink()  # a Java that uses it keeps it
-    except (SluiceError, OSError) as error:  # as of a disk that is full, or a Java without archives
-        print(f"jars: {error}; the job starts without an archive of classes, which takes longer", file=sys.stderr)
+
+    prefix: str
+    names: Path
+    jars: Callable[[], list[Path]]
+
+    def find(self) -> ClassArchive | None:
+        """The archive that fits this Java and these jars; None if there is none. Raises JarError and JavaError."""
+        archive = self._archive()
+        return archive if archive.file.is_file() and _has_short_path(archive.class_path) else None
+
+    def make(self) -> None:
+        """Make the archive unless it is there, and remove those of other jars. Raises JarError and JavaError.
+
+        Says on standard error that it does, or why it can't.
+        """
+        archive = self._archive()
+        if archive.file.is_file() or not _has_short_path(archive.class_path):
+            return
+        print("jars: archiving classes for this Java, so that it starts sooner (once, half a minute)", file=sys.stderr)
+        try:
+            with home_lock(self.prefix):
+                if not archive.file.is_file():  # another process may have made it meanwhile
+                    self._dump(archive)
+                    for other in set(jars_home().glob(f"{self.prefix}-*.jsa")) - {archive.file}:
+                        other.unlink()  # a Java that uses it keeps it
+        except (SluiceError, OSError) as error:  # as of a disk that is full, or a Java without archives
+            print(f"jars: {error}; Java starts without an archive of classes, which takes longer", file=sys.stderr)
+
+    def write_names(self, loaded: str) -> None:
+        """Write the names from what Java writes with `-XX:DumpLoadedClassList`: sorted, and without numbers.
+
+        Proxies are left out, which Java makes anew and names as it likes.
+        """
+        lines = {
+            line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#" and "/$Proxy" not in line
+        }
+        self.names.write_bytes(gzip.compress("".join(f"{line}\n" for line in sorted(lines)).encode(), mtime=0))
+
+    def _archive(self) -> ClassArchive:
+        java, _ = find_java()
+        jars = self.jars()
+        key = archive_key(java_banner(java), self.names.read_bytes(), jars)
+        return ClassArchive(jars_home() / f"{self.prefix}-{key}.jsa", jars)
+
+    def _dump(self, archive: ClassArchive) -> None:
+        """Let Java write the archive, which gets its name when it is complete. Raises JavaError."""
+        java, _ = find_java()
+        with TemporaryDirectory(prefix=f"{self.prefix}-", dir=archive.file.parent) as folder:
+            classes, fresh = Path(folder, "classes.txt"), Path(folder, "fresh.jsa")
+            classes.write_bytes(gzip.decompress(self.names.read_bytes()))
+            command = [
+                *(java, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"{ARCHIVE_OPTION}{fresh}"),
+                *("-XX:+UseG1GC", "-XX:TieredStopAtLevel=1", "-Xmx512m", f"-XX:ErrorFile={Path(folder, 'crash.log')}"),
+                *(*_QUIET, "-cp", joined(archive.class_path)),
+            ]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ended.returncode != 0 or not fresh.is_file():
+                # Java begins each line about a crash of its own with a #
+                said = (line.strip("# ") for line in (ended.stderr or ended.stdout).splitlines())
+                reason = next(filter(None, said), f"exit code {ended.returncode}")
+                raise JavaError(f"{java} can't archive classes: {reason}")
+            fresh.chmod(_OWNER_ONLY)
+            fresh.rename(archive.file)
 
 
 def class_path() -> list[Path]:
@@ -85,21 +129,6 @@ def archive_key(java: str, classes: bytes, class_path: Sequence[Path]) -> str:
     return hashlib.sha256(repr((java, hashlib.sha256(classes).hexdigest(), jars)).encode()).hexdigest()[:16]
 
 
-def write_classes(loaded: str) -> None:
-    """Write the list of classes from what Java writes with `-XX:DumpLoadedClassList`: sorted, and without numbers.
-
-    Proxies are left out, which Java makes anew and names as it likes.
-    """
-    lines = {line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#" and "/$Proxy" not in line}
-    CLASSES.write_bytes(gzip.compress("".join(f"{line}\n" for line in sorted(lines)).encode(), mtime=0))
-
-
-def _archive() -> ClassArchive:
-    java, _ = find_java()
-    path = class_path()
-    return ClassArchive(jars_home() / f"classes-{archive_key(java_banner(java), CLASSES.read_bytes(), path)}.jsa", path)
-
-
 def _has_short_path(class_path: Sequence[Path]) -> bool:
     return len(os.fsencode(joined(class_path))) <= _LONGEST_CLASS_PATH_BYTES
 
@@ -109,22 +138,5 @@ def joined(class_path: Iterable[Path | str]) -> str:
     return os.pathsep.join(map(str, class_path))
 
 
-def _dump(archive: ClassArchive) -> None:
-    """Let Java write the archive, which gets its name when it is complete. Raises JavaError."""
-    java, _ = find_java()
-    with TemporaryDirectory(prefix="classes-", dir=archive.file.parent) as folder:
-        classes, fresh = Path(folder, "classes.txt"), Path(folder, "fresh.jsa")
-        classes.write_bytes(gzip.decompress(CLASSES.read_bytes()))
-        command = [
-            *(java, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"{ARCHIVE_OPTION}{fresh}"),
-            *("-XX:+UseG1GC", "-XX:TieredStopAtLevel=1", "-Xmx512m", f"-XX:ErrorFile={Path(folder, 'crash.log')}"),
-            *(*_QUIET, "-cp", joined(archive.class_path)),
-        ]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ended.returncode != 0 or not fresh.is_file():
-            # Java begins each line about a crash of its own with a #
-            said = (line.strip("# ") for line in (ended.stderr or ended.stdout).splitlines())
-            reason = next(filter(None, said), f"exit code {ended.returncode}")
-            raise JavaError(f"{java} can't archive classes: {reason}")
-        fresh.chmod(_OWNER_ONLY)
-        fresh.rename(archive.file)
+SPARK_CLASSES: ArchivedClasses = ArchivedClasses("classes", REPOSITORY / "configs" / "spark-classes.txt.gz", class_path)
+"""Those of the job's Java."""

@@ -298,6 +298,6 @@ def _sha256(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    from sluice.jvm.class_archive import make_archive  # which imports this module
+    from sluice.jvm.class_archive import SPARK_CLASSES  # which imports this module
 
-    run_download_command(SPARK_JARS, make_archive)
+    run_download_command(SPARK_JARS, SPARK_CLASSES.make)

@@ -1,30 +1,32 @@
-"""Writes the list of classes to archive: `python -m scripts.testbed.class_list`, after a change of Spark or the jars.
+"""Writes the lists of classes to archive: `python -m scripts.testbed.class_list`, after a change of Spark or the jars.
 
-A job decides a small load twice, the second time with state to load, and writes tables. Its Java tells what it loads.
+A job decides a small load twice, the second time with state to load, and writes tables. Its Java and that of the broker
+tell what they load.
 """
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sluice.demo.broker import Broker
+from sluice.demo.jars import BROKER_CLASSES
 from sluice.demo.job import Sections, SluiceJob, embedded_profile, storage_in, wait_until
 from sluice.demo.load import loading
 from sluice.demo.load_generator import TrafficOptions
-from sluice.jvm.class_archive import class_path, joined, write_classes
+from sluice.jvm.class_archive import SPARK_CLASSES, class_path, joined
 from sluice.kafka_io.topics import ensure_topics
 
 _RATE_PER_S = 200.0
 _LONGEST_S = 180.0
 
 
-def loaded_classes(folder: Path) -> str:
-    """Everything that Java loaded in a job, as Java lists it."""
-    classes, loaded = folder / "classes.txt", ""
+def loaded_classes(folder: Path) -> tuple[str, str]:
+    """Everything that Java loaded in a job, and in its broker, as Java lists it."""
+    classes, broker_classes, loaded = folder / "classes.txt", folder / "broker-classes.txt", ""
     java = {
         "spark.driver.extraClassPath": joined(class_path()),
         "spark.driver.extraJavaOptions": f"-XX:DumpLoadedClassList={classes}",
     }
-    with Broker(folder / "broker") as broker:
+    with Broker(folder / "broker", jvm_options=["-Xshare:off", f"-XX:DumpLoadedClassList={broker_classes}"]) as broker:
         own: Sections = {
             "kafka": {"bootstrap.servers": broker.bootstrap_servers},
             "audit": {"trigger_s": 1},
@@ -38,9 +40,11 @@ def loaded_classes(folder: Path) -> str:
                 wait_until(lambda: {"enforce", "audit"} <= job.status().keys(), _LONGEST_S)
                 job.stop()
                 loaded += classes.read_text()
-    return loaded
+    return loaded, broker_classes.read_text()
 
 
 if __name__ == "__main__":
     with TemporaryDirectory(prefix="sluice-classes-") as temporary:
-        write_classes(loaded_classes(Path(temporary)))
+        of_job, of_broker = loaded_classes(Path(temporary))
+    SPARK_CLASSES.write_names(of_job)
+    BROKER_CLASSES.write_names(of_broker)

@@ -13,7 +13,7 @@ from tempfile import gettempdir, mkdtemp
 
 from sluice.configs.object_store import shared_variables
 from sluice.configs.settings import Settings
-from sluice.jvm.class_archive import class_path, find_archive, joined
+from sluice.jvm.class_archive import SPARK_CLASSES, class_path, joined
 from sluice.jvm.driver import REDACTED, DriverJava
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.object_store import CREDENTIALS, FILE_MANAGER, object_store_jars
@@ -165,7 +165,7 @@ def s3_properties(environment: Mapping[str, str]) -> dict[str, str]:
 
 def bare_java(settings: Settings) -> tuple[list[Path], list[str]]:
     """Class path and options of a Java with Spark's classes and no session. Raises JarError and JavaError."""
-    archive, given = find_archive(), settings.spark.get(_CLASS_PATH)
+    archive, given = SPARK_CLASSES.find(), settings.spark.get(_CLASS_PATH)
     own = list(archive.class_path) if archive else class_path()
     own += object_store_jars() if settings.checkpoints_on_s3 else []
     options = [*(archive.options if archive else ()), _LOGGING, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -178,7 +178,7 @@ def _jars(properties: Mapping[str, str], more: Sequence[Path]) -> dict[str, str]
 
     Those of `spark.jars` can't be archived, nor can any after jars that section `spark` has on the class path.
     """
-    own, given, archive = [*SPARK_JARS.paths(), *more], properties.get(_CLASS_PATH), find_archive()
+    own, given, archive = [*SPARK_JARS.paths(), *more], properties.get(_CLASS_PATH), SPARK_CLASSES.find()
     jars = {} if _is_one_process(properties) else {"spark.jars": ",".join(map(str, own))}
     if archive is None or given:
         command = f"{sys.executable} -m {SPARK_JARS.command}"

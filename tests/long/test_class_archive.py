@@ -7,7 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.jvm.class_archive import ClassArchive, find_archive, joined, make_archive
+from scripts.testbed.jars import NEW_BROKER_JARS
+from sluice.demo.broker import Broker
+from sluice.demo.jars import BROKER_CLASSES
+from sluice.jvm.class_archive import SPARK_CLASSES, ClassArchive, joined
 from sluice.jvm.java import find_java
 from tests.integration.job_process import JobProcess, wait_until
 
@@ -17,8 +20,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 @pytest.fixture(scope="module")
 def archive() -> ClassArchive:
     """The archive as set-up makes it."""
-    make_archive()
-    found = find_archive()
+    SPARK_CLASSES.make()
+    found = SPARK_CLASSES.find()
     assert found is not None
     return found
 
@@ -62,6 +65,23 @@ def test_java_leaves_a_damaged_archive_aside_and_says_nothing(
     assert ended.stdout + ended.stderr == java(damaged, "-Xshare:off").stderr
 
 
+def mapped_files(pid: int) -> set[str]:
+    """The files that a process has in its memory."""
+    return {mapped.path for mapped in psutil.Process(pid).memory_maps()}
+
+
+@pytest.mark.kafka
+def test_a_broker_takes_its_classes_from_their_archive_and_one_of_another_kafka_does_not(tmp_path: Path) -> None:
+    BROKER_CLASSES.make()
+    archive = BROKER_CLASSES.find()
+    assert archive is not None
+    with Broker(tmp_path / "broker") as broker:
+        assert str(archive.file) in mapped_files(broker.pid)
+
+    with Broker(tmp_path / "other", jars=NEW_BROKER_JARS) as broker:
+        assert str(archive.file) not in mapped_files(broker.pid)
+
+
 @pytest.mark.kafka
 def test_a_job_takes_its_classes_from_the_archive(archive: ClassArchive, kafka_broker: str, tmp_path: Path) -> None:
     job = JobProcess(tmp_path / "job", kafka_broker, [])
@@ -71,10 +91,10 @@ def test_a_job_takes_its_classes_from_the_archive(archive: ClassArchive, kafka_b
         wait_until(lambda: len(job.decisions()) == 1, 120)
         processes = psutil.Process(job.running().pid).children(recursive=True)
         java_process = next(process for process in processes if process.name() == "java")
-        files = {mapped.path for mapped in java_process.memory_maps()}
+        mapped = mapped_files(java_process.pid)
         log = job.log_file.read_text()
     finally:
         job.stop()
 
-    assert str(archive.file) in files
+    assert str(archive.file) in mapped
     assert "the start takes longer" not in log

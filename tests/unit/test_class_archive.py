@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: its name says what it fits, and two processes make it once."""
+"""Archives of classes: the name says what one fits, and two processes make it once."""
 
 import gzip
 import os
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.demo.jars import BROKER_CLASSES
 from sluice.jvm import class_archive
-from sluice.jvm.class_archive import archive_key, find_archive, make_archive
+from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -30,7 +31,13 @@ def jars(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def classes(jars: list[Path]) -> ArchivedClasses:
+    """The classes of the jars."""
+    return ArchivedClasses("classes", SPARK_CLASSES.names, lambda: jars)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the archives, for a Java that makes some."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -38,7 +45,6 @@ def home(tmp_path: Path, jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> P
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(class_archive, "class_path", lambda: jars)
     return tmp_path / "home" / "jars"
 
 
@@ -63,13 +69,13 @@ def test_an_archive_fits_one_java_one_list_and_the_same_jars_in_the_same_order(j
     assert len(others | {key}) == 6
 
 
-def test_an_archive_is_made_once_for_its_owner_alone_and_found(home: Path) -> None:
-    assert find_archive() is None
+def test_an_archive_is_made_once_for_its_owner_alone_and_found(home: Path, classes: ArchivedClasses) -> None:
+    assert classes.find() is None
 
-    make_archive()
-    make_archive()
+    classes.make()
+    classes.make()
 
-    archive = find_archive()
+    archive = classes.find()
     assert archive is not None
     assert archive.file.read_text() == "archive\n"
     assert stat.S_IMODE(archive.file.stat().st_mode) == 0o600
@@ -77,50 +83,65 @@ def test_an_archive_is_made_once_for_its_owner_alone_and_found(home: Path) -> No
     assert sorted(file.name for file in home.iterdir()) == sorted([archive.file.name, "lock-classes"])
 
 
-def test_the_archive_of_jars_that_changed_is_replaced(home: Path, jars: list[Path]) -> None:
-    make_archive()
+def test_the_archive_of_jars_that_changed_is_replaced(home: Path, jars: list[Path], classes: ArchivedClasses) -> None:
+    classes.make()
     jars[0].write_bytes(b"other content")
-    assert find_archive() is None
+    assert classes.find() is None
 
-    make_archive()
+    classes.make()
 
-    assert find_archive() is not None
+    assert classes.find() is not None
     assert len(list(home.glob("*.jsa"))) == 1
 
 
 @pytest.mark.parametrize("said", ["no such option", "#\n# no such option\n#\n#  SIGSEGV"], ids=["refuses", "crashes"])
 def test_a_java_that_cannot_archive_is_one_line_and_stops_nothing(
-    home: Path, capsys: pytest.CaptureFixture[str], said: str
+    home: Path, classes: ArchivedClasses, capsys: pytest.CaptureFixture[str], said: str
 ) -> None:
     (home.parent.parent / "java" / "bin" / "java").write_text(
         _DUMPS.replace("for option", f"echo '{said}' >&2; exit 1; for option")
     )
 
-    make_archive()
+    classes.make()
 
-    assert find_archive() is None
+    assert classes.find() is None
     assert list(home.glob("classes*")) == []
-    assert "can't archive classes: no such option; the job starts without" in capsys.readouterr().err
+    assert "can't archive classes: no such option; Java starts without" in capsys.readouterr().err
 
 
 def test_a_class_path_that_is_too_long_for_one_argument_has_no_archive(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, classes: ArchivedClasses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux would refuse to start Java."""
     monkeypatch.setattr(class_archive, "_LONGEST_CLASS_PATH_BYTES", 20)
 
-    make_archive()
+    classes.make()
 
-    assert find_archive() is None
+    assert classes.find() is None
     assert not home.exists()
 
 
-def test_the_list_has_classes_of_spark_kafka_and_delta() -> None:
-    names = gzip.decompress(class_archive.CLASSES.read_bytes()).decode().splitlines()
+def names(classes: ArchivedClasses) -> set[str]:
+    """The names on a list."""
+    return set(gzip.decompress(classes.names.read_bytes()).decode().splitlines())
 
+
+def test_the_lists_have_classes_of_spark_kafka_and_delta_and_of_a_broker() -> None:
     assert {
         "org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution",
         "org/apache/spark/sql/kafka010/KafkaMicroBatchStream",
         "org/apache/kafka/clients/producer/KafkaProducer",
         "org/apache/spark/sql/delta/catalog/DeltaCatalog",
-    } <= set(names)
+    } <= names(SPARK_CLASSES)
+    assert {"kafka/server/BrokerServer", "kafka/server/KafkaApis"} <= names(BROKER_CLASSES)
+
+
+def test_the_archive_of_other_classes_stays(home: Path, jars: list[Path], classes: ArchivedClasses) -> None:
+    others = ArchivedClasses("broker-classes", BROKER_CLASSES.names, lambda: jars)
+    others.make()
+    classes.make()
+    jars[0].write_bytes(b"other content")
+
+    classes.make()
+
+    assert sorted(file.name.rpartition("-")[0] for file in home.glob("*.jsa")) == ["broker-classes", "classes"]

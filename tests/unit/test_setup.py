@@ -104,9 +104,7 @@ def test_a_second_start_only_looks_at_the_jars(project: Path) -> None:
     done = _setup(project)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert (project / ".venv" / "calls").read_text() == (
-        "streaming/native/build.py\n-m sluice.jvm.jars\n-m sluice.demo.jars\n-m scripts.java.build\n"
-    )
+    assert (project / ".venv" / "calls").read_text() == "-m scripts.prepare\n"
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
@@ -128,7 +126,7 @@ def test_two_starts_at_once_install_once(project: Path) -> None:
     assert [start.wait(timeout=60) for start in starts] == [0, 0]
     calls = (project / ".venv" / "calls").read_text().splitlines()
     assert calls.count(INSTALL) == 1
-    assert calls.count("-m sluice.jvm.jars") == 2
+    assert calls.count("-m scripts.prepare") == 2
 
 
 def test_packages_that_cannot_be_installed_are_one_clear_line(project: Path) -> None:

@@ -1,0 +1,33 @@
+"""Makes all that a checkout needs beside packages: native library, jars, archives of their classes, Sluice's own jars.
+
+`python -m scripts.prepare`, which ./scripts/setup runs, does so in one process: several would each take a third of a
+second just to find that all is there.
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from scripts.java.build import build_jars
+from sluice.demo.jars import BROKER_CLASSES, BROKER_JARS
+from sluice.jvm.class_archive import SPARK_CLASSES
+from sluice.jvm.jars import SPARK_JARS, JarSet
+from sluice.state.errors import SluiceError
+from sluice.streaming.native import build as native
+
+
+def prepare() -> None:
+    """Make what is missing. Raises JavaBuildError, JarError and JavaError."""
+    with ThreadPoolExecutor() as pool:
+        library = pool.submit(native.main)
+        list(pool.map(JarSet.paths, (SPARK_JARS, BROKER_JARS)))  # the registry's answers take the time, not bytes
+        archives = [pool.submit(classes.make) for classes in (SPARK_CLASSES, BROKER_CLASSES)]
+        build_jars()
+        for step in (library, *archives):
+            step.result()
+
+
+if __name__ == "__main__":
+    try:
+        prepare()
+    except SluiceError as error:
+        sys.exit(f"setup: {error}")
