@@ -13,7 +13,7 @@ _FOLDER = Path(__file__).resolve().parent
 BROKER_JARS = JarSet.named("broker", "sluice.demo.jars", folder=_FOLDER)
 """Class path of a real Kafka."""
 
-BROKER_CLASSES = ArchivedClasses("broker-classes", _FOLDER / "broker-classes.txt.gz", BROKER_JARS.paths)
+BROKER_CLASSES = ArchivedClasses("the broker's", "broker-classes", _FOLDER / "broker-classes.txt.gz", BROKER_JARS.paths)
 """Those of a broker: with their archive it serves in about half of the time."""
 
 

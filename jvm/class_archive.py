@@ -47,10 +47,12 @@ class ClassArchive(NamedTuple):
 class ArchivedClasses:
     """The classes of a class path, and the archive of them.
 
-    `names` is a file with names of the classes, and of their lambdas, in the form that Java reads, compressed. `jars`
-    gives the class path. The archive's file is `<prefix>-<key>.jsa`.
+    `owner` is the word for them in messages, such as `Spark's`. `names` is a file with names of the classes, and of
+    their lambdas, in the form that Java reads, compressed. `jars` gives the class path. The archive's file is
+    `<prefix>-<key>.jsa`.
     """
 
+    owner: str
     prefix: str
     names: Path
     jars: Callable[[], list[Path]]
@@ -68,7 +70,7 @@ class ArchivedClasses:
         archive = self._archive()
         if archive.file.is_file() or not _has_short_path(archive.class_path):
             return
-        print("jars: archiving classes for this Java, so that it starts sooner (once, half a minute)", file=sys.stderr)
+        print(f"jars: archiving {self.owner} classes for this Java (once, half a minute)", file=sys.stderr)
         try:
             with home_lock(self.prefix):
                 if not archive.file.is_file():  # another process may have made it meanwhile
@@ -76,7 +78,8 @@ class ArchivedClasses:
                     for other in set(jars_home().glob(f"{self.prefix}-*.jsa")) - {archive.file}:
                         other.unlink()  # a Java that uses it keeps it
         except (SluiceError, OSError) as error:  # as of a disk that is full, or a Java without archives
-            print(f"jars: {error}; Java starts without an archive of classes, which takes longer", file=sys.stderr)
+            slower = f"Java loads {self.owner} classes without an archive, which takes longer"
+            print(f"jars: {error}; {slower}", file=sys.stderr)
 
     def write_names(self, loaded: str) -> None:
         """Write the names from what Java writes with `-XX:DumpLoadedClassList`: sorted, and without numbers.
@@ -138,5 +141,7 @@ def joined(class_path: Iterable[Path | str]) -> str:
     return os.pathsep.join(map(str, class_path))
 
 
-SPARK_CLASSES: ArchivedClasses = ArchivedClasses("classes", REPOSITORY / "configs" / "spark-classes.txt.gz", class_path)
+SPARK_CLASSES: ArchivedClasses = ArchivedClasses(
+    "Spark's", "classes", REPOSITORY / "configs" / "spark-classes.txt.gz", class_path
+)
 """Those of the job's Java."""

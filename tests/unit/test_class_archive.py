@@ -33,7 +33,7 @@ def jars(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def classes(jars: list[Path]) -> ArchivedClasses:
     """The classes of the jars."""
-    return ArchivedClasses("classes", SPARK_CLASSES.names, lambda: jars)
+    return ArchivedClasses("Spark's", "classes", SPARK_CLASSES.names, lambda: jars)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_java_that_cannot_archive_is_one_line_and_stops_nothing(
 
     assert classes.find() is None
     assert list(home.glob("classes*")) == []
-    assert "can't archive classes: no such option; Java starts without" in capsys.readouterr().err
+    assert "can't archive classes: no such option; Java loads Spark's classes without" in capsys.readouterr().err
 
 
 def test_a_class_path_that_is_too_long_for_one_argument_has_no_archive(
@@ -137,7 +137,7 @@ def test_the_lists_have_classes_of_spark_kafka_and_delta_and_of_a_broker() -> No
 
 
 def test_the_archive_of_other_classes_stays(home: Path, jars: list[Path], classes: ArchivedClasses) -> None:
-    others = ArchivedClasses("broker-classes", BROKER_CLASSES.names, lambda: jars)
+    others = ArchivedClasses("the broker's", "broker-classes", BROKER_CLASSES.names, lambda: jars)
     others.make()
     classes.make()
     jars[0].write_bytes(b"other content")
