@@ -29,10 +29,11 @@ def planner(settings, pipeline_settings):
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A clone of this repository, which uses its packages and jars."""
+    """A clone of this repository, which uses its packages and jars, and has the native library as after set-up."""
     clone, here = tmp_path / "clone", Path.cwd()
     subprocess.run(["git", "clone", "--quiet", "--shared", str(here), str(clone)], check=True)  # noqa: S607 - of the PATH
     (clone / ".jars").symlink_to(here / ".jars")
+    subprocess.run([sys.executable, "streaming/native/build.py"], cwd=clone, check=True)
     return clone
 
 
