@@ -26,6 +26,7 @@ def loaded_classes(folder: Path) -> tuple[str, str]:
         "spark.driver.extraClassPath": joined(class_path()),
         "spark.driver.extraJavaOptions": f"-XX:DumpLoadedClassList={classes}",
     }
+    # Neither Java takes classes from an archive of an earlier list.
     with Broker(folder / "broker", jvm_options=["-Xshare:off", f"-XX:DumpLoadedClassList={broker_classes}"]) as broker:
         own: Sections = {
             "kafka": {"bootstrap.servers": broker.bootstrap_servers},
