@@ -1,6 +1,7 @@
 """Facts for the console without a broker, and names that try to be more than names."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from sluice.insight.console.pages import DeadLetters, Facts
@@ -29,14 +30,17 @@ HOSTILE = [
 ]
 
 
-def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -> Facts:
+def facts_of(
+    *decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = (), clock: Callable[[], int] = now_ms
+) -> Facts:
     """The facts after these decisions, with these quotas in force."""
     model, limits = LiveModel(), LimitsView()
-    model.on_records([json.dumps(each).encode() for each in decisions], now_ms())
+    model.on_records([json.dumps(each).encode() for each in decisions], clock())
     for entry in entries:
         limits.take(limit_key(entry), limit_value(entry, 4))
     limits.take(VERSION_KEY, version_end(4, len(entries)))
     tables = Tables("/nonexistent/decisions", "/nonexistent/quotas", {})
     follower = TopicFollower({}, Reading("quota-decisions", lambda *_: None))
     health = JobProbe(None)
-    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), [follower])
+    settings = QuotaSettings()
+    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, settings, [follower], clock=clock)

@@ -23,7 +23,6 @@ from sluice.insight.console.filters import FILTERS
 from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import Guard, cookie_name, cookie_of, is_token
 from sluice.insight.texts import NO_TENANT
-from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 
 EVENT_S = 1.0
@@ -83,7 +82,7 @@ class Pages:
 
     def _values(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
         path, title, context = PAGES[name]
-        facts, at_ms = self._facts, now_ms()
+        facts, at_ms = self._facts, self._facts.clock()
         with self._lock:  # one page at a time: two would only share the interpreter
             made = context(facts, given, at_ms)
         troubles = [f"topic {each.topic}: {line}" for each in facts.followers if (line := each.last_error.line)]

@@ -19,6 +19,7 @@ from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
 from sluice.insight.texts import client_text, entity_text, strict_text, tightened_text
 from sluice.kafka_io.topic_follower import TopicFollower
+from sluice.process.clock import now_ms
 from sluice.process.format import duration, moment, short
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
@@ -102,6 +103,8 @@ class Facts:
     settings: QuotaSettings
     followers: Sequence[TopicFollower]
     elastic_limits: str = "elastic"
+    clock: Callable[[], int] = now_ms
+    """The time of a page."""
 
     @property
     def tenants(self) -> Tenants:

@@ -44,7 +44,7 @@ from sluice.state.quotas.limits import (
     overrides_value,
 )
 from sluice.state.shares.load import BrokerLimits, DiskFloor
-from tests.builders import decision, heartbeat_of, member, quota, unlimited_of
+from tests.builders import AT_MS, decision, heartbeat_of, member, quota, unlimited_of
 from tests.console_facts import HOSTILE, facts_of
 
 PREFIXED = "https://ops.example/sluice/"
@@ -319,13 +319,13 @@ def test_a_rate_of_mutations_above_the_limit_within_the_burst_is_no_fault() -> N
 
 def test_the_chart_of_a_client_has_the_limits_of_their_time_and_marks_of_who_changed_them() -> None:
     """Bars of before a limit was lowered aren't over it."""
-    at_ms, old, new = now_ms(), quota(QuotaKind.PRODUCER_BYTE_RATE, 1e6, user="alice"), OF_ALICE
+    at_ms, old, new = AT_MS, quota(QuotaKind.PRODUCER_BYTE_RATE, 1e6, user="alice"), OF_ALICE
     charges = [(second, 1e6 if second > 120 else 1000.0) for second in range(300, 0, -2)]
     decisions = [
         decision(at_ms - second * 1000, charge={"value": limit * 2, "rate": limit * 1.2, "limit": limit})
         for second, limit in charges
     ]
-    facts = facts_of(*decisions, entries=(OF_ALICE,))
+    facts = facts_of(*decisions, entries=(OF_ALICE,), clock=lambda: at_ms)
     at = datetime.fromtimestamp(at_ms / 1000 - 120, UTC)
     facts.week.changes = [QuotaChange(2, f"dave{STRANGE}", None, at, new.entity, new.kind, old, new)]
     with serving(facts) as get:
