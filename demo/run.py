@@ -183,7 +183,7 @@ class _Demo:
                 rate = load.events / (time.monotonic() - begun_s)
                 counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
                 width = console.width if console.is_terminal else None  # a window may be made smaller
-                return [counts, *_clients(answers.model, width)]
+                return [counts, *_clients(answers.model, now_ms(), width)]
 
             with ExitStack() as clients:
                 with loading(settings, self.options, min(self.options.rate, _WARMING_PER_S), warming):
@@ -236,12 +236,11 @@ def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
     )
 
 
-def _clients(model: LiveModel, width: int | None) -> Iterator[str]:
+def _clients(model: LiveModel, at_ms: int, width: int | None) -> Iterator[str]:
     """The greedy client, which waits, and the clients nearest to their limits, which don't: those of the load.
 
     On a terminal, which has a width, these are shown as `sluice top` shows them.
     """
-    at_ms = now_ms()
     throttling = [row for row in rows_of(model, View(), at_ms, _TABLE_CLIENTS) if not row.key.shadow]
     for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
         asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)

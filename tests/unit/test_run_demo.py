@@ -22,7 +22,6 @@ from sluice.demo.load_generator import LoadGenerator
 from sluice.demo.run import _clients, summary
 from sluice.insight.live import LiveModel
 from sluice.insight.texts import strict_text
-from sluice.process.clock import now_ms
 from sluice.state.quotas.resolution import Quotas
 from tests.builders import decision
 from tests.commands import invoke
@@ -131,12 +130,12 @@ def test_the_median_is_of_answers_to_the_load_alone(answers: Answers) -> None:
 
 def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_their_waits() -> None:
     """The first lines of the first run are read as a verdict on the product."""
-    at_ms, model = now_ms(), LiveModel()
+    model = LiveModel()
     limit = {"limit": 1_000_000.0, "rate": 1_010_000.0, "entity": {"user": "greedy"}}
-    model.on_record(json.dumps(decision(at_ms, user="greedy", charge=limit)).encode(), at_ms)
-    model.on_record(json.dumps(decision(at_ms, wait_ms=60_000, charge={"rate": 3000.0})).encode(), at_ms)
+    model.on_record(json.dumps(decision(NOW_MS, user="greedy", charge=limit)).encode(), NOW_MS)
+    model.on_record(json.dumps(decision(NOW_MS, wait_ms=60_000, charge={"rate": 3000.0})).encode(), NOW_MS)
 
-    greedy, alice = _clients(model, width=None)
+    greedy, alice = _clients(model, NOW_MS, width=None)
 
     assert greedy == (
         f"  {'greedy':<28} gets 1.01 MB/s of 1 MB/s now from two gateways; it asks for 20 MB/s and waits as told"
@@ -149,23 +148,23 @@ def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_the
 
 def test_the_mean_of_a_minute_is_shown_as_soon_as_it_is_known() -> None:
     """The sampled rate is above the limit after each charge, which the first minute is read for."""
-    at_ms, model = now_ms(), LiveModel()
+    model = LiveModel()
     for ago_s in range(60, 0, -1):
         limit = {"limit": 1e6, "rate": 1.19e6, "value": 1e6, "entity": {"user": "greedy"}}
-        model.on_record(json.dumps(decision(at_ms - ago_s * 1000, user="greedy", charge=limit)).encode(), at_ms)
+        model.on_record(json.dumps(decision(NOW_MS - ago_s * 1000, user="greedy", charge=limit)).encode(), NOW_MS)
 
-    (greedy,) = _clients(model, width=None)
+    (greedy,) = _clients(model, NOW_MS, width=None)
 
     assert "gets 1 MB/s of 1 MB/s in a minute's mean from two gateways" in greedy
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_a_narrow_terminal_has_fewer_columns_and_no_line_is_cut(width: int) -> None:
-    at_ms, model = now_ms(), LiveModel()
+    model = LiveModel()
     for user in ("alice", "payments-service-of-the-north"):
-        model.on_record(json.dumps(decision(at_ms, user=user, wait_ms=60_000)).encode(), at_ms)
+        model.on_record(json.dumps(decision(NOW_MS, user=user, wait_ms=60_000)).encode(), NOW_MS)
 
-    *_, head, first, second, _ = _clients(model, width)
+    *_, head, first, second, _ = _clients(model, NOW_MS, width)
 
     assert max(map(len, (head, first, second))) <= width
     assert "WAITED/MIN" in head
