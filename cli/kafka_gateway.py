@@ -19,7 +19,7 @@ from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
 from sluice.jvm.plugin import gateway_properties
-from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
+from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, PROXY_CLASSES, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
 from sluice.process.processes import free_ports
@@ -156,8 +156,9 @@ class KafkaGateway(JavaServer):
 
     `folder`, which no other proxy may use, holds its configuration and its log (`proxy.log`). `properties` override
     those of the filter; without `filtered` the proxy only forwards. It accepts `connections_per_s` new connections a
-    second at most; None is 500 for each core. The proxy ends with this process, even if this process is killed. The
-    port of broker N is N + 1 after that of the listener, also for one that comes later.
+    second at most; None is 500 for each core. `jvm_options` come last, so they count. The proxy ends with this process,
+    even if this process is killed. The port of broker N is N + 1 after that of the listener, also for one that comes
+    later.
     """
 
     kind, error, started, start_s = "proxy", KafkaGatewayError, "Kafka gateway started", 120.0
@@ -174,12 +175,13 @@ class KafkaGateway(JavaServer):
         connections_per_s: int | None = None,
         filtered: bool = True,
         heap_mib: int = 512,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         super().__init__(folder, "proxy.log")
         self._settings, self._listener, self._metrics, self._tls = settings, listener, metrics, tls
         self._upstream_tls = upstream_tls(settings.kafka)
         self._properties, self._filtered = dict(properties or {}), filtered
-        self._jvm_options = [f"-Xmx{heap_mib}m", *_JVM_OPTIONS]
+        self._jvm_options = [f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *jvm_options]
         if connections_per_s is not None:
             self._jvm_options.append(f"-Dsluice.connections.per.s={connections_per_s}")
         self._port = listener.port
@@ -214,11 +216,12 @@ class KafkaGateway(JavaServer):
         self._folder.mkdir(parents=True, exist_ok=True)
         nodes = _node_ids(self._settings)  # before the jars, which the first start downloads
         java, _ = find_java()
-        class_path = ":".join(map(str, proxy_class_path()))
+        class_path, archive = ":".join(map(str, proxy_class_path())), PROXY_CLASSES.find()
+        archived = archive.options if archive else ()
         for attempt in range(1, _ATTEMPTS + 1):
             self._bytes_read = 0
             config = self._write_config(nodes)
-            command = [java, *self._jvm_options, "-cp", class_path, MAIN_CLASS, str(config)]
+            command = [java, *archived, *self._jvm_options, "-cp", class_path, MAIN_CLASS, str(config)]
             if self._run(command):
                 return
             reason, has_ended = self._reason(), not self.alive

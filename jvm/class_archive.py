@@ -84,10 +84,13 @@ class ArchivedClasses:
     def write_names(self, loaded: str) -> None:
         """Write the names from what Java writes with `-XX:DumpLoadedClassList`: sorted, and without numbers.
 
-        Proxies are left out, which Java makes anew and names as it likes.
+        Left out are proxies, which Java makes anew and names as it likes, and Sluice's own classes, whose jar is no part
+        of an archive.
         """
         lines = {
-            line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#" and "/$Proxy" not in line
+            line.partition(" id: ")[0]
+            for line in loaded.splitlines()
+            if line[:1] != "#" and "/$Proxy" not in line and "sluice/" not in line
         }
         self.names.write_bytes(gzip.compress("".join(f"{line}\n" for line in sorted(lines)).encode(), mtime=0))
 

@@ -11,6 +11,7 @@ from scripts.java.build import build_jars
 from sluice.demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice.jvm.class_archive import SPARK_CLASSES
 from sluice.jvm.jars import SPARK_JARS, JarSet
+from sluice.jvm.proxy import PROXY_CLASSES, PROXY_JARS
 from sluice.state.errors import SluiceError
 from sluice.streaming.native import build as native
 
@@ -19,8 +20,9 @@ def prepare() -> None:
     """Make what is missing. Raises JavaBuildError, JarError and JavaError."""
     with ThreadPoolExecutor() as pool:
         library = pool.submit(native.main)
-        list(pool.map(JarSet.paths, (SPARK_JARS, BROKER_JARS)))  # the registry's answers take the time, not bytes
-        archives = [pool.submit(classes.make) for classes in (SPARK_CLASSES, BROKER_CLASSES)]
+        # together: the registry's answers take the time, not bytes
+        list(pool.map(JarSet.paths, (SPARK_JARS, BROKER_JARS, PROXY_JARS)))
+        archives = [pool.submit(classes.make) for classes in (SPARK_CLASSES, BROKER_CLASSES, PROXY_CLASSES)]
         build_jars()
         for step in (library, *archives):
             step.result()

@@ -8,11 +8,14 @@ import psutil
 import pytest
 
 from scripts.testbed.jars import NEW_BROKER_JARS
+from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.demo.broker import Broker
 from sluice.demo.jars import BROKER_CLASSES
 from sluice.jvm.class_archive import SPARK_CLASSES, ClassArchive, joined
 from sluice.jvm.java import find_java
+from sluice.jvm.proxy import PROXY_CLASSES
 from tests.integration.job_process import JobProcess, wait_until
+from tests.integration.plugin_broker import proxy_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -80,6 +83,15 @@ def test_a_broker_takes_its_classes_from_their_archive_and_one_of_another_kafka_
 
     with Broker(tmp_path / "other", jars=NEW_BROKER_JARS) as broker:
         assert str(archive.file) not in mapped_files(broker.pid)
+
+
+@pytest.mark.kafka
+def test_a_proxy_takes_its_classes_from_their_archive(kafka_broker: str, tmp_path: Path) -> None:
+    PROXY_CLASSES.make()
+    archive = PROXY_CLASSES.find()
+    assert archive is not None
+    with KafkaGateway(tmp_path / "proxy", proxy_settings(kafka_broker)) as proxy:
+        assert str(archive.file) in mapped_files(proxy.pid)
 
 
 @pytest.mark.kafka

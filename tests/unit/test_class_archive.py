@@ -10,6 +10,7 @@ import pytest
 from sluice.demo.jars import BROKER_CLASSES
 from sluice.jvm import class_archive
 from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
+from sluice.jvm.proxy import PROXY_CLASSES
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -126,7 +127,7 @@ def names(classes: ArchivedClasses) -> set[str]:
     return set(gzip.decompress(classes.names.read_bytes()).decode().splitlines())
 
 
-def test_the_lists_have_classes_of_spark_kafka_and_delta_and_of_a_broker() -> None:
+def test_the_lists_have_classes_of_spark_kafka_and_delta_of_a_broker_and_of_a_proxy() -> None:
     assert {
         "org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution",
         "org/apache/spark/sql/kafka010/KafkaMicroBatchStream",
@@ -134,6 +135,7 @@ def test_the_lists_have_classes_of_spark_kafka_and_delta_and_of_a_broker() -> No
         "org/apache/spark/sql/delta/catalog/DeltaCatalog",
     } <= names(SPARK_CLASSES)
     assert {"kafka/server/BrokerServer", "kafka/server/KafkaApis"} <= names(BROKER_CLASSES)
+    assert {"io/kroxylicious/proxy/KafkaProxy", "io/netty/channel/epoll/EpollEventLoop"} <= names(PROXY_CLASSES)
 
 
 def test_the_archive_of_other_classes_stays(home: Path, jars: list[Path], classes: ArchivedClasses) -> None:

@@ -65,6 +65,7 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/configs/ivysettings.xml",
         "sluice/configs/jars.sha256",
         "sluice/configs/s3-jars.sha256",
+        "sluice/configs/proxy-classes.txt.gz",
         "sluice/configs/spark-classes.txt.gz",
         "sluice/demo/broker-classes.txt.gz",
         "sluice/demo/broker-jars.sha256",
