@@ -84,8 +84,8 @@ class ArchivedClasses:
     def write_names(self, loaded: str) -> None:
         """Write the names from what Java writes with `-XX:DumpLoadedClassList`: sorted, and without numbers.
 
-        Left out are proxies, which Java makes anew and names as it likes, and Sluice's own classes, whose jar is no part
-        of an archive.
+        Left out are proxies, which Java makes anew and names as it likes, and Sluice's own classes: no archive has its
+        jar.
         """
         lines = {
             line.partition(" id: ")[0]
