@@ -13,6 +13,7 @@ from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.state.errors import SluiceError
 
+_QUICK = "-XX:TieredStopAtLevel=1"  # a compiler ends before Java's second compiler has paid for itself
 _MANIFEST = b"Manifest-Version: 1.0\r\n\r\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every file in the jar, so that the same classes make the same jar
 
@@ -34,7 +35,7 @@ def javac(release: int) -> Sequence[str]:
     if found is None:
         where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
         raise JavaBuildError(f"no javac {where}; install a whole JDK")
-    return (found, "--release", str(release), "-proc:none", "-Xlint:all,-path,-options", "-Werror")
+    return (found, f"-J{_QUICK}", "--release", str(release), "-proc:none", "-Xlint:all,-path,-options", "-Werror")
 
 
 def java_compiler(release: int) -> Sequence[str]:
@@ -44,7 +45,7 @@ def java_compiler(release: int) -> Sequence[str]:
     except JavaBuildError:
         java, _ = find_java()
         (jar,) = COMPILER_JARS.paths()
-        return (java, "-jar", str(jar), "-source", str(release), "-target", str(release), "-nowarn")
+        return (java, _QUICK, "-jar", str(jar), "-source", str(release), "-target", str(release), "-nowarn")
 
 
 def build_jar(jar: Path, sources: Sequence[Path], class_path: Sequence[Path], release: int, compiler: Compiler) -> Path:
