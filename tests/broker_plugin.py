@@ -43,7 +43,8 @@ class JavaProcess:
 
     def __init__(self, folder: Path, class_path: Sequence[Path], program: str) -> None:
         java, _ = find_java()
-        command = [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, class_path)), program]
+        options = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, class_path)))
+        command = [java, *options, program]
         self.log = folder / "java.log"
         self._log = self.log.open("w")
         self._process = subprocess.Popen(
