@@ -1,4 +1,4 @@
-"""Some tests of clients' own suites, through the proxy with quotas."""
+"""Some tests of clients' own suites, at a broker and through the proxy with quotas."""
 
 import re
 import shutil
@@ -26,8 +26,7 @@ needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm isn't in
 def test_a_clients_own_tests_pass_through_the_proxy_with_quotas(
     client: str, tests: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At a broker alone one of sarama's fails now and then, which would say nothing of the proxy."""
-    assert main(["suites", client, "--route", "quota", "--tests", tests]) == 0
-    report = capsys.readouterr().out
-    ((passed, ran),) = re.findall(r": (\d+) of (\d+) passed, ", report)
-    assert int(passed) == int(ran) >= 3, report
+    assert main(["suites", client, "--route", "direct", "--route", "quota", "--tests", tests]) == 0
+    direct, quota = re.findall(r": (\d+) of (\d+) passed, ", capsys.readouterr().out)
+    assert direct == quota
+    assert int(direct[0]) == int(direct[1]) >= 3
