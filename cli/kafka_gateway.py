@@ -216,8 +216,8 @@ class KafkaGateway(JavaServer):
         self._folder.mkdir(parents=True, exist_ok=True)
         nodes = _node_ids(self._settings)  # before the jars, which the first start downloads
         java, _ = find_java()
-        class_path, archive = ":".join(map(str, proxy_class_path())), PROXY_CLASSES.find()
-        archived = archive.options if archive else ()
+        class_path = ":".join(map(str, proxy_class_path()))
+        archived = PROXY_CLASSES.options()
         for attempt in range(1, _ATTEMPTS + 1):
             self._bytes_read = 0
             config = self._write_config(nodes)

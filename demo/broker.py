@@ -135,8 +135,8 @@ class Broker(JavaServer):
     def _start(self) -> None:
         java, _ = find_java()
         class_path = ":".join(map(str, [*self._jars.paths(), *self._plugins]))
-        archive = BROKER_CLASSES.find() if self._jars == BROKER_JARS else None
-        command = [java, *(archive.options if archive else ()), *self._jvm_options, "-cp", class_path]
+        archived = BROKER_CLASSES.options() if self._jars == BROKER_JARS else ()
+        command = [java, *archived, *self._jvm_options, "-cp", class_path]
         for attempt in range(1, _ATTEMPTS + 1):
             properties = self._configure(command)
             self.jmx_port = free_ports(1)[0] if self._jmx else 0

@@ -62,6 +62,11 @@ class ArchivedClasses:
         archive = self._archive()
         return archive if archive.file.is_file() and _has_short_path(archive.class_path) else None
 
+    def options(self) -> list[str]:
+        """The options of a Java that takes them from the archive that fits; none without one. Raises as `find`."""
+        archive = self.find()
+        return archive.options if archive else []
+
     def make(self) -> None:
         """Make the archive unless it is there, and remove those of other jars. Raises JarError and JavaError.
 
