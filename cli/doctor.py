@@ -42,9 +42,9 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.properties import has_layer
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import differing_topics, topic_id_now
+from sluice.process.addresses import is_loopback, listening_address
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
-from sluice.process.http_server import is_loopback
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
@@ -636,10 +636,10 @@ def check_health(settings: Settings) -> str:
     place = f"{health.address}:{health.port}"
     if is_locked(Checkpoint(settings.enforce.checkpoint)) is False:  # a running job listens there itself
         try:
-            family, _, _, _, address = socket.getaddrinfo(health.address, health.port, type=socket.SOCK_STREAM)[0]
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
+            address = listening_address(health.address)
+            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
+                probe.bind((address, health.port))
         except OSError as error:
             raise CheckError(
                 f"nothing can listen at {place} ({error.strerror}); set health.address to an address of this machine"

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -22,6 +21,7 @@ from sluice.jvm.plugin import gateway_properties
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, PROXY_CLASSES, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
+from sluice.process.addresses import is_loopback, is_numeric, listening_address
 from sluice.process.processes import free_ports
 from sluice.state.errors import SluiceError
 
@@ -67,6 +67,13 @@ class Address(NamedTuple):
         """
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
+    @property
+    def reach(self) -> str:
+        """Where it listens, for whoever runs it."""
+        if self.interface is None:
+            return "all interfaces"
+        return f"{self.interface}: this machine alone" if is_loopback(self.interface) else self.interface
+
 
 ANY_PORT = Address()
 
@@ -106,7 +113,8 @@ def tls_of(certificate: Path | None, key: Path | None, client_authority: Path | 
 def parse_address(option: str, text: str) -> Address:
     """The address in `HOST:PORT`, which an option gives. Raises UsageError.
 
-    It listens on the address that the host is, or on all interfaces if it is a name but `localhost`.
+    It listens on the address that the host is. A name is of this machine alone if any of its addresses is loopback; any
+    other is of all interfaces: a proxy's clients may have it for a load balancer, and this machine no address for it.
 
     >>> parse_address("--listen", "[::1]:9092"), parse_address("--listen", "proxy.example:9092")
     (Address(host='::1', port=9092, interface='0:0:0:0:0:0:0:1'), \
@@ -116,7 +124,7 @@ Address(host='proxy.example', port=9092, interface=None))
     if written is None or int(written["port"]) > 65_535:
         raise UsageError(f"{option} is {text!r}; expected HOST:PORT, such as {_LOOPBACK}:9092 or [::1]:9092")
     host = written["host"] or written["ipv6"]
-    interface = _LOOPBACK if host == "localhost" else _ip(host)
+    interface = _interface(host)
     if written["ipv6"] is not None and interface is None:
         raise UsageError(f"{option} is {text!r}, which has no IPv6 address in its brackets; expected one such as [::1]")
     return Address(host, int(written["port"]), interface)
@@ -133,17 +141,19 @@ def parse_listener(text: str) -> Address:
     return listener
 
 
-def _ip(host: str) -> str | None:
-    """The address that a host is by itself, such as 127.0.0.1 for 127.1; None for a name.
+def _interface(host: str) -> str | None:
+    """The address to listen on, such as 127.0.0.1 for 127.1; None for a name that isn't of this machine alone.
 
     IPv6 as Java writes it: Kroxylicious knows by this text for whom a connection is.
 
-    >>> _ip("::1"), _ip("::ffff:127.0.0.1"), _ip("localhost")
-    ('0:0:0:0:0:0:0:1', '127.0.0.1', None)
+    >>> _interface("::1"), _interface("::ffff:127.0.0.1"), _interface("Localhost"), _interface("proxy.invalid")
+    ('0:0:0:0:0:0:0:1', '127.0.0.1', '127.0.0.1', None)
     """
     try:
-        address = ip_address(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)[0][4][0])
+        address = ip_address(listening_address(host))
     except (OSError, UnicodeError):
+        return None
+    if not (address.is_loopback or is_numeric(host)):
         return None
     address = getattr(address, "ipv4_mapped", None) or address
     if address.version == 4:
@@ -250,7 +260,7 @@ class KafkaGateway(JavaServer):
             cluster["tls"] = self._tls.section()
         config: dict[str, Any] = {
             "management": {
-                "bindAddress": self._metrics.host,
+                "bindAddress": self._metrics.interface or self._metrics.host,
                 "port": self.management_port,
                 "endpoints": {"prometheus": {}},
             },
@@ -334,6 +344,7 @@ def run_kafka_gateway(
     try:
         with proxy:
             typer.echo(f"clients connect to {proxy.bootstrap_servers}")
+            typer.echo(f"listens on {listener.reach}")
             typer.echo(f"metrics: http://{metrics.with_port(proxy.management_port)}/metrics")
             typer.echo(f"log: {proxy.log}")
             while not stop.wait(_POLL_S):

@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable
-from ipaddress import ip_address
 from operator import attrgetter
 from threading import Event, Thread
 from typing import Any
@@ -14,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sluice.process.addresses import listening_address
 from sluice.process.errors import ListenError
 
 KEEP_ALIVE_S = 30
@@ -25,18 +25,6 @@ SHUTDOWN_S = 2
 
 READ_TIMEOUT_S = 10.0
 """Longest time from the first byte of a request, or from the connection, to the last byte of its body."""
-
-
-def is_loopback(address: str) -> bool:
-    """True for an address that only this machine can reach.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, True, False)
-    """
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 class ReadDeadline(H11Protocol):
@@ -178,11 +166,10 @@ class _Server(uvicorn.Server):
 
 
 def _listen(address: str, port: int) -> socket.socket:
-    if not address:
-        raise OSError("there is no address")  # the system takes an empty address for every address
-    family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    place = listening_address(address)
+    family = socket.AF_INET6 if ":" in place else socket.AF_INET
     dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-    return socket.create_server((str(place[0]), port), family=family, dualstack_ipv6=dual)
+    return socket.create_server((place, port), family=family, dualstack_ipv6=dual)
 
 
 def _reason(error: OSError | UnicodeError) -> str:

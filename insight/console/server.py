@@ -17,9 +17,10 @@ from sluice.insight.sql import Tables
 from sluice.insight.waits import raised_limits
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.process.addresses import is_loopback
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
-from sluice.process.http_server import HttpServer, host_of, is_loopback
+from sluice.process.http_server import HttpServer, host_of
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
