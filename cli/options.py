@@ -20,8 +20,9 @@ from typer.core import TyperCommand, TyperGroup
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, load_settings, reach_s3, with_bootstrap_servers
-from sluice.jvm.jars import REPOSITORY, in_checkout, sluice_home
+from sluice.jvm.jars import REPOSITORY, in_checkout, make_own, sluice_home
 from sluice.kafka_io.client import principal_of
+from sluice.process.trust import stranger
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
 from sluice.state.quotas.alteration import RawEntity, check_entity, check_filter
@@ -90,7 +91,7 @@ def settings_file(config: Path | None, *, running: bool) -> tuple[Path | None, s
 @contextmanager
 def announced_run(name: str, settings_file: Path) -> Iterator[None]:
     """Let commands find the settings of this process while the block runs, under a `name` of its own."""
-    RUNNING.mkdir(parents=True, exist_ok=True)
+    make_own(RUNNING, "settings")
     path = RUNNING / name
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -109,9 +110,9 @@ def running_settings() -> list[Path]:
     for path in sorted(RUNNING.glob("*")):
         try:
             with path.open(encoding="utf-8") as file:
-                if _is_locked(file.fileno()):
+                if stranger(path) is None and _is_locked(file.fileno()):
                     found.append(Path(file.read()))
-        except OSError:  # it ended meanwhile, or is another user's
+        except OSError:  # it ended meanwhile, or may not be read
             continue
     return [path for path in found if path.name]
 

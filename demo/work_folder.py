@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from sluice.jvm.jars import in_checkout, sluice_home
+from sluice.jvm.jars import in_checkout, make_own, sluice_home
 
 
 def _work() -> Path:
@@ -20,11 +20,11 @@ def _work() -> Path:
 def work_folder(name: str, fresh: bool) -> Iterator[Path]:
     """The absolute path of a run's folder NAME, or of NAME-2 and so on if that is in use; `fresh` empties it.
 
-    It is in `.work`, or, of an installed Sluice, in `work` of its home.
+    It is in `.work`, or, of an installed Sluice, in `work` of its home. Raises JarError if that is another user's.
     """
     for number in count(1):
         folder = _work() / (name if number == 1 else f"{name}-{number}")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_own(folder, "settings")
         try:
             lock = FileLock(f"{folder}.lock").acquire(timeout=0)
         except Timeout:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from sluice.jvm.errors import JavaError
-from sluice.jvm.jars import REPOSITORY, SPARK_JARS, home_lock, jars_home, pyspark_jars
+from sluice.jvm.jars import REPOSITORY, SPARK_JARS, check_owner, home_lock, jars_home, pyspark_jars
 from sluice.jvm.java import find_java, java_banner
 from sluice.state.errors import SluiceError
 
@@ -60,7 +60,10 @@ class ArchivedClasses:
     def find(self) -> ClassArchive | None:
         """The archive that fits this Java and these jars; None if there is none. Raises JarError and JavaError."""
         archive = self._archive()
-        return archive if archive.file.is_file() and _has_short_path(archive.class_path) else None
+        if not (archive.file.is_file() and _has_short_path(archive.class_path)):
+            return None
+        check_owner("classes", archive.file)  # Java runs what is in it
+        return archive
 
     def options(self) -> list[str]:
         """The options of a Java that takes them from the archive that fits; none without one. Raises as `find`."""

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from sluice.jvm.errors import JarError
 from sluice.jvm.java import find_java
+from sluice.process.trust import CURE, make_folder, stranger
 from sluice.state.errors import SluiceError
 
 REPOSITORY: Path = Path(__file__).resolve().parents[1]
@@ -67,7 +68,7 @@ class JarSet:
     def paths(self) -> list[Path]:
         """The jars, sorted by name; downloaded and checked at the first call.
 
-        Raises JarError (can't be downloaded, or not the right one) and JavaError.
+        Raises JarError (can't be downloaded, not the right one, or another user's) and JavaError.
         """
         if not self.complete:
             with home_lock(self.name):
@@ -109,7 +110,9 @@ class JarSet:
         return str(self.checksums.relative_to(REPOSITORY))
 
     def _jars(self) -> list[Path]:
-        return sorted(self.folder.glob("*.jar"))
+        jars = sorted(self.folder.glob("*.jar"))
+        check_owner("jars", self.folder, *jars)
+        return jars
 
     @property
     def complete(self) -> bool:
@@ -208,14 +211,32 @@ def jars_home() -> Path:
 
 
 def sluice_home() -> Path:
-    """The folder of what Sluice downloads and of its runs: `$SLUICE_HOME`; else `sluice` in the user's cache."""
+    """The folder of what Sluice downloads and of its runs: `$SLUICE_HOME`; else `sluice` in the user's cache.
+
+    Without a home it is in the folder of temporary files, where another user may have made it before: who takes code or
+    settings from it asks `check_owner`.
+    """
     if home := os.environ.get(_HOME):
         return Path(home).absolute()
     cache = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(cache) if cache else Path.home() / ".cache") / "sluice"
     except RuntimeError:  # a user without a name, in a container without HOME
-        return Path(gettempdir()) / "sluice"
+        return Path(gettempdir()) / f"sluice-{os.getuid()}"
+
+
+def check_owner(what: str, *paths: Path) -> None:
+    """Raise JarError if another user decides what is at a path: code and settings from there would be theirs."""
+    for path in paths:
+        if found := stranger(path):
+            raise JarError(f"{found}, so no {what} are taken from there; {CURE}")
+
+
+def make_own(folder: Path, what: str) -> None:
+    """Make a folder of this user if it is missing. Raises OSError, and JarError as `check_owner`."""
+    check_owner(what, folder)
+    make_folder(folder)
+    check_owner(what, folder)  # another may have been faster
 
 
 def check_jars(jars: list[Path], checksums: Mapping[str, str], fix: str, listed_in: str) -> None:
@@ -264,7 +285,7 @@ def home_lock(name: str) -> Iterator[None]:
     home = jars_home()
     lock = FileLock(home / f"lock-{name}", fallback_to_soft=False)  # a soft lock would outlive a killed process
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_own(home, "jars")
         lock.acquire()
     except OSError as error:
         raise JarError(f"the jars can't be kept in {home} ({error}); set SLUICE_HOME to a writable folder") from error

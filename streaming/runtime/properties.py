@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 
 from sluice.configs.object_store import shared_variables
 from sluice.configs.settings import Settings
@@ -55,8 +55,6 @@ _DEFAULTS = {
     "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
     "spark.redaction.regex": REDACTED,
     "spark.sql.session.timeZone": "UTC",
-    # Spark creates this folder, by default in the current directory; Sluice has no managed tables.
-    "spark.sql.warehouse.dir": str(Path(gettempdir()) / "sluice-warehouse"),
     "spark.sql.debug.maxToStringFields": "1000",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -128,12 +126,18 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
     Files that this process, Java and the workers write from now on are for their owner alone.
     """
     os.umask(OWNER_ONLY)
-    properties = driver_properties(settings)
+    # Spark creates these folders, by default in the current directory and by a name that others know in /tmp, where any
+    # user could make a file of that name; Sluice has no managed tables.
+    folder = _private_folder()
+    properties = {
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.hadoop.hadoop.tmp.dir": f"{folder}/hadoop",
+    } | driver_properties(settings)
     # Spark's defaults are the python3 of the PATH for workers, and every interface for the UI and block manager.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if properties["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        properties = local_properties() | properties
+        properties = local_properties(folder) | properties
     more = object_store_jars() if settings.checkpoints_on_s3 else []
     return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties, more)
 
@@ -196,14 +200,19 @@ def _is_one_process(properties: Mapping[str, str]) -> bool:
     return re.fullmatch(r"local(\[.*\])?", properties["spark.master"]) is not None
 
 
-def local_properties() -> dict[str, str]:
-    """Properties for a driver whose executor and workers are on the same machine."""
+def _private_folder() -> str:
+    """A new folder of this process, accessible to this user only, which is removed at its end."""
+    folder = mkdtemp(prefix="sluice-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def local_properties(sockets: str) -> dict[str, str]:
+    """Properties for a driver whose executor and workers are on the same machine. `sockets` is a folder of its own."""
     properties = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-    sockets = mkdtemp(prefix="sluice-")  # accessible to this user only
-    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
     if len(os.fsencode(sockets)) <= _LONGEST_SOCKET_FOLDER_BYTES:
         # Over TCP a worker waits for delayed acknowledgements.
         properties["spark.python.unix.domain.socket.enabled"] = "true"

@@ -91,7 +91,7 @@ def test_a_temporary_folder_too_deep_for_sockets_leaves_workers_on_tcp(
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
 
-    assert "spark.python.unix.domain.socket.enabled" not in local_properties()
+    assert "spark.python.unix.domain.socket.enabled" not in local_properties(tempfile.mkdtemp())
 
 
 def test_a_temporary_folder_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_temporary_folder_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
     with tempfile.TemporaryDirectory(prefix="é" * 30) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
 
-        assert "spark.python.unix.domain.socket.enabled" not in local_properties()
+        assert "spark.python.unix.domain.socket.enabled" not in local_properties(tempfile.mkdtemp())
 
 
 def test_a_local_checkpoint_is_gone_on_with(spark: SparkSession, tmp_path: Path) -> None:
