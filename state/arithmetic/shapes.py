@@ -19,6 +19,9 @@ _AMOUNTS = {Family.REQUEST_TIME: 2}
 _MAX_SHAPES = 1 << 16
 """Most shapes that are kept decoded: about a kilobyte each."""
 
+_MAX_SHARED = 1 << 12
+"""Most shapes whose bytes are shared: with a limit of its own, a client shares them with nobody."""
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Charge])
 
@@ -92,7 +95,7 @@ def encode_shape(charges: Sequence[Charge]) -> bytes:
     return _encoded(tuple((one.kind, one.level, one.limit, one.shadow, one.strict, one.withheld) for one in charges))
 
 
-@lru_cache(maxsize=_MAX_SHAPES)
+@lru_cache(maxsize=_MAX_SHARED)
 def _encoded(charges: tuple[tuple[QuotaKind, str, float | None, bool, bool, bool], ...]) -> bytes:
     """The same bytes for all clients with this shape: they take an eighth of a plan otherwise.
 

@@ -88,6 +88,9 @@ _LEVEL_OF = {parts: PrecedenceLevel(str(level)) for level, parts in _PARTS.items
 _MAX_CACHED_BYTES = 24 * 1024 * 1024
 """Bytes of a generation of the resolutions cached per kind."""
 
+_FEW_CACHED_BYTES = 2 * 1024 * 1024
+"""The same for those who keep what they make of a resolution: a client's requests are planned in several ways."""
+
 SHADOW_KEY_PREFIX = "shadow:"
 """Begins the key of each counter of a shadow quota, so that it is stored apart from the counter with the same tags.
 No other key begins so: names in keys are URL-encoded and have no colon, and keys of topics begin with `topic:`."""
@@ -209,6 +212,12 @@ class Limits:
             return self
         limits = copy.copy(self)
         limits._lend, limits._resolved = lend, NameCache(_MAX_CACHED_BYTES)  # noqa: SLF001 - of the copy
+        return limits
+
+    def sparing(self) -> Self:
+        """The same, which caches few resolutions."""
+        limits = copy.copy(self)
+        limits._resolved = NameCache(_FEW_CACHED_BYTES)  # noqa: SLF001 - of the copy
         return limits
 
     @property
@@ -379,6 +388,15 @@ class ModeQuotas:
         )
         return quotas
 
+    def sparing(self) -> Self:
+        """The same quotas, which cache few resolutions."""
+        quotas = copy.copy(self)
+        names = ("_client_limits", "_tenant_limits", "_topic_limits")
+        of_kinds: Mapping[str, Mapping[QuotaKind, Limits]] = {name: vars(self)[name] for name in names}
+        spared = {name: {kind: one.sparing() for kind, one in of.items()} for name, of in of_kinds.items()}
+        vars(quotas).update(spared)
+        return quotas
+
     def may_be_lent(self, counter: tuple[str, Tags]) -> bool:
         """False if no loan changes the limit of a counter of this kind and tags: no entity of it has a ceiling."""
         lent = self._lent.get(counter[0], frozenset())
@@ -432,6 +450,12 @@ class Quotas(ModeQuotas):
         self.version = version
         shadow = ModeQuotas(entries, Mode.SHADOW, self.tenants)
         self.shadow = None if shadow.is_empty() else shadow
+
+    def sparing(self) -> Self:
+        """The same quotas, both enforced and on trial, which cache few resolutions."""
+        quotas = super().sparing()
+        quotas.shadow = None if self.shadow is None else self.shadow.sparing()
+        return quotas
 
     def client_names(self) -> tuple[frozenset[str], frozenset[str]]:
         """The users and the client-ids, as counters have them, that any quota on clients names, in either mode."""

@@ -8,7 +8,7 @@ isn't plain, or whose plan it hasn't been told, is planned by `Planner`, and its
 import ctypes
 import secrets
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from sluice.state.arithmetic.shapes import Shapes
-from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, CountedEntity, Overrides, Request
+from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, CountedEntity, Overrides, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     MUTATION_APIS,
     PLANNED_APIS,
@@ -30,18 +29,16 @@ from sluice.state.decisions.checks import most_mutations
 from sluice.state.decisions.decision import unmetered_text
 from sluice.state.quotas.entity import bounded_name, sanitize
 from sluice.state.quotas.kinds import QuotaKind, RequestPolicy
+from sluice.state.quotas.name_cache import ENTRY_BYTES
 from sluice.state.quotas.tenants import Tenants, glob_ends, is_glob
 from sluice.streaming.enforce.pipeline import most_planned_bytes
-from sluice.streaming.enforce.planning import Alike, BatchText, Counter, PipelineSettings, Planner, read_event
+from sluice.streaming.enforce.planning import Alike, BatchText, PipelineSettings, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source, most_answer_bytes
 from sluice.streaming.native import library as native
 from sluice.streaming.native.library import NativeSettings, native_library
 
-_MAX_KEPT, _MAX_KEPT_BYTES = 1 << 17, 64 * 1024 * 1024
-"""Most keys of plans, and bytes of them and their plans: with more, all are told anew."""
-
-_KEPT_BYTES = 128
-"""Bytes of a key, and of a plan, besides texts, about."""
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Most bytes that native code and this module hold of the plans that were told: with more, all are told anew."""
 
 _TO_1_GIB = 2**30
 _MAX_TAKEN = 2**31 - 1
@@ -61,17 +58,18 @@ class PlannedPages:
 
 
 class NativePlanner:
-    """The native counterpart of a `Planner`, which it asks for plans. `planned` and `declined` count events."""
+    """The native counterpart of a `Planner`, which it asks for plans.
+
+    `declined` counts the events that Python planned, or whose plan it had to tell, and `planned` all others.
+    """
 
     def __init__(self, planner: Planner, settings: PipelineSettings, library: ctypes.CDLL) -> None:
         self._planner, self._settings, self._native = planner, settings, library
         self._quotas = planner.quotas
-        self._plans: dict[int, tuple[Alike, int]] = {}
-        """The number of each plan that was told, by its id."""
         self._topics: dict[tuple[str, bytes], int] = {}
+        """The number of the plan that topics of one limit have in common, by the prefix and shape of their counters."""
+        self._topics_bytes = 0
         self._modes: dict[PartitionCharges, int] = {}
-        self._kept = self._kept_bytes = 0
-        self._shapes = Shapes()
         self.planned = self.declined = 0
         is_draft = settings.quota.policy is RequestPolicy.KIP124_DRAFT
         limits = settings.limits
@@ -126,7 +124,7 @@ class NativePlanner:
             np.ascontiguousarray(batch.column(name).to_numpy(zero_copy_only=False), kind)
             for name, kind in (("partition", np.int32), ("offset", np.int64), ("timestamp_ms", np.int64))
         )
-        outcome, first, count = ctypes.c_int32(), 0, len(values)
+        outcome, first, told, count = ctypes.c_int32(), 0, -1, len(values)
         columns = (
             data.address if data is not None else None,
             ends.address + 4 * values.offset if ends is not None else None,
@@ -136,32 +134,35 @@ class NativePlanner:
         )
         while first < count:
             last = self._native.plan_events(self._handle, *columns, first, count, max_bytes, outcome)
-            self.planned += last - first
+            self.planned += last - first - (first == told < last)
             first = last
             if outcome.value in (native.DECLINED, native.UNKNOWN):
                 numbers = int(partitions[first]), int(offsets[first]), int(times_ms[first])
                 source = Source(self._settings.requests_topic, *numbers)
-                self._plan_in_python(values[first].as_py(), source, decided_at_ms, text, outcome.value)
-                first += 1
+                event = read_event(values[first].as_py(), source, self._settings)
+                if first != told:
+                    self.declined += 1
+                    native.declined["events"] += 1
+                if outcome.value == native.UNKNOWN and isinstance(event, Request) and first != told:
+                    self._tell(event)
+                    told = first
+                else:
+                    self._plan_in_python(event, source, decided_at_ms, text)
+                    first += 1
             elif outcome.value:
                 raise MemoryError("the native planner")
             if self._native.plan_bytes(self._handle) >= max_bytes:
                 yield self._taken()
 
     def _plan_in_python(
-        self, value: bytes | None, source: Source, decided_at_ms: int, text: BatchText, outcome: int
+        self, event: Request | Unmute | OutputRecord, source: Source, decided_at_ms: int, text: BatchText
     ) -> None:
-        self.declined += 1
-        native.declined["events"] += 1
-        event = read_event(value, source, self._settings)
         planned = [event] if isinstance(event, OutputRecord) else self._planner.plan(event, source, decided_at_ms, text)
         for each in planned:
             if isinstance(each, OutputRecord):
                 self._call("plan_add", source.offset % self._settings.pages, True, *_texts(_PACK.encode(each)))
             else:
                 self._call("plan_add", each[0], False, *_texts(_PACK.encode(each[1])))
-        if outcome == native.UNKNOWN and isinstance(event, Request):
-            self._tell(event)
 
     def _taken(self) -> PlannedPages:
         """The page batches so far."""
@@ -176,20 +177,23 @@ class NativePlanner:
 
     def _tell(self, request: Request) -> None:
         """Tell the plan of the event that was unknown, for all that are planned alike."""
-        if self._kept >= _MAX_KEPT or self._kept_bytes >= _MAX_KEPT_BYTES:
+        if self.held_bytes() > MAX_HELD_BYTES:
             self._forget()
         buffer = ctypes.create_string_buffer(native.MAX_KEY_BYTES)
         length = self._native.plan_key_of(self._handle, buffer)
-        key = buffer.raw[:length]
         alike = self._planner.alike_of(traits_of(request))
-        number = self._plans[id(alike)][1] if id(alike) in self._plans else self._made(alike)
-        self._keep(key, number)
+        self._keep(buffer.raw[:length], self._made(alike))
         for of_mode in alike.plan.partitions:
             if of_mode.quotas is not None:
                 mode = self._mode(of_mode)
                 for name in bytes_by_partition(request):
-                    counter = self._planner.partition_counter(of_mode, name)
-                    self._keep(bytes((255, mode & 255)) + name[0].encode(), self._of_topic(counter, *name))
+                    key = bytes((255, mode & 255)) + name[0].encode()
+                    self._keep(key, self._of_topic(of_mode, *name))
+
+    def held_bytes(self) -> int:
+        """Bytes that all plans take when one more is told."""
+        of_native: int = self._native.plan_held(self._handle)
+        return of_native + self._topics_bytes
 
     def _tell_members(self, tenants: Tenants) -> None:
         """Tell the members of tenants, from the one that ranks lowest to the highest."""
@@ -208,7 +212,8 @@ class NativePlanner:
             counter = of_client.counter
             prefix = of_client.prefix if has else counter.key
             is_apart = has and ">" not in prefix
-            self._counter(counter, prefix, b"" if has else counter.entity, -1 if is_apart else counter.page, has)
+            entity, page = b"" if has else counter.entity, -1 if is_apart else counter.page
+            self._counter(of_client.kinds, counter.shape, prefix, entity, page, has)
         for of_mode in alike.plan.partitions:
             texts, mode = (b"",) * 4, 0
             if of_mode.quotas is None:
@@ -217,42 +222,39 @@ class NativePlanner:
                 mode = self._mode(of_mode)
             lengths = (ctypes.c_uint32 * 4)(*map(len, texts))
             self._call("plan_mode", of_mode.before, mode, b"".join(texts), lengths)
-        self._plans[id(alike)] = alike, number
         return number
 
-    def _of_topic(self, counter: Counter | None, topic: str, partition: int) -> int:
-        """The number of the plan of a topic's partitions, which have this counter; without one, none."""
+    def _of_topic(self, of_mode: PartitionCharges, topic: str, partition: int) -> int:
+        """The number of the plan of a topic's partitions."""
+        counter = self._planner.partition_counter(of_mode, (topic, partition))
         prefix = "" if counter is None else counter.key.removesuffix(f"{sanitize(bounded_name(topic))}|{partition}")
         shared = prefix, b"" if counter is None else counter.shape
         number = self._topics.get(shared)
         if number is None:
             number = self._call("plan_make", True)
             if counter is not None:
-                self._counter(counter, prefix, b"", -1, native.HAS_TOPIC)
+                self._counter([of_mode.kind], counter.shape, prefix, b"", -1, native.HAS_TOPIC)
             self._topics[shared] = number
+            self._topics_bytes += ENTRY_BYTES + len(prefix) + len(shared[1])
         return number
 
-    def _counter(self, counter: Counter, prefix: str, entity: bytes, page: int, has: int) -> None:
+    def _counter(
+        self, kinds: Sequence[QuotaKind], shape: bytes, prefix: str, entity: bytes, page: int, has: int
+    ) -> None:
         """Tell a counter of the plan that was made last."""
-        kinds = [charge.kind for charge in self._shapes[counter.shape].charges]
         families = bytes(native.FAMILIES.get(kind.family, 0) for kind in kinds)
-        texts = prefix.encode(), entity, _PACK.encode(counter.shape)
-        self._kept_bytes += _KEPT_BYTES + sum(map(len, texts))
-        self._call("plan_counter", *_texts(*texts), page, has, *_texts(families))
+        self._call("plan_counter", *_texts(prefix.encode(), entity, _PACK.encode(shape)), page, has, *_texts(families))
 
     def _mode(self, of_mode: PartitionCharges) -> int:
         """The number of the charges of topic-partitions under these quotas, from 1."""
         return self._modes.setdefault(of_mode._replace(before=0), len(self._modes) + 1)
 
     def _keep(self, key: bytes, number: int) -> None:
-        if self._call("plan_keep", *_texts(key), number):
-            self._kept += 1
-            self._kept_bytes += _KEPT_BYTES + len(key)
+        self._call("plan_keep", *_texts(key), number)
 
     def _forget(self) -> None:
         self._native.plan_forget(self._handle)
-        self._kept = self._kept_bytes = 0
-        self._plans, self._topics, self._modes, self._shapes = {}, {}, {}, Shapes()
+        self._topics, self._modes, self._topics_bytes = {}, {}, 0
 
     def _call(self, name: str, *arguments: object) -> int:
         result: int = getattr(self._native, name)(self._handle, *arguments)

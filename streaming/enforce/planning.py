@@ -58,8 +58,14 @@ _MAX_PLAN_BYTES, _MAX_PARTITION_BYTES, _MAX_ALIKE_BYTES = 96 * 1024 * 1024, 24 *
 """Bytes of a generation of the plans that a worker keeps, of the counters of topic-partitions, and of what clients
 that are planned alike have in common."""
 
+_PLAN_BYTES = 2 * ENTRY_BYTES
+"""Bytes of a plan besides its counters and texts, with its traits and its place in a cache, about."""
+
 _PartitionName = tuple[str, int]
 """Topic and partition."""
+
+_Amounts = Callable[[Request], list[float]]
+"""Says the amounts of a request on a counter."""
 
 PlacedRow = tuple[int, ChargeRow]
 """A row and the page that it goes to."""
@@ -133,7 +139,7 @@ class Counter(msgspec.Struct, gc=False):
     page: int
     entity: bytes
     shape: bytes
-    amounts: Callable[[Request], list[float]]
+    amounts: _Amounts
 
     def size(self) -> int:
         """The bytes that it takes, about."""
@@ -153,25 +159,27 @@ class _ClientPlan(msgspec.Struct, gc=False):
 
     def size(self) -> int:
         """The bytes that it takes, about."""
-        return ENTRY_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
+        return _PLAN_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
 
 
 class CounterAlike(msgspec.Struct, gc=False):
     """A counter that each of the clients planned alike has: `counter` is that of one of them.
 
     Its key is `prefix` and the key of those of the client's names that it has. All clients have one whose tags have
-    neither name.
+    neither name. `kinds` are those of its charges.
     """
 
     counter: Counter
     prefix: str
     has_user: bool
     has_client_id: bool
+    kinds: list[QuotaKind]
 
     @classmethod
-    def of(cls, counter: Counter, tags: Tags) -> "CounterAlike":
-        """That of a counter with these tags."""
-        return cls(counter, counter.key.removesuffix(tags.key()), tags.user != "", tags.client_id != "")
+    def of(cls, counter: Counter, charged: CounterCharges) -> "CounterAlike":
+        """That of a counter with these charges."""
+        tags, kinds = charged.tags, [charge.kind for charge in charged.charges]
+        return cls(counter, counter.key.removesuffix(tags.key()), tags.user != "", tags.client_id != "", kinds)
 
     def named(self, user: str, client_id: str, pages: int) -> Counter:
         """The counter of the client with these names."""
@@ -223,7 +231,7 @@ class Planner:
     """Plans events under the quotas of one version. It finds the counters of a client once, and keeps them as text."""
 
     def __init__(self, quotas: Quotas, settings: PipelineSettings) -> None:
-        self.quotas = quotas
+        self.quotas, self._resolving = quotas, quotas.sparing()
         self._settings = settings
         self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
         self._lent = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
@@ -233,7 +241,8 @@ class Planner:
         """The names that have quotas of their own."""
         self._partitions = NameCache[tuple[PartitionCharges, _PartitionName], Counter | None](_MAX_PARTITION_BYTES)
         self._unmetered = NameCache[tuple[QuotaKind, _PartitionName], tuple[bytes, bytes]](_MAX_PARTITION_BYTES)
-        self._sources: dict[Family, Callable[[Request], list[float]]] = {
+        self._amounts: dict[tuple[Family, ...], _Amounts] = {}
+        self._sources: dict[Family, _Amounts] = {
             Family.BYTES: charged_bytes,
             Family.REQUEST_TIME: partial(request_points, settings=settings.quota),
             Family.MUTATIONS: partial(charged_mutations, settings=settings.quota),
@@ -243,7 +252,8 @@ class Planner:
     def lend(self, quotas: Quotas) -> None:
         """Plan under the same quotas, lent otherwise. Clients without a ceiling keep their plans."""
         if quotas is not self.quotas:
-            self.quotas, self._lent, self._alike = quotas, NameCache(_MAX_PLAN_BYTES), NameCache(_MAX_ALIKE_BYTES)
+            self.quotas, self._resolving = quotas, quotas.sparing()
+            self._lent, self._alike = NameCache(_MAX_PLAN_BYTES), NameCache(_MAX_ALIKE_BYTES)
 
     def batch(self, decided_at_ms: int, overrides: Overrides | None = None) -> BatchText:
         """The text that decisions of a micro-batch share, which begins at `decided_at_ms`."""
@@ -292,7 +302,7 @@ class Planner:
         the decision that mutes, and the operator's clock may be wrong.
         """
         no_amounts: list[float] = []
-        charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self.quotas).counters)]
+        charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self._resolving).counters)]
         text = said_of_unmute(unmute, decision_id(source.topic, source.partition, source.offset), decided_at_ms, batch)
         record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
         if not charged:
@@ -367,11 +377,11 @@ class Planner:
 
     def _planned_alike(self, traits: Traits) -> Alike:
         """The plan of a request of these traits, and which of its client's names each counter has."""
-        planned = plan_charges(request_like(traits), self.quotas, self._settings.quota)
+        planned = plan_charges(request_like(traits), self._resolving, self._settings.quota)
         counters = self._counters(planned.counters)
         plan = _ClientPlan(counters, planned.partitions, planned.is_exempt, client_key(traits[0], traits[1]).encode())
         alike = [
-            CounterAlike.of(counter, charged.tags)
+            CounterAlike.of(counter, charged)
             for counter, charged in zip(counters, planned.counters.values(), strict=True)
         ]
         return Alike(plan, alike, planned.has_ceiling)
@@ -401,7 +411,7 @@ class Planner:
             plan = ChargePlan()
             of_mode.add_to(plan, *name)
             counter = next(iter(self._counters(plan.counters)), None)
-            size = len(name[0]) + (counter.size() if counter else ENTRY_BYTES)
+            size = ENTRY_BYTES + len(name[0]) + (counter.size() if counter else 0)
             return self._partitions.keep((of_mode, name), counter, size)
 
     def _unmetered_text(self, kind: QuotaKind, name: _PartitionName) -> tuple[bytes, bytes]:
@@ -412,6 +422,13 @@ class Planner:
             text = unmetered_text(CountedEntity(None, None, *name), kind)
             return self._unmetered.keep((kind, name), text, ENTRY_BYTES + len(name[0]) + sum(map(len, text)))
 
+    def _amounts_of(self, families: tuple[Family, ...]) -> _Amounts:
+        """Says the amounts of charges of these families: one function for all counters that have them."""
+        found = self._amounts.get(families)
+        if found is None:
+            found = self._amounts[families] = _amounts_from([self._sources[family] for family in families])
+        return found
+
     def _counters(self, charged: Mapping[str, CounterCharges]) -> list[Counter]:
         """The counters of a plan, whose charges these are by key."""
         return [
@@ -420,7 +437,7 @@ class Planner:
                 page_of_entity(key, self._settings.pages),
                 entity_text(counter.tags.entity()),
                 encode_shape(counter.charges),
-                _amounts_from([self._sources[charge.kind.family] for charge in counter.charges]),
+                self._amounts_of(tuple([charge.kind.family for charge in counter.charges])),
             )
             for key, counter in charged.items()
         ]
@@ -436,7 +453,7 @@ def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
 _planner = lru_cache(maxsize=1)(Planner)
 
 
-def _amounts_from(sources: Sequence[Callable[[Request], list[float]]]) -> Callable[[Request], list[float]]:
+def _amounts_from(sources: Sequence[_Amounts]) -> _Amounts:
     """The amounts of several charges, one after another."""
     if len(sources) == 1:
         return sources[0]

@@ -88,6 +88,7 @@ _FUNCTIONS = {
     "plan_add": (c_int, (c_void_p, c_int, c_int, *_TEXT)),
     "plan_size": (c_size_t, (c_void_p, POINTER(c_uint32))),
     "plan_bytes": (c_uint64, (c_void_p,)),
+    "plan_held": (c_uint64, (c_void_p,)),
     "plan_take": (c_size_t, (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t)),
     "doubles_init": (None, (c_void_p,)),
     "doubles_text": (c_size_t, (c_void_p, c_size_t, c_void_p)),

@@ -25,6 +25,7 @@ enum {
 /* What becomes of a row of `plan_events`. */
 enum { UNKNOWN = 2 };
 enum { MAX_KEPT = 1 << 26 }; /* bytes that all pages keep between page batches */
+enum { MAX_TOLD = 1 << 18 }; /* bytes of texts and keys that Python tells for an event, about, at most */
 enum { LEAST_EVENT = 64 };   /* bytes that an event counts at least (`pipeline.LEAST_EVENT_BYTES`) */
 
 /* ---- the event */
@@ -369,10 +370,25 @@ static int keep(Map *m, const Text *key, uint32_t number) {
     return 0;
 }
 
+static void drop(Text *t) {
+    free(t->data);
+    *t = (Text){NULL, 0, 0};
+}
+
 static void forget(Map *m) {
-    m->n = 0;
-    m->keys.length = 0;
-    if (m->slots) memset(m->slots, 0, ((size_t)m->mask + 1) * sizeof(uint32_t));
+    uint64_t seed = m->seed;
+    drop(&m->keys);
+    free(m->known);
+    free(m->slots);
+    memset(m, 0, sizeof *m);
+    m->seed = seed;
+}
+
+/* Bytes of what an array is before what one event adds to it: it is as large again if that may not fit. */
+static size_t held(const Text *t) { return t->room - t->length < MAX_TOLD ? 2 * t->room : t->room; }
+static size_t held_of(const Map *m) {
+    size_t room = m->room - m->n <= MAX_TOUCHED * MAX_MODES ? 2 * (size_t)m->room : m->room;
+    return held(&m->keys) + room * (sizeof(Known) + 4 * sizeof(uint32_t));
 }
 
 /* ---- names in JSON and in keys */
@@ -926,10 +942,10 @@ API void plan_free(Planner *s) {
         if (s->records) free(s->records[i].data);
     }
     Text *texts[] = {&s->decision_head, &s->decisions_topic, &s->sums_topic, &s->batch, &s->tightened, &s->texts, &s->plan_list, &s->counter_list, &s->mode_list, &s->key, &s->said, &s->unmetered,
-                     &s->entities, &s->counter_key, &s->entity, &s->record_key, &s->gateway, &s->plans.keys, &s->names.keys, &s->by_ends.keys, &s->member_list, &s->ends_list, &s->globs};
+                     &s->entities, &s->counter_key, &s->entity, &s->record_key, &s->gateway, &s->member_list, &s->ends_list, &s->globs};
     for (size_t i = 0; i < COUNT(texts); i++) free(texts[i]->data);
     Map *maps[] = {&s->plans, &s->names, &s->by_ends};
-    for (size_t i = 0; i < COUNT(maps); i++) { free(maps[i]->known); free(maps[i]->slots); }
+    for (size_t i = 0; i < COUNT(maps); i++) forget(maps[i]);
     free(s->rows); free(s->records); free(s->rows_n); free(s->records_n); free(s->order); free(s->found);
     free(s);
 }
@@ -1003,10 +1019,7 @@ API int plan_member(Planner *s, int part, int is_glob, size_t before, size_t aft
 
 /* A sender may make one page after another large: the bytes that a page keeps are bounded. */
 static void empty(Text *t, size_t most) {
-    if (t->room > most) {
-        free(t->data);
-        *t = (Text){NULL, 0, 0};
-    }
+    if (t->room > most) drop(t);
     t->length = 0;
 }
 
@@ -1039,8 +1052,14 @@ API int plan_tighten(Planner *s, const uint8_t *instance, size_t instance_n, con
 }
 
 API void plan_forget(Planner *s) {
+    Text *texts[] = {&s->texts, &s->plan_list, &s->counter_list, &s->mode_list};
+    for (size_t i = 0; i < COUNT(texts); i++) drop(texts[i]);
     forget(&s->plans);
-    s->texts.length = s->plan_list.length = s->counter_list.length = s->mode_list.length = 0;
+}
+
+/* Bytes that are held of plans when one more event has been told: what `plan_forget` gives back. */
+API uint64_t plan_held(const Planner *s) {
+    return held(&s->texts) + held(&s->plan_list) + held(&s->counter_list) + held(&s->mode_list) + held_of(&s->plans);
 }
 
 /* The number of a new plan; `is_plain` 0: its events are declined. */
@@ -1112,13 +1131,14 @@ API size_t plan_key_of(Planner *s, uint8_t *key) {
 }
 
 /* Plans events `first` to `last` until one isn't planned, or `most_bytes` of events are: the number of the next event,
- * and what became of the one there. `declined` is added to. */
+ * and what became of the one there. One that is UNKNOWN comes again when its plan is told. */
 API int64_t plan_events(Planner *s, const uint8_t *values, const int32_t *ends, const int32_t *partitions, const int64_t *offsets, const int64_t *times_ms,
                         int64_t first, int64_t last, uint64_t most_bytes, int32_t *outcome) {
     *outcome = DONE;
     for (; first < last && s->bytes < most_bytes; first++) {
         size_t n = (size_t)(ends[first + 1] - ends[first]);
         *outcome = plan_event(s, values + ends[first], n, partitions[first], offsets[first], times_ms[first]);
+        if (*outcome == UNKNOWN) break;
         s->bytes += n < LEAST_EVENT ? LEAST_EVENT : n; /* a dead letter is longer than an event without bytes */
         if (*outcome) break;
     }
