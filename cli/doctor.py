@@ -3,8 +3,6 @@
 import math
 import os
 import re
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
@@ -12,11 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http.client import HTTPException
-from pathlib import Path
-from platform import python_version
 from threading import Thread
 from typing import NamedTuple, TypeVar
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 import msgspec
 from deltalake import DeltaTable
@@ -27,12 +23,10 @@ from kafka.errors import KafkaError
 from msgspec import structs, to_builtins
 
 from sluice.cli.errors import CheckError, CheckWarningError
+from sluice.cli.start_checks import Check, start_checks
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Properties, Settings
 from sluice.insight.texts import unlimited_text
-from sluice.jvm.jars import SPARK_JARS, JarSet
-from sluice.jvm.java import find_java
-from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect, principal_of
 from sluice.kafka_io.cluster_facts import CALLBACK
@@ -42,7 +36,7 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.properties import has_layer
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import differing_topics, topic_id_now
-from sluice.process.addresses import is_loopback, listening_address
+from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
 from sluice.sinks.errors import storage_reason
@@ -62,8 +56,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.enforce.requests_topic import another_topic
-from sluice.streaming.native.build import library_path
-from sluice.streaming.native.library import native_library
+from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.workers.contract import are_batched
 
 T = TypeVar("T")
@@ -104,10 +97,6 @@ _REPORTERS = "metric.reporters"
 _EXEMPT = ("sluice.exempt.principals", "sluice.exempt.client.id")
 
 
-Check = Callable[[], str]
-"""A line's words if all is well; raises CheckWarningError, another SluiceError, KafkaError or OSError if not."""
-
-
 def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
     """Show a line for each check, `ok`, `warn` or `FAIL`; returns 1 if one fails, else 0. Changes nothing."""
 
@@ -125,22 +114,12 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
 
     of_kafka = checks_of_kafka(replace(settings, kafka=Properties(settings.kafka | OF_COMMANDS)))
     passed = [
-        *(passes(name, check) for name, check in checks_of_machine(settings)),
+        *(passes(name, check) for name, check in start_checks(settings)),
         # without a broker the others would only wait and fail too
         all(all([passes(name, answer) for name, answer in begun(*checks)]) for checks in of_kafka),
         *(passes(name, partial(check, settings)) for name, check in CHECKS_OF_JOB),
     ]
     return 0 if all(passed) else 1
-
-
-def checks_of_machine(settings: Settings) -> Iterator[tuple[str, Check]]:
-    """The checks of what is installed; a Python older than 3.11 can't install Sluice."""
-    yield "python", lambda: f"{python_version()} ({sys.executable})"
-    yield "java", lambda: "{1} ({0})".format(*find_java())
-    yield "jars of Spark", partial(check_jars, SPARK_JARS)
-    yield "native code", partial(check_native_code, settings)
-    if settings.checkpoints_on_s3:
-        yield "jars of S3", partial(check_jars, S3_JARS)
 
 
 def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], float]]:
@@ -225,11 +204,6 @@ def _answer(future: "Future[str]", deadline_s: float, longest_s: float) -> str:
             " far too much to do, or mutes this login by a quota: look at its process, its log and such quotas"
         )
     return future.result()
-
-
-def check_jars(jars: JarSet) -> str:
-    """The number of jars of a set, each with the right checksum. Raises JarError."""
-    return f"{jars.verify()} in {jars.folder}, checksums right"
 
 
 def check_broker(settings: Settings) -> str:
@@ -536,10 +510,8 @@ def _names(nodes: Iterable[int]) -> str:
 
 
 def check_checkpoint(settings: Settings) -> str:
-    """The settings of the enforce checkpoint. Raises CheckError or CheckpointError if the job can't use it."""
+    """The settings of the enforce checkpoint. Raises CheckpointError if the job can't use it."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
-    if checkpoint.is_local:
-        _check_writable(Path(checkpoint.location))
     check_enforce_checkpoint(settings)
     origin = read_origin(checkpoint)
     if origin is None:
@@ -635,27 +607,18 @@ def check_health(settings: Settings) -> str:
         return "off; health.port turns /healthz, /readyz and /metrics on"
     place = f"{health.address}:{health.port}"
     if is_locked(Checkpoint(settings.enforce.checkpoint)) is False:  # a running job listens there itself
-        try:
-            address = listening_address(health.address)
-            with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((address, health.port))
-        except OSError as error:
-            raise CheckError(
-                f"nothing can listen at {place} ({error.strerror}); set health.address to an address of this machine"
-                " and health.port to a free port"
-            ) from error
+        health_server(JobHealth("", 0), health.port, health.address).stop()
     readers = "this machine alone" if is_loopback(health.address) else "every host that reaches it"
     return f"{place}; readable for {readers}"
 
 
 def check_tracked_entities(settings: Settings) -> str:
     """The tracked entities in the metrics of the running job; none found is no failure."""
-    health = settings.health
+    health, direct = settings.health, build_opener(ProxyHandler({}))  # of this machine, whatever http_proxy says
     if not health.port:
         return "unknown; health.port makes them a metric of the running job"
     try:
-        with urlopen(f"http://{health.place}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:
+        with direct.open(f"http://{health.place}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:
             metrics = answer.read().decode()
     except (OSError, ValueError, HTTPException) as error:  # ValueError: what answers is no text
         return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
@@ -667,12 +630,6 @@ def check_tracked_entities(settings: Settings) -> str:
 
 def _mebibytes(size: int) -> str:
     return f"{size / 2**20:.1f} MiB"
-
-
-def _check_writable(folder: Path) -> None:
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise CheckError(f"{existing} is no folder that can be written to; set enforce.checkpoint to another one")
 
 
 def check_quotas_table(settings: Settings) -> str:
@@ -729,21 +686,6 @@ def check_sizing(settings: Settings) -> str:
     workers = "batched" if are_batched(settings.enforce.batched_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
     return found if first_pages == wanted else f"{found}; `sluice state import` moves the balances to {wanted} pages"
-
-
-def check_native_code(settings: Settings) -> str:
-    """Say whether plain events are planned and decided natively or in Python, which do the same, at another cost.
-
-    Raises CheckWarningError where native code could, and doesn't.
-    """
-    if not settings.enforce.native:
-        return "off, as enforce.native is false: Python plans and decides all events, at several times the cost"
-    if native_library() is None:
-        raise CheckWarningError(
-            "not built, or not for this platform: Python plans and decides all events, at several times the cost;"
-            " install a C compiler, then install Sluice again, or run ./scripts/setup"
-        )
-    return f"plans and decides the events that gateways send ({library_path()}); enforce.native: false turns it off"
 
 
 CHECKS_OF_JOB: Sequence[tuple[str, Callable[[Settings], str]]] = (

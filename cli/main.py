@@ -14,7 +14,7 @@ from typer.exceptions import Abort, TyperException
 
 from sluice.cli.advise import advise
 from sluice.cli.console import console
-from sluice.cli.errors import BadInputError, UsageError
+from sluice.cli.errors import BadInputError, CheckWarningError, UsageError
 from sluice.cli.explain import explain
 from sluice.cli.options import (
     BootstrapServersOption,
@@ -35,12 +35,10 @@ from sluice.cli.tenants import app as tenants_app
 from sluice.cli.top import top
 from sluice.cli.usage import slo, usage
 from sluice.cli.whatif import whatif
-from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
 from sluice.insight.errors import NoTableError, QueryError, SpanError
-from sluice.jvm.java import find_java
 from sluice.process.format import printable
 from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.checks import check_unmute
@@ -53,6 +51,9 @@ log = logging.getLogger("sluice.job")
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+
+_JAVA_END_S = 10.0
+"""Longest wait for Java to remove its temporary files."""
 
 MOST_SHOWN = 2000
 """Longest error shown, in characters; a name in it may be of any length."""
@@ -105,7 +106,6 @@ def run(
     path, source = settings_file(config, running=False)  # a running demo has a job already
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
     reach_s3(settings)
-    broker_limits(settings.elastic)  # a capacity file that can't be used ends the start
     if warm and not standby:
         raise UsageError("--warm is given without --standby; expected both")
     if standby and "://" not in settings.enforce.checkpoint:
@@ -115,9 +115,14 @@ def run(
         )
     configure_logging(log_file, log_file_mib)
     log.info("settings: %s", source)
-    find_java()  # before anything waits for a broker
+    from sluice.cli.start_checks import start_checks
     from sluice.streaming.runtime.properties import start_java
 
+    for name, check in start_checks(settings):  # before anything waits for a broker
+        try:
+            check()
+        except CheckWarningError as warning:
+            log.warning("%s: %s", name, warning)
     java = start_java(settings) if warm or not standby else None
     from sluice.streaming.job import Job  # Spark takes a second to import, while Java starts
 
@@ -130,6 +135,12 @@ def run(
         if log_file is not None:  # standard error gets the line that `main` writes
             log.error("the job ends: %s", error)
         raise
+    finally:
+        from sluice.streaming.java_bridge import end_java
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # the exit code is known; Python's own end would make it 143
+        end_java(_JAVA_END_S)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -367,7 +378,15 @@ BAD_INPUT = (
 def main() -> None:
     """Run the command line; every error is one line on standard error."""
     if (odd := next((each for each in sys.argv if not _is_text(each)), None)) is not None:
-        _fail(f"{odd} isn't UTF-8, as all names are; check the encoding of the terminal or script", EXIT_BAD_INPUT)
+        if sys.getfilesystemencoding() != "utf-8":
+            cure = f"this Python reads them as {sys.getfilesystemencoding()}: set LC_ALL=C.UTF-8 and no PYTHONUTF8"
+        else:
+            cure = "check the encoding of the terminal or script"
+        _fail(f"{odd} isn't UTF-8, as all names are; {cure}", EXIT_BAD_INPUT)
+    try:
+        os.getcwd()
+    except OSError as error:
+        _fail(f"the working directory was removed, or can't be read ({error.strerror}); go to another one: cd /", 1)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:

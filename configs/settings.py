@@ -63,6 +63,11 @@ _DISTINCT = (
 )
 """Settings that name different topics, or different folders."""
 
+_ODD_IN_TABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]|\\]")
+"""Parts of a path that Delta's client reads as others, or refuses: it takes paths for URLs."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
 _SHARED = (
     *("enforce.checkpoint", "audit.checkpoint"),
     *("delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
@@ -276,12 +281,32 @@ def load_settings(path: Path | None = None, environment: Mapping[str, str] = os.
         raise InvalidSettingsError(f"{path or DEFAULTS}: {error}") from None
 
 
+def folders(settings: Settings) -> dict[str, str]:
+    """The setting and the place of each checkpoint and table."""
+    return {key: attrgetter(key)(settings) for key in _DISTINCT[1]}
+
+
+def odd_path(location: str, *, is_table: bool) -> str | None:
+    """The reason why a path can't be used, and what to write; None for one that can, and for a URI.
+
+    >>> odd_path("/data/50%25/quotas", is_table=True)
+    ' with %25 in its path, which Delta reads as another name; expected a path without it'
+    """
+    is_local = "://" not in location
+    path = os.path.abspath(location) if is_local else location
+    if control := _CONTROL.search(path):
+        return f" with the control character {control[0]!r} in its path; expected a path without it"
+    if is_table and is_local and (odd := _ODD_IN_TABLE.search(path)):
+        return f" with {odd[0]} in its path, which Delta reads as another name; expected a path without it"
+    return None
+
+
 def reach_s3(settings: Settings) -> None:
     """Give this process and its children the variables by which all clients find S3, if a checkpoint or table is there.
 
     To be called before any of them is opened.
     """
-    if any(map(is_s3, attrgetter(*_DISTINCT[1])(settings))):
+    if any(map(is_s3, folders(settings).values())):
         os.environ |= s3_environment(settings.s3, os.environ)
 
 
@@ -342,6 +367,9 @@ def _settings(sections: Mapping[str, Mapping[str, object]], environment: Mapping
         _check_shared({key: attrgetter(key)(settings) for key in _SHARED})
     for keys in _DISTINCT:
         _check_distinct({key: attrgetter(key)(settings) for key in keys})
+    for key, location in folders(settings).items():
+        if reason := odd_path(location, is_table=key.startswith("delta.")):
+            raise _SettingError(f"{key} is {_shown(location)}{reason}")
     return settings
 
 

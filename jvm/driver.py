@@ -7,10 +7,10 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
 from typing import Final
 
+from sluice.jvm.environment import OWN
 from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import pyspark_jars
 from sluice.process.processes import dying_with_this_thread
@@ -30,19 +30,21 @@ REDACTED: Final = "(?i)secret|password|token|(access|[._])key|jaas|passphrase"
 class DriverJava:
     """A Java with these properties of Spark, for PySpark to find. It ends with this process, as its input then does."""
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+    def __init__(self, properties: Mapping[str, str], folder: Path) -> None:
+        """Start it. `folder`, which is for this run alone, is Java's working directory."""
         self.properties = properties
-        self._folder = TemporaryDirectory(prefix="sluice-java-", ignore_cleanup_errors=True)
-        self._address = Path(self._folder.name, "address")
-        submit = Path(os.environ.get("SPARK_HOME") or pyspark_jars().parent) / "bin" / "spark-submit"
+        self._address = folder / "address"
+        self._address.unlink(missing_ok=True)  # of one before, in the same process
+        home = os.environ.get("SPARK_HOME") or str(pyspark_jars().parent)
         public = ((name, value) for name, value in properties.items() if not re.search(REDACTED, name))
         given = [part for name, value in public for part in ("--conf", f"{name}={value}")]
         shell = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-        own = {_ADDRESS_FILE: str(self._address), "SPARK_CONNECT_MODE": "0"}
-        command = [str(submit), *given, *shell]
+        own = {_ADDRESS_FILE: str(self._address), "SPARK_CONNECT_MODE": "0", "SPARK_HOME": home, "TMPDIR": str(folder)}
+        command = [str(Path(home, "bin", "spark-submit")), *given, *shell]
         if current_thread() is main_thread():  # one that starts would read the end of its input long afterwards
             command = dying_with_this_thread(command)
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=_LAUNCHER | os.environ | own)
+        variables = {**_LAUNCHER, **os.environ, **OWN, **own}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=variables, cwd=folder)
 
     def hand_over(self) -> None:
         """Wait until it answers, and tell PySpark where. Raises JavaError if it has ended."""
@@ -51,14 +53,13 @@ class DriverJava:
                 raise JavaError(f"Spark's Java ended at its start, with exit code {self.process.returncode}; see above")
             time.sleep(_POLL_S)
         content = self._address.read_bytes()
-        self._folder.cleanup()
+        self._address.unlink()
         os.environ[_PORT] = str(int.from_bytes(content[:_NUMBER_BYTES]))
         os.environ[_SECRET] = content[2 * _NUMBER_BYTES :].decode()
 
     def end(self) -> None:
         """End it at once, whatever it does; a signal handler may call this."""
         self.process.kill()
-        self._folder.cleanup()
 
 
 def forget_address() -> None:

@@ -7,6 +7,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from sluice.jvm.environment import without_java_options
 from sluice.jvm.errors import JavaError
 
 OLDEST, NEWEST = 17, 21
@@ -46,7 +47,15 @@ def find_java() -> tuple[str, int]:
 def java_banner(executable: str) -> str:
     """The output of `java -version`, which names the build. Raises JavaError when it doesn't run."""
     try:
-        shown = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        shown = subprocess.run(
+            [executable, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
+            env=without_java_options(),
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaError(f"{executable} can't be run ({error}); {_FIX}") from error
     return shown.stderr + shown.stdout

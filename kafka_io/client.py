@@ -1,7 +1,6 @@
 """Kafka: topic settings, and the Python client's arguments for Kafka's own property names. Imports no YAML."""
 
 import random
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Annotated, Final, TypeVar
 from msgspec import Meta
 
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
+from sluice.kafka_io.jaas import login_of
 from sluice.kafka_io.properties import check_properties, has_layer
 from sluice.process.format import error_line
 
@@ -168,7 +168,7 @@ def _login(kafka: Mapping[str, str]) -> dict[str, object]:
         )
     if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         return {}
-    options = _jaas_options(kafka.get("sasl.jaas.config", ""))
+    options = _options(kafka)
     if "username" not in options or "password" not in options:
         raise UnsupportedPropertyError(
             f'sasl.jaas.config has no username="..." and password="..."; expected both with {mechanism}'
@@ -182,8 +182,13 @@ def principal_of(kafka: Mapping[str, str]) -> str | None:
     >>> principal_of({"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x required username="ops" password="p";'})
     'User:ops'
     """
-    name = _jaas_options(kafka.get("sasl.jaas.config", "")).get("username") if has_layer(kafka, "SASL") else None
+    name = _options(kafka).get("username") if has_layer(kafka, "SASL") else None
     return name and f"User:{name}"
+
+
+def _options(kafka: Mapping[str, str]) -> dict[str, str]:
+    """The options of the login; none without one."""
+    return login_of(kafka["sasl.jaas.config"]).options if "sasl.jaas.config" in kafka else {}
 
 
 def is_own_login(kafka: Mapping[str, str], user: str | None) -> bool:
@@ -199,20 +204,6 @@ def is_own_client_id(kafka: Mapping[str, str], client_id: str | None) -> bool:
     """
     own = kafka.get("client.id", "sluice")
     return client_id == own or (client_id or "").startswith(f"{own}-")
-
-
-def _jaas_options(jaas: str) -> dict[str, str]:
-    """The options of a JAAS line.
-
-    >>> _jaas_options('org.x.PlainLoginModule required username="al\\\\"ice" password=secret;')
-    {'username': 'al"ice', 'password': 'secret'}
-    """
-    options = {}
-    for match in re.finditer(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""", jaas):
-        name, *values = match.groups()
-        quoted = next((value for value in values[:2] if value is not None), None)
-        options[name] = values[2] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-    return options
 
 
 def _certificates(kafka: Mapping[str, str]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from sluice.kafka_io.errors import UnsupportedPropertyError
+from sluice.kafka_io.jaas import EXAMPLE, check_login
 
 
 class Takes(Flag):
@@ -82,10 +83,7 @@ PROPERTIES: Final[Mapping[str, Takes]] = MappingProxyType(
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
-_JAAS: Final = (
-    "sasl.jaas.config, such as: org.apache.kafka.common.security.scram.ScramLoginModule required"
-    ' username="..." password="...";'
-)
+_JAAS: Final = f"sasl.jaas.config, such as: {EXAMPLE}"
 _STORE: Final = "ssl.truststore.location with ssl.truststore.type PEM"
 
 _INSTEAD: Final = {
@@ -109,7 +107,7 @@ _PREFIXES: Final = {
 def check_properties(kafka: Mapping[str, str]) -> None:
     """Raise UnsupportedPropertyError for the first property that no client takes, by its name, with the right one.
 
-    So it does for an unknown protocol, which some clients would take for PLAINTEXT.
+    So it does for an unknown protocol, which some clients would take for PLAINTEXT, and for a login that Java refuses.
     """
     for name in kafka:
         if not PROPERTIES.get(name):
@@ -118,6 +116,8 @@ def check_properties(kafka: Mapping[str, str]) -> None:
     if protocol.upper() not in PROTOCOLS:
         expected = ", ".join(PROTOCOLS)
         raise UnsupportedPropertyError(f"security.protocol is {protocol!r}; expected one of {expected}")
+    if has_layer(kafka, "SASL") and "sasl.jaas.config" in kafka:
+        check_login(kafka["sasl.jaas.config"], kafka.get("sasl.mechanism", "GSSAPI"))
 
 
 def java_properties(kafka: Mapping[str, str]) -> dict[str, str]:

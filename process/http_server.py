@@ -132,10 +132,11 @@ class HttpServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """End `serve`; after `start`, wait until the port is free."""
+        """End `serve`; wait until the port is free."""
         self._server.end()
         if self._thread.is_alive():
             self._thread.join()
+        self._socket.close()  # of one that has never served
 
 
 def host_of(address: str) -> str:

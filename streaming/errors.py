@@ -23,5 +23,9 @@ class JobError(SluiceError):
     """A streaming query of the job ended and can't be restarted."""
 
 
+class RunFolderError(SluiceError):
+    """The folder of a run can't be made, or was removed while the job runs."""
+
+
 class LogFileError(SluiceError):
     """The log file of the command line can't be written."""

@@ -1,6 +1,7 @@
 """PySpark's private names: its only way to the driver's Java. No other module has them."""
 
 import subprocess
+from contextlib import suppress
 from typing import Any
 
 from pyspark import SparkContext
@@ -20,6 +21,18 @@ def has_java() -> bool:
 def keep_process(context: SparkContext, process: "subprocess.Popen[bytes]") -> None:
     """Keep the process of a Java that PySpark has found, as it does with its own: else Java's input would end."""
     context._gateway.proc = process  # type: ignore[union-attr] # noqa: SLF001 - a started context has its gateway
+
+
+def end_java(longest_s: float) -> None:
+    """End the Java that PySpark has, if it has one, and wait for it: then it has removed its temporary files."""
+    gateway, SparkContext._gateway = SparkContext._gateway, None  # noqa: SLF001
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    gateway.shutdown()
+    process.stdin.close()  # which ends it
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(longest_s)
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

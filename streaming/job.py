@@ -29,6 +29,7 @@ from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.health import JobHealth, JobStatus, health_server
 from sluice.streaming.runtime.properties import start_java
+from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.runtime.session import start_session
 
 log = logging.getLogger("sluice.job")
@@ -67,8 +68,9 @@ class Job:
 
         A session that is starting is not waited for: nothing is decided yet.
         """
-        self._stop.set()
-        self._end_java()
+        if not self._stop.is_set():  # of many signals the first one counts: handlers interrupt each other
+            self._stop.set()
+            self._end_java()
 
     def run(self) -> None:
         """Run until asked to stop. Raises SluiceError if it can't start or can't keep the enforce query running."""
@@ -79,6 +81,8 @@ class Job:
             if checkpoint.is_local:  # else another driver may write to it, until this one leads
                 check_enforce_checkpoint(self._settings)
             stack.enter_context(locked(checkpoint))
+            if checkpoint.is_local:
+                run_folder(self._settings.enforce.checkpoint).remove_others()
             if health.port:
                 server = health_server(self._health, health.port, health.address)
                 server.start()

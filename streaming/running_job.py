@@ -1,6 +1,7 @@
 """A job whose session has started: both queries with the services beside them, until the job is asked to stop."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import count
 from threading import Event
@@ -40,6 +41,7 @@ from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letter
 from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
 from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice.streaming.runtime.maintenance import MaintenanceSchedule
+from sluice.streaming.runtime.run_folder import run_folder
 
 log = logging.getLogger("sluice.job")
 
@@ -153,8 +155,11 @@ class RunningJob:
             check_spark_files(Checkpoint(settings.audit.checkpoint))
             return AuditQuery(self._job.spark, settings)
 
-        deciding = SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart)
-        auditing = SupervisedQuery(audit.QUERY_NAME, make_audit, settings.restart, gives_up=False, after=deciding)
+        check = run_folder(settings.enforce.checkpoint).check
+        deciding = SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart, check_process=check)
+        auditing = SupervisedQuery(
+            audit.QUERY_NAME, make_audit, settings.restart, gives_up=False, after=deciding, check_process=check
+        )
         return [deciding, auditing]
 
     def _follow(self, queries: list[SupervisedQuery], stop: Event) -> None:
@@ -176,16 +181,15 @@ class RunningJob:
             if states != published:
                 published = states
                 self._status.publish(queries=self._health.queries())
-            check_runs(states[enforce.QUERY_NAME])
+            check_runs(states)
+        check_runs({query.name: query.state for query in queries})  # one that was given up as the stop came
 
 
-def check_runs(enforce_state: QueryState) -> None:
-    """Raises JobError with the reason when the enforce query is given up."""
-    if enforce_state.state is RunState.GIVEN_UP:
-        raise JobError(
-            f"query {enforce.QUERY_NAME} ended {times(enforce_state.failures_in_a_row)} and can't go on:"
-            f" {enforce_state.reason}"
-        )
+def check_runs(states: Mapping[str, QueryState]) -> None:
+    """Raises JobError with the reason when a query is given up: the audit query only where a new process helps it."""
+    for name, found in states.items():
+        if found.state is RunState.GIVEN_UP:
+            raise JobError(f"query {name} ended {times(found.failures_in_a_row)} and can't go on: {found.reason}")
 
 
 def _create_topics_again(settings: Settings) -> None:

@@ -172,12 +172,13 @@ def spark_jars() -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The job's own Spark session, shared by all tests that need one."""
     from sluice.streaming.runtime.session import start_session
 
     settings = load_settings(environment={})
-    session = start_session(replace(settings, spark=Properties(settings.spark | QUICK_JAVA)))
+    enforce = replace(settings.enforce, checkpoint=str(tmp_path_factory.mktemp("checkpoint")))
+    session = start_session(replace(settings, enforce=enforce, spark=Properties(settings.spark | QUICK_JAVA)))
     yield session
     session.stop()
 

@@ -16,6 +16,9 @@ from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 _SLUICE = "sluice"
 _LOCK = "lock"
 
+RUNS = f"{_SLUICE}/run"
+"""Below the checkpoint: the folders of the processes that run now, which are no part of it."""
+
 ORIGIN = "sluice.json"
 """Sluice's file without which a checkpoint isn't whole: the first to go and the last to come where files are copied."""
 
@@ -80,7 +83,8 @@ class CheckpointFiles:
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder of this one; none if it doesn't exist. Raises CheckpointError."""
         filesystem, path = self._open()
-        return [entry.base_name for entry in _files(filesystem, str(path / folder), self._location, recursive=False)]
+        entries = _entries(filesystem, str(path / folder), self._location, recursive=False)
+        return [entry.base_name for entry in entries if entry.is_file]
 
     def remove(self, name: str) -> None:
         """Remove a file, if another driver hasn't."""
@@ -138,15 +142,22 @@ class Checkpoint:
         return sum(entry.size or 0 for entry in self._files())
 
     def _files(self) -> list[fs.FileInfo]:
+        """All but those of runs, which come and go while they are listed."""
         filesystem, folder = _opened(self.location)
-        return _files(filesystem, str(folder), self.location, recursive=True)
+        listed, folders = list[fs.FileInfo](), [str(folder)]
+        while folders:
+            entries = _entries(filesystem, folders.pop(), self.location, recursive=not self.is_local)
+            if self.is_local:
+                folders += [each.path for each in entries if not each.is_file and each.path != str(folder / RUNS)]
+            listed += (each for each in entries if each.is_file)
+        return listed
 
 
-def _files(filesystem: fs.FileSystem, folder: str, location: str, *, recursive: bool) -> list[fs.FileInfo]:
-    """The files in a folder of the location. Raises CheckpointError if nobody can say which there are."""
+def _entries(filesystem: fs.FileSystem, folder: str, location: str, *, recursive: bool) -> list[fs.FileInfo]:
+    """The files and folders in a folder of the location. Raises CheckpointError if nobody can say which there are."""
     selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
     try:
-        return [entry for entry in filesystem.get_file_info(selector) if entry.is_file]
+        return list(filesystem.get_file_info(selector))
     except _NOT_DONE as error:
         raise _unreachable(location, f"can't read {location}: {error}") from error
 

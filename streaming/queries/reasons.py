@@ -9,7 +9,7 @@ from py4j.protocol import Py4JNetworkError
 
 from sluice.sinks.errors import S3_RIGHTS
 from sluice.state.errors import SluiceError, StateError
-from sluice.streaming.errors import CheckpointError, CheckpointStorageError
+from sluice.streaming.errors import CheckpointError, CheckpointStorageError, RunFolderError
 
 
 class RunState(StrEnum):
@@ -55,7 +55,7 @@ class Cause(Enum):
 
     CHECKPOINT = auto()  # it is damaged, state in it too, or was made with other settings
     LOST_INPUT = auto()  # Kafka no longer has the records that were to be read next
-    JAVA_GONE = auto()
+    PROCESS_BROKEN = auto()  # Java is gone, or the folder of its files: only a new process brings them back
     TOO_LARGE = auto()  # a record is larger than its topic takes
     OTHER = auto()
 
@@ -133,6 +133,8 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     if error is None:
         return Reason(Cause.OTHER, "no error was given")
     if isinstance(error, SluiceError):
+        if isinstance(error, RunFolderError):
+            return Reason(Cause.PROCESS_BROKEN, str(error))
         damaged = isinstance(error, StateError | CheckpointError) and not isinstance(error, CheckpointStorageError)
         return Reason(Cause.CHECKPOINT if damaged else Cause.OTHER, f"{type(error).__name__}: {error}")
     report = str(error)
@@ -140,7 +142,7 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     pattern = next((pattern for pattern in _REPORTS if re.search(pattern, report)), None)
     text = _REPORTS[pattern].format(cause=innermost, query=query) if pattern else innermost
     if isinstance(error, Py4JNetworkError):
-        return Reason(Cause.JAVA_GONE, text)
+        return Reason(Cause.PROCESS_BROKEN, text)
     if _CHECKPOINT_ERROR.search(innermost):
         return Reason(Cause.CHECKPOINT, text)
     causes = {_LOST_INPUT: Cause.LOST_INPUT, _TOO_LARGE: Cause.TOO_LARGE}

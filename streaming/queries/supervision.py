@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import RestartSettings
+from sluice.streaming.errors import RunFolderError
 from sluice.streaming.queries.reasons import Cause, Place, QueryState, Reason, RunState, reason_of
 
 log = logging.getLogger("sluice.supervision")
@@ -98,8 +99,12 @@ class SupervisedQuery:
         gives_up: bool = True,
         clock_s: Callable[[], float] = time.monotonic,
         after: "SupervisedQuery | None" = None,
+        check_process: Callable[[], None] = lambda: None,
     ) -> None:
-        """It starts when the first trigger of the query `after` has ended, well or badly: a start takes all cores."""
+        """It starts when the first trigger of the query `after` has ended, well or badly: a start takes all cores.
+
+        `check_process` raises RunFolderError if this process can't run a query any more.
+        """
         self.name = name
         self.state = QueryState()
         self.last_cause: Cause | None = None
@@ -107,6 +112,7 @@ class SupervisedQuery:
         self._make = make
         self._restart = restart
         self._gives_up = gives_up
+        self._check_process = check_process
         self._stopping = Event()
         self._attempted = Event()
         self._after = after
@@ -156,6 +162,10 @@ class SupervisedQuery:
             if self._stopping.is_set():
                 break
             failures = 1 if progressed else failures + 1
+            try:
+                self._check_process()
+            except RunFolderError as error:
+                ended = error  # the cause of whatever the query has met
             reason = reason_of(ended, self.name)
             text, place, self.last_cause = reason.text, reason.place, reason.cause
             report = str(ended)[:_MAX_DETAILS_LENGTH]
@@ -223,7 +233,7 @@ class SupervisedQuery:
             self._batches += new
 
     def _is_last(self, failures: int, reason: Reason) -> bool:
-        if reason.cause is Cause.JAVA_GONE:  # only a new process brings it back
+        if reason.cause is Cause.PROCESS_BROKEN:
             return True
         return self._gives_up and (failures >= self._restart.max_failures or reason.cause.is_lasting)
 

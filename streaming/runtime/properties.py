@@ -1,24 +1,23 @@
 """The properties of the job's Spark session that its Java starts with. Nothing here loads PySpark."""
 
-import atexit
 import logging
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 
 from sluice.configs.object_store import shared_variables
 from sluice.configs.settings import Settings
 from sluice.jvm.class_archive import SPARK_CLASSES, class_path, joined
 from sluice.jvm.driver import REDACTED, DriverJava
+from sluice.jvm.environment import foreign_variables, leave_out
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.object_store import CREDENTIALS, FILE_MANAGER, object_store_jars
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.log import OWNER_ONLY
+from sluice.streaming.runtime.run_folder import RunFolder, run_folder
 
 log = logging.getLogger("sluice.session")
 
@@ -43,9 +42,6 @@ Spark plans each micro-batch anew, with thousands of methods that seldom get hot
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
-
-_LONGEST_SOCKET_FOLDER_BYTES = 60
-"""Longest path of the folder: a socket's path has at most 107 bytes on Linux and 103 on macOS; Spark adds 43."""
 
 _DEFAULTS = {
     "spark.app.name": "sluice",
@@ -116,28 +112,28 @@ _LOCAL_FILES = {
 
 
 def start_java(settings: Settings) -> DriverJava:
-    """Start the driver's Java with Sluice's properties. Raises JarError and JavaError."""
-    return DriverJava(prepared_properties(settings))
+    """Start the driver's Java with Sluice's properties. Raises JarError, JavaError and RunFolderError."""
+    return DriverJava(prepared_properties(settings), run_folder(settings.enforce.checkpoint).path)
 
 
 def prepared_properties(settings: Settings) -> dict[str, str]:
-    """All properties that Java gets, with this process prepared for its start. Raises JarError and JavaError.
+    """All properties that Java gets, with this process prepared for its start.
 
-    Files that this process, Java and the workers write from now on are for their owner alone.
+    Raises JarError, JavaError and RunFolderError. Files that this process, Java and the workers write from now on are
+    for their owner alone.
     """
     os.umask(OWNER_ONLY)
-    # Spark creates these folders, by default in the current directory and by a name that others know in /tmp, where any
-    # user could make a file of that name; Sluice has no managed tables.
-    folder = _private_folder()
-    properties = {
-        "spark.sql.warehouse.dir": f"{folder}/warehouse",
-        "spark.hadoop.hadoop.tmp.dir": f"{folder}/hadoop",
-    } | driver_properties(settings)
+    properties = driver_properties(settings)
+    leave_out(left_out(settings))
     # Spark's defaults are the python3 of the PATH for workers, and every interface for the UI and block manager.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if properties["spark.master"].startswith("local"):
+    folder = run_folder(settings.enforce.checkpoint)
+    if is_on_one_machine(settings):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         properties = local_properties(folder) | properties
+    properties = folder_properties(folder.path) | properties
+    # Spark's own folders are there as well, unless section `spark` has a spark.local.dir.
+    properties[JAVA_OPTIONS] = f"-Djava.io.tmpdir={folder.path} {properties[JAVA_OPTIONS]}"
     more = object_store_jars() if settings.checkpoints_on_s3 else []
     return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties, more)
 
@@ -172,7 +168,9 @@ def bare_java(settings: Settings) -> tuple[list[Path], list[str]]:
     archive, given = SPARK_CLASSES.find(), settings.spark.get(_CLASS_PATH)
     own = list(archive.class_path) if archive else class_path()
     own += object_store_jars() if settings.checkpoints_on_s3 else []
-    options = [*(archive.options if archive else ()), _LOGGING, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    temporary = f"-Djava.io.tmpdir={run_folder(settings.enforce.checkpoint).path}"
+    options = [*(archive.options if archive else ()), _LOGGING, temporary]
+    options += ["-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     hadoop = [os.environ[name] for name in ("HADOOP_CONF_DIR",) if name in os.environ]
     return [*own, *map(Path, given.split(os.pathsep) if given else ()), *map(Path, hadoop)], options
 
@@ -200,21 +198,34 @@ def _is_one_process(properties: Mapping[str, str]) -> bool:
     return re.fullmatch(r"local(\[.*\])?", properties["spark.master"]) is not None
 
 
-def _private_folder() -> str:
-    """A new folder of this process, accessible to this user only, which is removed at its end."""
-    folder = mkdtemp(prefix="sluice-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def is_on_one_machine(settings: Settings) -> bool:
+    """True if the driver's machine has the executor and the workers as well."""
+    return settings.spark["spark.master"].startswith("local")
 
 
-def local_properties(sockets: str) -> dict[str, str]:
-    """Properties for a driver whose executor and workers are on the same machine. `sockets` is a folder of its own."""
+def left_out(settings: Settings, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The variables of the environment that the job doesn't take."""
+    hadoop = not Checkpoint(settings.enforce.checkpoint).is_local
+    return foreign_variables(environment, one_machine=is_on_one_machine(settings), hadoop=hadoop)
+
+
+def folder_properties(folder: Path) -> dict[str, str]:
+    """Properties by which all that Spark keeps for a run is in one folder, not in the current one or by a known name.
+
+    It has no managed tables and no packages.
+    """
+    names = {"spark.sql.warehouse.dir": "warehouse", "spark.hadoop.hadoop.tmp.dir": "hadoop", "spark.jars.ivy": "ivy"}
+    return {name: str(folder / subfolder) for name, subfolder in names.items()}
+
+
+def local_properties(folder: RunFolder) -> dict[str, str]:
+    """Properties for a driver whose executor and workers are on the same machine."""
     properties = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-    if len(os.fsencode(sockets)) <= _LONGEST_SOCKET_FOLDER_BYTES:
+    if folder.takes_sockets:
         # Over TCP a worker waits for delayed acknowledgements.
         properties["spark.python.unix.domain.socket.enabled"] = "true"
-        properties["spark.python.unix.domain.socket.dir"] = sockets
+        properties["spark.python.unix.domain.socket.dir"] = str(folder.path)
     return properties

@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from threading import current_thread, main_thread
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import Settings
 from sluice.jvm.class_archive import ARCHIVE_OPTION
 from sluice.jvm.driver import DriverJava, forget_address
+from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import SPARK_JARS, jars_home
 from sluice.streaming.java_bridge import has_java, java, keep_process
+from sluice.streaming.queries.reasons import reason_of
 from sluice.streaming.runtime.properties import JAVA_OPTIONS, prepared_properties, start_java
+from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.workers.contract import are_batched, broken_contract
 
 log = logging.getLogger("sluice.session")
@@ -24,7 +28,10 @@ _DAEMON = "spark.python.daemon.module"
 
 
 def start_session(settings: Settings, driver_java: DriverJava | None = None) -> SparkSession:
-    """Start a session with Sluice's properties, in this Java if it is given. Raises JarError and JavaError."""
+    """Start a session with Sluice's properties, in this Java if it is given.
+
+    Raises JarError, JavaError and RunFolderError.
+    """
     if settings.enforce.batched_workers and (reason := broken_contract()):
         log.warning("workers are those of PySpark %s, slower with many pages: %s", version("pyspark"), reason)
     if has_java():
@@ -37,6 +44,8 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
+    except Py4JError as error:
+        raise JavaError(f"Spark doesn't start: {reason_of(error, 'enforce').text}") from error
     finally:
         forget_address()
     if current_thread() is main_thread():
@@ -51,6 +60,7 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
     session = builder.getOrCreate()
     partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    run_folder(settings.enforce.checkpoint).remember()
     return session
 
 

@@ -1,6 +1,7 @@
 """The job as a child process with topics of its own, and what it publishes, for the end-to-end tests."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ class JobProcess(SluiceJob):
     def __init__(self, folder: Path, bootstrap_servers: str, quotas: Sequence[Json], /, **sections: Json) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # Tests share a broker, so the names hold that of the test's own folder.
-        topics = {name: f"{folder.parent.name}-{folder.name}-{name}" for name in TOPICS}
+        owner = re.sub(r"[^\w.-]", "_", f"{folder.parent.name}-{folder.name}", flags=re.ASCII)
+        topics = {name: f"{owner}-{name}" for name in TOPICS}
         own: Sections = {
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "topics": {**topics, "partitions": 1},

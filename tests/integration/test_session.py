@@ -1,7 +1,6 @@
 """The Spark session of the job."""
 
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from sluice.configs.settings import load_settings
 from sluice.jvm.object_store import FILE_MANAGER
-from sluice.streaming.runtime.properties import driver_properties, local_properties
+from sluice.streaming.runtime.properties import driver_properties
 
 pytestmark = pytest.mark.spark
 
@@ -81,25 +80,6 @@ def test_workers_talk_over_sockets_that_only_this_user_can_reach(spark: SparkSes
     assert spark.range(4).rdd.map(lambda row: row.id).sum() == 6  # starts workers
     assert [file for file in folder.iterdir() if file.is_socket()]
     assert folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_temporary_folder_too_deep_for_sockets_leaves_workers_on_tcp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A socket's path is limited to about a hundred bytes; a longer one must not prevent the job's start."""
-    deep = tmp_path / ("x" * 60)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-
-    assert "spark.python.unix.domain.socket.enabled" not in local_properties(tempfile.mkdtemp())
-
-
-def test_a_temporary_folder_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short path of multi-byte characters may be too long for a socket."""
-    with tempfile.TemporaryDirectory(prefix="é" * 30) as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-
-        assert "spark.python.unix.domain.socket.enabled" not in local_properties(tempfile.mkdtemp())
 
 
 def test_a_local_checkpoint_is_gone_on_with(spark: SparkSession, tmp_path: Path) -> None:

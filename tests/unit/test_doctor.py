@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from sluice.cli import doctor
+from sluice.cli import doctor, start_checks
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Properties, Settings
@@ -27,6 +27,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_needs import TopicDifference
 from sluice.kafka_io.topic_reader import POLL_MS, Offsets, TopicReader
+from sluice.process.errors import ListenError
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import (
@@ -77,7 +78,11 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
     verdicts.pop("java")  # a machine without Java runs these tests too
     well = (
         "python",
+        "account",
+        "environment",
         "native code",
+        "folders",
+        "temporary files",
         "job",
         "checkpoint",
         "quotas table",
@@ -95,18 +100,18 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
 def test_a_name_in_a_verdict_forges_no_line_and_moves_no_cursor(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "find_java", lambda: ("/usr/bin/java", "21\x1b[2J\nok    broker"))
+    monkeypatch.setattr(start_checks, "find_java", lambda: ("/usr/bin/java", "21\x1b[2J\nok    broker"))
     lines: list[str] = []
     doctor.run_doctor(settings, lines.append)
 
-    assert lines[1] == "ok    java: 21\\x1b[2J\\nok    broker (/usr/bin/java)"
+    assert lines[3] == "ok    java: 21\\x1b[2J\\nok    broker (/usr/bin/java)"
 
 
 def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
 
     with pytest.raises(JarError, match=rf"^no jars in {tmp_path}/jars/spark yet; run \./scripts/setup$"):
-        doctor.check_jars(SPARK_JARS)
+        start_checks.check_jars(SPARK_JARS)
 
 
 def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:
@@ -146,14 +151,6 @@ def test_a_checkpoint_tells_what_it_was_made_with_and_of_another_page_count_fail
     assert " was made with pages 256, requests_topic quota-requests, " in doctor.check_checkpoint(settings)
     with pytest.raises(CheckpointError, match=r"was made with state\.pages = 256"):
         doctor.check_checkpoint(changed(settings, "state", pages=8))
-
-
-def test_a_checkpoint_below_a_file_fails(settings: Settings) -> None:
-    checkpoint = Path(settings.enforce.checkpoint)
-    checkpoint.write_text("a file is in the way")
-
-    with pytest.raises(CheckError, match=f"{checkpoint} is no folder that can be written to; set enforce.checkpoint"):
-        doctor.check_checkpoint(settings)
 
 
 def test_a_quotas_table_tells_its_version_and_a_missing_one_fails_after_the_first_start(settings: Settings) -> None:
@@ -244,7 +241,7 @@ def test_a_topic_that_differs_from_what_is_needed_is_a_warning_and_one_that_lose
     differing = TopicDifference("quota-requests", "topic quota-requests: x; kafka-configs.sh y", is_fatal)
     monkeypatch.setattr(doctor, "connect", lambda *_: nullcontext(Mock(list_topics=lambda: ["quota-requests"])))
     monkeypatch.setattr(doctor, "differing_topics", lambda *_, **__: [differing])
-    monkeypatch.setattr(doctor, "checks_of_machine", lambda _: iter(()))
+    monkeypatch.setattr(doctor, "start_checks", lambda _: iter(()))
     monkeypatch.setattr(doctor, "checks_of_kafka", lambda of: [({"topics": lambda: doctor.check_topics(of)}, 9.0)])
     lines: list[str] = []
 
@@ -373,7 +370,7 @@ def test_the_table_of_overrides_is_told_of_where_limits_give_way(settings: Setti
 def test_a_health_address_of_another_machine_fails(settings: Settings) -> None:
     """Documentation's own address (RFC 5737) is nobody's."""
     assert doctor.check_health(settings).startswith("off; health.port")
-    with pytest.raises(CheckError, match=r"nothing can listen at 192\.0\.2\.1:9464 .*set health\.address"):
+    with pytest.raises(ListenError, match=r"can't listen on 192\.0\.2\.1:9464 .*health\.address to an address of"):
         doctor.check_health(changed(settings, "health", address="192.0.2.1", port=9464))
 
 

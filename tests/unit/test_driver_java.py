@@ -40,7 +40,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_pyspark_is_told_where_java_answers_until_it_knows(submit: Path) -> None:
-    java = DriverJava({"spark.master": "local[2]"})
+    java = DriverJava({"spark.master": "local[2]"}, submit.parent)
 
     java.hand_over()
 
@@ -53,7 +53,7 @@ def test_pyspark_is_told_where_java_answers_until_it_knows(submit: Path) -> None
 
 
 def test_no_secret_is_on_a_command_line(submit: Path) -> None:
-    java = DriverJava({"spark.sql.shuffle.partitions": "2"} | dict.fromkeys(SECRETS, "of-s3"))
+    java = DriverJava({"spark.sql.shuffle.partitions": "2"} | dict.fromkeys(SECRETS, "of-s3"), submit.parent)
 
     java.hand_over()
 
@@ -68,12 +68,12 @@ def test_a_java_that_ends_at_its_start_is_an_error(submit: Path) -> None:
     submit.write_text("#!/bin/bash\nexit 3\n")
 
     with pytest.raises(JavaError, match="exit code 3"):
-        DriverJava({}).hand_over()
+        DriverJava({}, submit.parent).hand_over()
 
 
 def test_a_java_that_starts_can_be_ended(submit: Path) -> None:
     submit.write_text("#!/bin/bash\nexec cat\n")
-    java = DriverJava({})
+    java = DriverJava({}, submit.parent)
 
     java.end()
 
@@ -85,8 +85,8 @@ def test_a_java_that_starts_can_be_ended(submit: Path) -> None:
 def test_a_java_that_starts_dies_with_the_process_even_if_that_is_killed(submit: Path) -> None:
     """It reads the end of its input only once it has started, which takes a minute on a busy machine."""
     submit.write_text('#!/bin/bash\necho $$ >"$SPARK_HOME/pid"\nexec sleep 600\n')
-    starts = "from sluice.jvm.driver import DriverJava; import time; java = DriverJava({}); time.sleep(600)"
-    parent = subprocess.Popen([sys.executable, "-c", starts])
+    starts = "from sluice.jvm.driver import *; java = DriverJava({}, Path(sys.argv[1])); time.sleep(600)"
+    parent = subprocess.Popen([sys.executable, "-c", f"import sys; {starts}", submit.parent])
     eventually(lambda: (submit.parents[1] / "pid").is_file() and bool((submit.parents[1] / "pid").read_text()), 120)
     java = psutil.Process(int((submit.parents[1] / "pid").read_text()))
 

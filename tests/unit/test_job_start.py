@@ -122,7 +122,7 @@ def test_a_job_that_is_stopped_while_java_starts_does_not_wait_for_it(
     submit.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setattr("sluice.streaming.job.ensure_topics", lambda *_: [])
-    java, status = DriverJava({}), tmp_path / "status.json"
+    java, status = DriverJava({}, tmp_path), tmp_path / "status.json"
     job = Job(settings, status, java=java)
     ended = pool.submit(job.run)
     while not status.exists() or json.loads(status.read_text()).get("waiting_for") != "session":

@@ -19,7 +19,9 @@ from sluice.kafka_io.client import connect, kafka_python_config
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 
 SERVERS = {"bootstrap.servers": "b1:9092, b2:9092"}
-LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a=\\"b;c";'
+OPTIONS = 'required username="alice" password="a=\\"b;c";'
+LOGIN = f"org.apache.kafka.common.security.plain.PlainLoginModule {OPTIONS}"
+SCRAM = f"org.apache.kafka.common.security.scram.ScramLoginModule {OPTIONS}"
 
 
 @pytest.mark.parametrize(
@@ -46,10 +48,10 @@ def test_every_argument_is_known_to_every_client(client: type) -> None:
     assert arguments | others | {"bootstrap_timeout_ms", "kafka_client"} <= set(client.DEFAULT_CONFIG)  # type: ignore[attr-defined] # kafka-python has no hints
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_user_and_password_come_from_the_jaas_line(mechanism: str) -> None:
+@pytest.mark.parametrize(("mechanism", "login"), [("PLAIN", LOGIN), ("SCRAM-SHA-256", SCRAM), ("SCRAM-SHA-512", SCRAM)])
+def test_user_and_password_come_from_the_jaas_line(mechanism: str, login: str) -> None:
     config = kafka_python_config(
-        {**SERVERS, "security.protocol": "sasl_plaintext", "sasl.mechanism": mechanism, "sasl.jaas.config": LOGIN}
+        {**SERVERS, "security.protocol": "sasl_plaintext", "sasl.mechanism": mechanism, "sasl.jaas.config": login}
     )
 
     assert config["security_protocol"] == "SASL_PLAINTEXT"
@@ -101,7 +103,11 @@ def test_pem_stores_and_files_become_certificate_files(stores: dict[str, str], o
         ({"security.protocol": "SSL", "ssl.truststore.certificates": "hunter2"}, "expected a PEM file"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "expected PLAIN, SCRAM-SHA-256"),
         (
-            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": 'password="hunter2"'},
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": 'x required password="hunter2";',
+            },
             'no username="..." and password',
         ),
         ({"security.protocol": "TLS"}, "'TLS'; expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),

@@ -16,8 +16,8 @@ from pyspark import cloudpickle
 
 from scripts.benchmarks.events import LOADS, Load, spread
 from scripts.benchmarks.harness import Workers
-from sluice.cli.doctor import check_native_code
 from sluice.cli.errors import CheckWarningError
+from sluice.cli.start_checks import check_native_code
 from sluice.demo.job import storage_in, write_settings
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -77,7 +77,7 @@ def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> Non
         (RuntimeError("query\tstopped\nfor no reason"), "query stopped", Cause.OTHER),
         (RuntimeError(), "RuntimeError", Cause.OTHER),
         (None, "no error was given", Cause.OTHER),
-        (Py4JNetworkError("Answer from Java side is empty"), None, Cause.JAVA_GONE),
+        (Py4JNetworkError("Answer from Java side is empty"), None, Cause.PROCESS_BROKEN),
         # Only Spark's report decides, never words: this is the text of lost input, in an error that isn't.
         (JobError("Kafka no longer has the next records to read"), None, Cause.OTHER),
     ],

@@ -87,7 +87,7 @@ def test_the_reason_of_a_failed_start_is_not_logged_when_the_job_ends_with_it(ca
     assert entry.getMessage() == "query q is given up"
     assert not vars(entry)["fields"]
     with pytest.raises(JobError) as raised:
-        check_runs(query.state)
+        check_runs({query.name: query.state})
     assert str(raised.value).count("sluice.json is damaged") == 1
 
 

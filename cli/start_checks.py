@@ -1,0 +1,183 @@
+"""The needs of the job on its machine, in one list: `sluice doctor` shows each check, and `sluice run` ends at a fault.
+
+No check starts anything, makes a file or asks a broker; all of them take a tenth of a second.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.machinery import PathFinder
+from pathlib import Path
+from platform import python_version
+from pwd import getpwuid
+from shlex import quote
+from tempfile import gettempdir
+
+from sluice.cli.errors import CheckError, CheckWarningError
+from sluice.configs.capacity import broker_limits
+from sluice.configs.settings import Settings, folders
+from sluice.jvm.jars import SPARK_JARS, JarSet
+from sluice.jvm.java import find_java
+from sluice.jvm.object_store import S3_JARS
+from sluice.streaming.checkpoint.folder import RUNS, Checkpoint
+from sluice.streaming.native.build import library_path
+from sluice.streaming.native.library import native_library
+from sluice.streaming.runtime.properties import left_out
+
+Check = Callable[[], str]
+"""A line's words if all is well; raises CheckWarningError, another SluiceError, KafkaError or OSError if not."""
+
+NEEDED = frozenset(
+    (
+        *("anyio", "arro3", "crc32c", "deltalake", "filelock", "h11", "hdfs_native", "jinja2", "kafka", "markupsafe"),
+        *("msgspec", "numpy", "pandas", "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic", "pyspark"),
+        *("rich", "starlette", "typer", "uvicorn", "yaml"),
+    )
+)
+"""The modules of others that the job and the commands import."""
+
+_LEAST_FREE_BYTES = 64 << 20
+"""Java unpacks 60 MB of libraries; the state's working copies come on top."""
+
+
+def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
+    """Name and check of each; a Python older than 3.11 can't install Sluice."""
+    yield "python", check_python
+    yield "account", check_account
+    yield "environment", partial(check_environment, settings)
+    yield "java", lambda: "{1} ({0})".format(*find_java())
+    yield "jars of Spark", partial(check_jars, SPARK_JARS)
+    yield "native code", partial(check_native_code, settings)
+    if settings.checkpoints_on_s3:
+        yield "jars of S3", partial(check_jars, S3_JARS)
+    yield "folders", partial(check_folders, settings)
+    yield "temporary files", partial(check_temporary_files, settings)
+    if settings.elastic.capacity_file is not None:
+        yield "capacities", partial(check_capacities, settings)
+
+
+def check_python() -> str:
+    """The Python of this process and of the workers. Raises CheckError if PYTHONPATH hides a module of theirs."""
+    given = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    others = [folder for folder in sys.path if folder not in given]
+    for folder in given:
+        for name in sorted(sys.stdlib_module_names | NEEDED):
+            found = PathFinder.find_spec(name, [folder])
+            if found and found.origin and (name not in NEEDED or PathFinder.find_spec(name, others)):
+                raise CheckError(
+                    f"{folder} of PYTHONPATH has another {name} ({found.origin}) than Sluice needs; leave this folder"
+                    " out of PYTHONPATH"
+                )
+    return f"{python_version()} ({sys.executable})"
+
+
+def check_account() -> str:
+    """The name of the account. Raises CheckError for a number without one: Hadoop, which Spark has, refuses it."""
+    number = os.getuid()
+    try:
+        return f"{getpwuid(number).pw_name} ({number})"
+    except KeyError:
+        raise CheckError(
+            f"the account {number} has no name, and Spark's Java starts for none without; give it a line in /etc/passwd"
+            f" (echo 'sluice:x:{number}:0::/tmp:/bin/false' >>/etc/passwd), or run as an account that has a name"
+        ) from None
+
+
+def check_environment(settings: Settings) -> str:
+    """The variables of other programs that the job's processes don't get."""
+    names = left_out(settings)
+    return f"not handed to Java and workers: {', '.join(names)}" if names else "no variable of another Spark or Java"
+
+
+def check_jars(jars: JarSet) -> str:
+    """The number of jars of a set, each with the right checksum. Raises JarError."""
+    return f"{jars.verify()} in {jars.folder}, checksums right"
+
+
+def check_native_code(settings: Settings) -> str:
+    """Say whether plain events are planned and decided natively or in Python, which do the same, at another cost.
+
+    Raises CheckWarningError where native code could, and doesn't.
+    """
+    if not settings.enforce.native:
+        return "off, as enforce.native is false: Python plans and decides all events, at several times the cost"
+    if native_library() is None:
+        raise CheckWarningError(
+            "not built, or not for this platform: Python plans and decides all events, at several times the cost;"
+            " install a C compiler, then install Sluice again, or run ./scripts/setup"
+        )
+    return f"plans and decides the events that gateways send ({library_path()}); enforce.native: false turns it off"
+
+
+def check_folders(settings: Settings) -> str:
+    """The rights on the folders of checkpoints and tables, and on those within. Raises CheckError."""
+    local = {key: Path(place).absolute() for key, place in folders(settings).items() if "://" not in place}
+    for key, folder in local.items():
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if not existing.is_dir():
+            raise CheckError(f"{existing}, of {key}, is no folder; set another one, or remove that file")
+        if existing != folder:
+            if not _is_usable(existing):
+                raise CheckError(
+                    f"{folder}, of {key}, can't be made by this account ({os.geteuid()}), as {existing} is of"
+                    f" {_owner(existing)}; make it: install -d -m 700 -o {os.geteuid()} {quote(str(folder))}"
+                )
+            continue
+        inner = (place for name in _INNER for place in sorted(folder.glob(name)) if place.is_dir())
+        if (place := next((each for each in (folder, *inner) if not _is_usable(each)), None)) is not None:
+            raise CheckError(
+                f"{place}, of {key}, can't be read and written by this account ({os.geteuid()}), as the job has to; use"
+                f" that of its owner, {_owner(place)}, or give it to this one: chown -R {os.geteuid()}"
+                f" {quote(str(place))}"
+            )
+    return f"{len(local)} of this machine, readable and writable" if local else "none is of this machine"
+
+
+_INNER = ("_delta_log", "date=*", "sluice", "state", "offsets", "commits")
+"""Folders in a table's or checkpoint's that the job writes to."""
+
+_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+def _is_usable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)
+
+
+def _owner(place: Path) -> str:
+    try:
+        return place.owner()
+    except KeyError:
+        return str(place.stat().st_uid)
+
+
+def check_temporary_files(settings: Settings) -> str:
+    """The place of sockets and of working copies of the state. Raises CheckError if Java can't use it."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    place = Path(checkpoint.location) / RUNS if checkpoint.is_local else Path(_temporary_folder())
+    existing = next(path for path in (place, *place.parents) if path.exists())
+    found = os.statvfs(existing)
+    cure = "set enforce.checkpoint to a folder elsewhere" if checkpoint.is_local else "set TMPDIR to a folder elsewhere"
+    if found.f_flag & os.ST_NOEXEC:
+        raise CheckError(
+            f"{existing} is mounted noexec, and Java loads libraries from there; mount it with exec, or {cure}"
+        )
+    free = found.f_bavail * found.f_frsize
+    if free < _LEAST_FREE_BYTES:
+        raise CheckError(
+            f"{existing} has {free >> 20} MiB free, and Java unpacks libraries there; make room, or {cure}"
+        )
+    return f"in {place} while a job runs"
+
+
+def _temporary_folder() -> str:
+    try:
+        return gettempdir()
+    except FileNotFoundError:
+        raise CheckError("no temporary folder can be written to; set TMPDIR to one that can") from None
+
+
+def check_capacities(settings: Settings) -> str:
+    """The brokers whose capacity is known. Raises InvalidSettingsError."""
+    limits = broker_limits(settings.elastic)
+    return f"of {len(limits.capacities)} brokers in {settings.elastic.capacity_file}"

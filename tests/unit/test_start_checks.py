@@ -1,0 +1,223 @@
+"""The doctor asks all that a start needs of its machine: both say the same of a fault, before Java starts."""
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from sluice.cli.errors import CheckError
+from sluice.cli.start_checks import NEEDED, check_environment, check_folders, check_temporary_files
+from sluice.configs.settings import Settings
+from sluice.jvm.jars import REPOSITORY
+from tests.builders import DEFAULTS, changed
+from tests.commands import invoke
+
+SETTINGS = """kafka: {{bootstrap.servers: "127.0.0.1:1"}}
+enforce: {{checkpoint: "{0}/checkpoints/enforce"}}
+audit: {{checkpoint: "{0}/checkpoints/audit"}}
+delta:
+  {{quotas: "{0}/quotas", decisions: "{0}/decisions", quota_metrics: "{0}/quota_metrics",
+   dead_letters: "{0}/dead_letters", unreadable: "{0}/unreadable", overrides: "{0}/overrides"}}
+"""
+
+Foreign = Callable[[Path, pytest.MonkeyPatch], str]
+"""Makes an environment; gives more settings."""
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A folder that every account may enter, unlike those of pytest."""
+    with TemporaryDirectory(prefix="sluice-rights-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def as_account(number: int) -> Iterator[None]:
+    """Have the rights of another account."""
+    os.seteuid(number)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def settings_in(folder: Path) -> Settings:
+    """The defaults, with all folders in this one."""
+    settings = changed(DEFAULTS, "enforce", checkpoint=str(folder / "ck"))
+    tables = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "overrides")
+    settings = changed(settings, "audit", checkpoint=str(folder / "audit"))
+    return changed(settings, "delta", **{name: str(folder / name) for name in tables})
+
+
+def _no_java(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    patch.setenv("JAVA_HOME", str(folder / "java"))
+    return ""
+
+
+def _old_java(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    java = folder / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    return _no_java(folder, patch)
+
+
+def _own_dice(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "random.py").write_text("print('my own dice')")
+    patch.setenv("PYTHONPATH", str(folder / "mine"))
+    return ""
+
+
+def _another_spark(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    (folder / "spark" / "python" / "pyspark").mkdir(parents=True)
+    (folder / "spark" / "python" / "pyspark" / "__init__.py").touch()
+    patch.setenv("PYTHONPATH", str(folder / "spark" / "python"))
+    return ""
+
+
+def _no_jars(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    patch.setenv("SLUICE_HOME", str(folder / "home"))
+    return ""
+
+
+def _file_in_the_way(folder: Path, _: pytest.MonkeyPatch) -> str:
+    (folder / "decisions").touch()
+    return ""
+
+
+def _no_capacities(folder: Path, _: pytest.MonkeyPatch) -> str:
+    return f'elastic: {{capacity_file: "{folder}/capacity.json"}}\n'
+
+
+def _login(_: Path, __: pytest.MonkeyPatch) -> str:
+    login = """security.protocol: SASL_SSL, sasl.jaas.config: 'x required a="1"'"""
+    return f'kafka: {{bootstrap.servers: "127.0.0.1:1", {login}}}\n'
+
+
+def _variable(_: Path, patch: pytest.MonkeyPatch) -> str:
+    patch.delenv("NOT_THERE", raising=False)
+    return "spark: {spark.app.name: '${NOT_THERE}'}\n"
+
+
+FAULTS: dict[str, tuple[Foreign, int, str]] = {
+    "no Java": (_no_java, 1, "but there is no bin/java in it"),
+    "an old Java": (_old_java, 1, "is Java 11, which is too old"),
+    "a random.py in PYTHONPATH": (_own_dice, 1, "has another random "),
+    "another Spark in PYTHONPATH": (_another_spark, 1, "has another pyspark "),
+    "no jars": (_no_jars, 1, "no jars in "),
+    "a file in the way": (_file_in_the_way, 1, "decisions, of delta.decisions, is no folder"),
+    "no capacity file": (_no_capacities, 2, "capacity.json can't be read"),
+    "a login without semicolon": (_login, 2, "doesn't end with a semicolon"),
+    "a variable that is not set": (_variable, 2, "needs the environment variable NOT_THERE"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_run_ends_with_the_line_of_the_doctor(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, code, words = FAULTS[fault]
+    settings = tmp_path / "sluice.yaml"
+    more = make(tmp_path, monkeypatch)
+    given = SETTINGS.format(tmp_path)
+    settings.write_text((given.partition("\n")[2] if more.startswith("kafka:") else given) + more)
+
+    run = invoke("run", "--config", settings, code=code)
+    doctor = invoke("doctor", "--config", settings, code=None)
+
+    said = run.error.splitlines()[-1].removeprefix("sluice: error: ")
+    assert words in said
+    shown = [line[6:].partition(": ")[2] for line in doctor.output.splitlines() if line.startswith("FAIL")]
+    assert said in shown or said in doctor.error
+    assert doctor.code in (1, code)
+    assert not (tmp_path / "checkpoints").exists(), "run has begun"
+
+
+@pytest.mark.parametrize("command", ["run", "doctor", "topics"])
+def test_a_working_directory_that_was_removed_is_said(command: str, tmp_path: Path) -> None:
+    here, gone = os.getcwd(), tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        ended = invoke(command, code=1)
+    finally:
+        os.chdir(here)
+
+    assert "the working directory was removed, or can't be read" in ended.error_line
+
+
+@pytest.mark.parametrize("name", ["a%41", "a%2fb", "a[b]", "a|b", "a\\b"])
+def test_a_path_that_delta_reads_as_another_is_refused(name: str, tmp_path: Path) -> None:
+    """delta-rs takes a path for a URL: it writes one folder, and reads another, or panics."""
+    settings = tmp_path / "sluice.yaml"
+    settings.write_text(SETTINGS.format(str(tmp_path / name).replace("\\", "\\\\")))
+
+    for command in ("run", "doctor", "maintain"):
+        said = invoke(command, "--config", settings, code=2).error_line
+        assert "in its path, which Delta reads as another name; expected a path without it" in said
+
+
+def test_a_control_character_in_a_path_is_refused(tmp_path: Path) -> None:
+    settings = tmp_path / "sluice.yaml"
+    settings.write_text(f'enforce: {{checkpoint: "{tmp_path}/a\\nb"}}\n')
+
+    assert r"enforce.checkpoint is" in invoke("doctor", "--config", settings, code=2).error_line
+
+
+def test_variables_of_another_spark_are_left_out_and_said() -> None:
+    assert check_environment(DEFAULTS) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SPARK_HOME", "_JAVA_OPTIONS", "HADOOP_CONF_DIR", "PYSPARK_PYTHON", "SLUICE_CONFIG"):
+            patch.setenv(name, "/opt/other")
+        local, shared = check_environment(DEFAULTS), changed(DEFAULTS, "enforce", checkpoint="hdfs://n/enforce")
+        assert local.endswith(": HADOOP_CONF_DIR, PYSPARK_PYTHON, SPARK_HOME, _JAVA_OPTIONS")
+        assert "HADOOP_CONF_DIR" not in check_environment(shared)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
+@pytest.mark.parametrize("place", ["decisions", "decisions/_delta_log", "decisions/date=2026-11-27", "ck/state"])
+def test_a_folder_of_another_account_is_named_with_its_owner(place: str, everybodys: Path) -> None:
+    folder = everybodys / place
+    folder.mkdir(parents=True)
+    for each in (everybodys, *folder.relative_to(everybodys).parents):
+        (everybodys / each).chmod(0o777)
+    folder.chmod(0o700)
+
+    with (
+        as_account(54321),
+        pytest.raises(CheckError, match=rf"^{folder}, of .*\(54321\).* root, or .* 54321 {folder}$"),
+    ):
+        check_folders(settings_in(everybodys))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
+def test_a_folder_that_cannot_be_made_says_how_to_make_it(everybodys: Path) -> None:
+    everybodys.chmod(0o755)
+
+    with as_account(54321), pytest.raises(CheckError, match=r"is of root; make it: install -d -m 700 -o 54321 /.*/ck$"):
+        check_folders(settings_in(everybodys))
+
+
+@pytest.mark.skipif(not os.statvfs("/proc").f_flag & os.ST_NOEXEC, reason="no mount to try")
+def test_a_mount_without_programs_is_refused() -> None:
+    with pytest.raises(CheckError, match=r"^/proc is mounted noexec, .*set enforce\.checkpoint to a folder elsewhere"):
+        check_temporary_files(changed(DEFAULTS, "enforce", checkpoint="/proc/sluice"))
+
+
+def test_all_modules_of_others_are_looked_for() -> None:
+    """PYTHONPATH may hide each that the product imports."""
+    product = ("state", "process", "kafka_io", "configs", "gateways", "sinks", "jvm", "insight", "streaming", "cli")
+    found = set[str]()
+    for folder in product:
+        for file in (REPOSITORY / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                found |= {name.partition(".")[0] for name in names}
+
+    assert found - sys.stdlib_module_names - {"sluice", ""} == NEEDED & found
