@@ -63,6 +63,16 @@ class ReadDeadline(H11Protocol):
             self._end_deadline()
             self.waiting_since_s = self.loop.time()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request; the answer to a request whose body it should be is given up, or both would go."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.abort()
+                return
+        super().send_400_response(msg)
+
     def _make_room(self) -> None:
         """Abort the connection that has waited longest: a client with hundreds of idle ones keeps nobody out."""
         others: Iterable[ReadDeadline] = self.connections - {self}  # type: ignore[assignment] # all are of this class

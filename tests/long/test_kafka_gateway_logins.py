@@ -5,16 +5,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaAdminClient
 from kafka.admin import (
     ACL,
@@ -34,6 +29,7 @@ from sluice.demo.cluster import create_topic
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import quota
+from tests.certificates import certificate
 from tests.integration.plugin_broker import proxy_settings, published
 from tests.integration.secure_broker import SecureBroker
 from tests.waiting import eventually
@@ -222,30 +218,3 @@ def test_a_client_cannot_negotiate_tls_again_on_a_connection(tmp_path: Path) -> 
 
     assert b"RENEGOTIATING" in client.stdout + client.stderr
     assert client.returncode != 0  # it was left with an alert; else it ends well with its input
-
-
-def certificate(folder: Path, file: str, name: str, organization: str | None = None) -> tuple[Path, Path]:
-    """PEM files of a self-signed certificate for loopback, and of its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    parts = [x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]
-    if organization is not None:  # the last part comes first in the text of a name
-        parts.insert(0, x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, organization))
-    subject = x509.Name(parts)
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    encodings = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    pem, key_pem = folder / f"{file}.pem", folder / f"{file}.key"
-    pem.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key_pem.write_bytes(key.private_bytes(*encodings))
-    return pem, key_pem
