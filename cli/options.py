@@ -19,9 +19,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings, load_settings, reach_s3, with_bootstrap_servers
+from sluice.insight.texts import decoded_name, odd_names
 from sluice.jvm.jars import REPOSITORY, in_checkout, make_own, sluice_home
 from sluice.kafka_io.client import principal_of
+from sluice.process.format import printable
 from sluice.process.trust import stranger
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
@@ -136,8 +139,31 @@ BootstrapServersOption = Annotated[
     str | None, typer.Option("--bootstrap-servers", help="Kafka's address; overrides kafka.bootstrap.servers.")
 ]
 
-UserOption = Annotated[str | None, typer.Option("--user", help="User of the requests.")]
-ClientIdOption = Annotated[str | None, typer.Option("--client-id", "--client", help="Client-id of the requests.")]
+
+def as_written(given: Any) -> Any:
+    """The name, or names, that an option gives; standard error asks about one that looks percent-encoded.
+
+    Kafka's metrics, ZooKeeper's nodes and other tools write names so, and no client has such a name.
+    """
+    for name in [given] if isinstance(given, str) else given or ():
+        if (decoded := decoded_name(name)) is not None:
+            encoded = printable(f"{name!r} looks percent-encoded, and requests have names as they are")
+            typer.echo(f"sluice: warning: {encoded}; if {printable(repr(decoded))} is meant, give that", err=True)
+    return given
+
+
+def quotas_of_file(file: Path) -> list[QuotaEntry]:
+    """The quotas of a quota file; standard error asks about names that no client has. Raises as `load_quotas_file`."""
+    entries = load_quotas_file(file)
+    for line in odd_names(entry.entity for entry in entries):
+        typer.echo(f"sluice: warning: {printable(line)}", err=True)
+    return entries
+
+
+UserOption = Annotated[str | None, typer.Option("--user", help="User of the requests.", callback=as_written)]
+ClientIdOption = Annotated[
+    str | None, typer.Option("--client-id", "--client", help="Client-id of the requests.", callback=as_written)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="End, written as --from.", show_default="now")]
 
@@ -252,12 +278,16 @@ class EntityOptions:
     entity_type: Annotated[
         list[EntityType] | None, typer.Option("--entity-type", help="Repeatable, for a user with a client-id.")
     ] = None
-    entity_name: Annotated[list[str] | None, typer.Option("--entity-name", help="Name for the entity type.")] = None
+    entity_name: Annotated[
+        list[str] | None, typer.Option("--entity-name", help="Name for the entity type.", callback=as_written)
+    ] = None
     entity_default: Annotated[
         int, typer.Option("--entity-default", count=True, show_default=False, help="The default entity of the type.")
     ] = 0
-    user: Annotated[str | None, typer.Option("--user", help="A user's name.")] = None
-    client: Annotated[str | None, typer.Option("--client", "--client-id", help="A client-id.")] = None
+    user: Annotated[str | None, typer.Option("--user", help="A user's name.", callback=as_written)] = None
+    client: Annotated[str | None, typer.Option("--client", "--client-id", help="A client-id.", callback=as_written)] = (
+        None
+    )
     topic: Annotated[str | None, typer.Option("--topic", help="A topic's name.")] = None
     tenant: Annotated[str | None, typer.Option("--tenant", help="A tenant's name.")] = None
     user_defaults: Annotated[bool, typer.Option("--user-defaults", help="The default user.")] = False
@@ -312,16 +342,26 @@ class EntityOptions:
 
     def _typed(self, ctx: typer.Context) -> list[EntityFilter]:
         types, given = self.entity_type or [], iter(self.entity_name or [])
-        names = ["" if option == "entity_default" else next(given) for option in ctx.meta[ENTITY_ORDER]]
+        names = [None if option == "entity_default" else next(given) for option in ctx.meta[ENTITY_ORDER]]
         if len(names) > len(types):
             raise UsageError("more names than entity types; give --entity-type before each --entity-name")
-        filters = [_named(FILTER_TYPES[kind], name) for kind, name in zip(types, names, strict=False)]
+        filters = [
+            EntityFilter(FILTER_TYPES[kind], "default") if name is None else _named(FILTER_TYPES[kind], name)
+            for kind, name in zip(types, names, strict=False)
+        ]
         return filters + [EntityFilter(FILTER_TYPES[kind], "specified") for kind in types[len(names) :]]
 
 
 def _named(entity_type: str, name: str) -> EntityFilter:
-    """The empty name is the default entity, as in kafka-configs.sh."""
-    return EntityFilter(entity_type, "exact", name) if name else EntityFilter(entity_type, "default")
+    """The empty name is the default entity, as in kafka-configs.sh; standard error says so: a variable may be empty."""
+    if name:
+        return EntityFilter(entity_type, "exact", name)
+    typer.echo(
+        f"sluice: the empty name is the default {entity_type}, as it was in kafka-configs.sh; {_DEFAULTS[entity_type]}"
+        " says so",
+        err=True,
+    )
+    return EntityFilter(entity_type, "default")
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,11 @@ from sluice.cli.options import (
     EntityOptions,
     JsonOption,
     TableOptions,
+    as_written,
     changed_from,
     command_group,
     grouped,
+    quotas_of_file,
 )
 from sluice.cli.quota_text import (
     KEY_MEANINGS,
@@ -45,7 +47,6 @@ from sluice.cli.quota_text import (
     write_out,
 )
 from sluice.cli.resolve import explain, reach_lines
-from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.span import from_ms
 from sluice.insight.texts import odd_names, strict_text
@@ -184,8 +185,13 @@ def describe_quotas(
 @grouped
 def resolve_quotas(
     table: TableOptions,
-    user: Annotated[str, typer.Option("--user", help="The request's user; without a login it is ANONYMOUS.")] = "",
-    client: Annotated[str, typer.Option("--client-id", "--client", help="The request's client-id.")] = "",
+    user: Annotated[
+        str,
+        typer.Option("--user", help="The request's user; without a login it is ANONYMOUS.", callback=as_written),
+    ] = "",
+    client: Annotated[
+        str, typer.Option("--client-id", "--client", help="The request's client-id.", callback=as_written)
+    ] = "",
     topic: Annotated[str | None, typer.Option("--topic", help="A topic that the request touches.")] = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -260,7 +266,7 @@ def apply_quotas(
     dry_run: DryRunOption = False,
 ) -> None:
     """Set the quotas of a file in one commit, after showing the changes and asking."""
-    wanted = load_quotas_file(file)
+    wanted = quotas_of_file(file)
     edit(table, merging(table, wanted, (lambda _: True) if prune else None), author, dry_run=dry_run, yes=yes)
 
 
@@ -320,7 +326,7 @@ def import_quotas(
         raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
     else:
         wanted, refused = _cluster_quotas(str(bootstrap_servers), command_config)
-    for line in odd_names(entry.entity for entry in wanted):
+    for line in odd_names(entry.entity for entry in wanted) if file is None else ():  # an option's name is asked about
         typer.echo(f"sluice: warning: {line}", err=True)
     edit(table, merging(table, wanted, absent_from(wanted) if prune else None), author, dry_run=dry_run, yes=yes)
     if refused:

@@ -15,13 +15,14 @@ from sluice.cli.options import (
     JsonOption,
     TableOptions,
     UserOption,
+    as_written,
     command_group,
     grouped,
+    quotas_of_file,
 )
 from sluice.cli.quota_text import tenants_content, writable
 from sluice.cli.quotas import DryRunOption, YesOption, edit, merging
 from sluice.cli.resolve import explain
-from sluice.configs.quotas import load_quotas_file
 from sluice.insight.texts import entity_text, java_double, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import QuotaEntity
@@ -43,8 +44,12 @@ def alter_tenant(
     table: TableOptions,
     author: AuthorOption,
     name: Annotated[str, typer.Argument(help="The tenant's name.", show_default=False)],
-    add_user: Annotated[_Globs, typer.Option("--add-user", help="A user or glob; repeatable.")] = None,
-    add_client_id: Annotated[_Globs, typer.Option("--add-client-id", help="A client-id or glob; repeatable.")] = None,
+    add_user: Annotated[
+        _Globs, typer.Option("--add-user", help="A user or glob; repeatable.", callback=as_written)
+    ] = None,
+    add_client_id: Annotated[
+        _Globs, typer.Option("--add-client-id", help="A client-id or glob; repeatable.", callback=as_written)
+    ] = None,
     add_topic: Annotated[_Globs, typer.Option("--add-topic", help="A topic or glob; repeatable.")] = None,
     remove_user: Annotated[_Globs, typer.Option("--remove-user", help="As it was added.")] = None,
     remove_client_id: Annotated[_Globs, typer.Option("--remove-client-id", help="As it was added.")] = None,
@@ -139,7 +144,7 @@ def import_tenants(
     dry_run: DryRunOption = False,
 ) -> None:
     """Take over the tenants of a file in one commit, with members and quotas, after showing the changes and asking."""
-    wanted = load_quotas_file(file)
+    wanted = quotas_of_file(file)
     others = [entry for entry in wanted if entry.entity.tenant is None]
     if others:
         raise UsageError(f"{file} has quotas of {entity_text(others[0].entity)}; `sluice quotas apply` takes those")

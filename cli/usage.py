@@ -11,9 +11,8 @@ import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, print_rows, table_lines, terminal_width, time_text
-from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
+from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force, quotas_of_file
 from sluice.cli.sql import say_no_rows
-from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.insight.reports.span import By, Per
 from sluice.insight.texts import NO_NAME, counter_name
@@ -129,7 +128,7 @@ def _tenants(settings: Settings, by: By, file: Path | None) -> Tenants:
         if file is not None:
             raise UsageError(f"--tenants FILE is given with --by {by}; expected --by tenant")
         return Tenants()
-    entries = quotas_in_force(settings) if file is None else load_quotas_file(file)
+    entries = quotas_in_force(settings) if file is None else quotas_of_file(file)
     tenants = Quotas(entries).tenants
     if not tenants:
         raise UsageError(NO_TENANT)

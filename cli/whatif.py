@@ -10,8 +10,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width, time_text
-from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
-from sluice.configs.quotas import load_quotas_file
+from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_of_file
 from sluice.configs.settings import Settings
 from sluice.insight.reports.span import from_ms, read_span
 from sluice.insight.texts import counter_name, entity_text, value_text
@@ -47,7 +46,7 @@ def whatif(
     decisions, and neither the job nor Java.
     """
     settings = job_settings(config)
-    wanted = load_quotas_file(quotas)
+    wanted = quotas_of_file(quotas)
     span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
     scenarios = [wanted]
     if steps > 1:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -753,6 +754,63 @@ def test_a_name_that_looks_encoded_is_asked_about(shell: Shell, tmp_path: Path) 
     assert "if 'CN=app' is meant" in asked.error
     assert shell.table.entries() == []
     assert shell.run(f"import --file {node} --user 50%off", answer="y\n").error == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "quotas alter --user CN%3Dapp --add-config producer_byte_rate=1024 --as carol --yes",
+        "quotas alter --client CN%3Dapp --add-config producer_byte_rate=1024 --as carol --dry-run",
+        "quotas alter --entity-type users --entity-name CN%3Dapp --add-config producer_byte_rate=1 --as carol --yes",
+        "quotas describe --user CN%3Dapp",
+        "quotas resolve --user CN%3Dapp",
+        "quotas resolve --client-id CN%3Dapp",
+        "quotas history --client CN%3Dapp",
+        "quotas hold --user CN%3Dapp --reason x --as carol",
+        "quotas release --user CN%3Dapp --as carol",
+        "quotas apply FILE --as carol --yes",
+        "tenants import FILE --as carol --yes",
+        "tenants alter shop --add-user CN%3Dapp --as carol",
+        "tenants alter shop --add-client-id CN%3Dapp --as carol",
+        "tenants resolve --user CN%3Dapp",
+    ],
+)
+def test_every_command_asks_about_a_name_that_looks_encoded(shell: Shell, line: str) -> None:
+    """No client has such a name: copied from a metric or a node of ZooKeeper, it would have no effect."""
+    file = shell.file("- {entity: {user: CN%3Dapp}, quotas: {producer_byte_rate: 1024}}\n")
+    odd = "- {tenant: shop, users: [CN%3Dapp], quotas: {producer_byte_rate: 1024}}\n"
+    file = shell.file(odd) if line.startswith("tenants import") else file
+
+    ended = invoke(*shlex.split(line.replace("FILE", str(file))), "--table", shell.table.path, code=None)
+
+    (warning,) = (each for each in ended.error.splitlines() if "percent-encoded" in each)
+    assert warning.startswith("sluice: warning: ")
+    assert "'CN%3Dapp' looks percent-encoded, and requests have names as they are; if 'CN=app' is meant" in warning
+    assert "CN=app" not in ended.output  # nothing is changed of the name
+
+
+@pytest.mark.parametrize("name", ["50%off", "%ff", "100%", "José", "a%b"])
+def test_a_name_with_a_percent_sign_of_its_own_is_not_asked_about(shell: Shell, name: str) -> None:
+    ended = shell.run(f"alter --user '{name}' --add-config producer_byte_rate=1024 --yes")
+
+    assert "encoded" not in ended.error
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--user ''", "the empty name is the default user, as it was in kafka-configs.sh; --user-defaults says so"),
+        ("--entity-type clients --entity-name ''", "is the default client-id, .*; --client-defaults says so"),
+        ("--user alice --client ''", "is the default client-id"),
+        ("--user-defaults", ""),
+        ("--entity-type users --entity-default", ""),
+    ],
+)
+def test_an_empty_name_is_told_as_the_default_entity(shell: Shell, options: str, said: str) -> None:
+    """A script's variable may be empty, and the limit would be everybody's."""
+    for command in ("alter --add-config producer_byte_rate=1024 --yes", "describe"):
+        error = shell.run(f"{command} {options}").error
+        assert re.search(said, error) if said else "empty name" not in error
 
 
 def test_a_zookeeper_node_is_taken_over_without_its_credentials(shell: Shell, tmp_path: Path) -> None:
