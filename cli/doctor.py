@@ -12,6 +12,7 @@ from functools import partial
 from http.client import HTTPException
 from threading import Thread
 from typing import NamedTuple, TypeVar
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 import msgspec
@@ -25,6 +26,7 @@ from msgspec import structs, to_builtins
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.start_checks import Check, start_checks
 from sluice.configs.capacity import broker_limits
+from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
 from sluice.insight.texts import unlimited_text
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
@@ -41,9 +43,11 @@ from sluice.process.clock import now_ms
 from sluice.process.format import printable
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, Override, Overrides, Request
 from sluice.state.errors import UNREADABLE, InvalidQuotaError, SluiceError
+from sluice.state.overrides.operator_holds import holds_at
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -136,7 +140,11 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
         return threads_verdict(having, beats.result().by_instance) if having else "no broker has the plugin"
 
     def loads() -> str:
-        return loads_verdict(beats.result().by_instance, broker_limits(settings.elastic))
+        try:
+            capacities = broker_limits(settings.elastic)
+        except InvalidSettingsError as error:
+            raise CheckWarningError(f"{error}; a job goes on with the capacities that it read last") from error
+        return loads_verdict(beats.result().by_instance, capacities)
 
     def own_login() -> str:
         cluster = client_quotas(read_cluster_quotas(settings.kafka)).entries
@@ -600,6 +608,50 @@ def _table_text(settings: Settings, name: str) -> str:
     return f"{name} has {sum(count or 0 for count in rows)} rows in {len(sizes)} files, {_mebibytes(sum(sizes))}"
 
 
+def check_holds_table(settings: Settings) -> str:
+    """Clients that the table of holds stops now. Raises CheckWarningError if it can't be read whole."""
+    table = HoldsTable(settings.delta.quotas, settings.delta.storage_options)
+    try:
+        _check_commits("quotas-holds", table.path, settings.delta.storage_options)
+        is_there = table.look()
+    except SluiceError as error:
+        raise CheckWarningError(f"{error}; a job goes on with the holds that it read last") from error
+    return f"{len(holds_at(table.holds, now_ms()))} in force" if is_there else "nobody was ever held"
+
+
+def check_inputs(settings: Settings) -> str:
+    """Inputs beside the requests that a running job can't read. Raises CheckWarningError with the reasons."""
+    health = settings.health
+    if not health.port:
+        return "unknown; health.port lets the running job say what it can't read"
+    try:
+        answer = _asked(f"http://{health.place}/readyz")
+        failing = msgspec.json.decode(answer, type=_Inputs).inputs
+    except (OSError, ValueError, HTTPException) as error:
+        return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
+    if failing:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(failing.items()))
+        raise CheckWarningError(f"the job goes on with what it read last of {reasons}")
+    return "the job reads all of them"
+
+
+class _Inputs(msgspec.Struct):
+    """The part of `/readyz` that is about inputs."""
+
+    inputs: dict[str, str] = {}
+
+
+def _asked(url: str) -> bytes:
+    """The body of an answer, whatever its status is."""
+    try:
+        # of this machine, whatever http_proxy says
+        with build_opener(ProxyHandler({})).open(url, timeout=_METRICS_TIMEOUT_S) as answer:
+            body: bytes = answer.read()
+    except HTTPError as unready:
+        body = unready.read()
+    return body
+
+
 def check_health(settings: Settings) -> str:
     """Address of the health checks. Raises CheckError if the job couldn't listen there."""
     health = settings.health
@@ -614,12 +666,11 @@ def check_health(settings: Settings) -> str:
 
 def check_tracked_entities(settings: Settings) -> str:
     """The tracked entities in the metrics of the running job; none found is no failure."""
-    health, direct = settings.health, build_opener(ProxyHandler({}))  # of this machine, whatever http_proxy says
+    health = settings.health
     if not health.port:
         return "unknown; health.port makes them a metric of the running job"
     try:
-        with direct.open(f"http://{health.place}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:
-            metrics = answer.read().decode()
+        metrics = _asked(f"http://{health.place}/metrics").decode()
     except (OSError, ValueError, HTTPException) as error:  # ValueError: what answers is no text
         return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
     found = re.search(r"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
@@ -692,6 +743,8 @@ CHECKS_OF_JOB: Sequence[tuple[str, Callable[[Settings], str]]] = (
     ("job", check_job),
     ("checkpoint", check_checkpoint),
     ("quotas table", check_quotas_table),
+    ("holds", check_holds_table),
+    ("inputs", check_inputs),
     ("tables", check_tables),
     ("health", check_health),
     ("tracked entities", check_tracked_entities),

@@ -16,13 +16,15 @@ from tempfile import gettempdir
 
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
+from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, folders
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
-from sluice.streaming.checkpoint.folder import RUNS, Checkpoint
+from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
 from sluice.streaming.native.build import library_path
 from sluice.streaming.native.library import native_library
+from sluice.streaming.runtime.capacities import has_copy
 from sluice.streaming.runtime.properties import left_out
 
 Check = Callable[[], str]
@@ -111,27 +113,41 @@ def check_native_code(settings: Settings) -> str:
 
 
 def check_folders(settings: Settings) -> str:
-    """The rights on the folders of checkpoints and tables, and on those within. Raises CheckError."""
+    """The rights on the folders of checkpoints and tables, and on those within.
+
+    Raises CheckError, and CheckWarningError for tables of a job that has run before: it goes on without them.
+    """
     local = {key: Path(place).absolute() for key, place in folders(settings).items() if "://" not in place}
-    for key, folder in local.items():
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        if not existing.is_dir():
-            raise CheckError(f"{existing}, of {key}, is no folder; set another one, or remove that file")
-        if existing != folder:
-            if not _is_usable(existing):
-                raise CheckError(
-                    f"{folder}, of {key}, can't be made by this account ({os.geteuid()}), as {existing} is of"
-                    f" {_owner(existing)}; make it: install -d -m 700 -o {os.geteuid()} {quote(str(folder))}"
-                )
-            continue
-        inner = (place for name in _INNER for place in sorted(folder.glob(name)) if place.is_dir())
-        if (place := next((each for each in (folder, *inner) if not _is_usable(each)), None)) is not None:
-            raise CheckError(
-                f"{place}, of {key}, can't be read and written by this account ({os.geteuid()}), as the job has to; use"
-                f" that of its owner, {_owner(place)}, or give it to this one: chown -R {os.geteuid()}"
-                f" {quote(str(place))}"
-            )
+    for key, folder in sorted(local.items(), key=lambda each: _is_table(each[0])):
+        if (fault := _fault(key, folder)) is not None:
+            has_run = _is_table(key) and Checkpoint(settings.enforce.checkpoint).sluice.read(ORIGIN) is not None
+            raise (CheckWarningError if has_run else CheckError)(fault)
     return f"{len(local)} of this machine, readable and writable" if local else "none is of this machine"
+
+
+def _is_table(key: str) -> bool:
+    return key.startswith("delta.")
+
+
+def _fault(key: str, folder: Path) -> str | None:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        return f"{existing}, of {key}, is no folder; set another one, or remove that file"
+    if existing != folder:
+        if _is_usable(existing):
+            return None
+        return (
+            f"{folder}, of {key}, can't be made by this account ({os.geteuid()}), as {existing} is of"
+            f" {_owner(existing)}; make it: install -d -m 700 -o {os.geteuid()} {quote(str(folder))}"
+        )
+    inner = (place for name in _INNER for place in sorted(folder.glob(name)) if place.is_dir())
+    if (place := next((each for each in (folder, *inner) if not _is_usable(each)), None)) is not None:
+        return (
+            f"{place}, of {key}, can't be read and written by this account ({os.geteuid()}), as the job has to; use"
+            f" that of its owner, {_owner(place)}, or give it to this one: chown -R {os.geteuid()}"
+            f" {quote(str(place))}"
+        )
+    return None
 
 
 _INNER = ("_delta_log", "date=*", "sluice", "state", "offsets", "commits")
@@ -178,6 +194,14 @@ def _temporary_folder() -> str:
 
 
 def check_capacities(settings: Settings) -> str:
-    """The brokers whose capacity is known. Raises InvalidSettingsError."""
-    limits = broker_limits(settings.elastic)
+    """The brokers whose capacity is known.
+
+    Raises InvalidSettingsError, and CheckWarningError where the job has a copy of the file.
+    """
+    try:
+        limits = broker_limits(settings.elastic)
+    except InvalidSettingsError as error:
+        if not has_copy(settings):
+            raise
+        raise CheckWarningError(f"{error}; the capacities that were read last stay in force") from error
     return f"of {len(limits.capacities)} brokers in {settings.elastic.capacity_file}"

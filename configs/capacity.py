@@ -26,29 +26,36 @@ class _File(msgspec.Struct, rename="camel"):
     broker_capacities: list[_OfBroker]
 
 
-def broker_limits(elastic: ElasticSettings) -> BrokerLimits:
+def broker_limits(elastic: ElasticSettings, content: bytes | None = None) -> BrokerLimits:
     """The capacities of the settings and the file that they name, and their floor of disks.
 
-    Raises InvalidSettingsError.
+    With a `content` the file isn't read. Raises InvalidSettingsError.
     """
-    capacities = load_capacities(elastic.capacity_file)
+    capacities = load_capacities(elastic.capacity_file, content)
     if capacities.default == Capacity():
         capacities = capacities._replace(default=elastic.capacity)
     return BrokerLimits(capacities, elastic.disk_floor)
 
 
-def load_capacities(path: str | None) -> Capacities:
+def read_capacity_file(path: str) -> bytes:
+    """The content of the file. Raises InvalidSettingsError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidSettingsError(f"elastic.capacity_file {path} can't be read: {error.strerror}") from None
+
+
+def load_capacities(path: str | None, content: bytes | None = None) -> Capacities:
     """The network capacities in a file, `NW_IN` and `NW_OUT` in KB/s; without a path there are none.
 
-    Raises InvalidSettingsError for a file that can't be read, or has another form.
+    With a `content` the file isn't read. Raises InvalidSettingsError for one that can't be read, or has another form.
     """
     if path is None:
         return Capacities()
+    content = read_capacity_file(path) if content is None else content
     try:
-        read = msgspec.convert(msgspec.json.decode(Path(path).read_bytes()), _File, strict=False)
+        read = msgspec.convert(msgspec.json.decode(content), _File, strict=False)
         capacities = {each.broker_id: _capacity(each.capacity) for each in read.broker_capacities}
-    except OSError as error:
-        raise InvalidSettingsError(f"elastic.capacity_file {path} can't be read: {error.strerror}") from None
     except (ValueError, *UNREADABLE) as error:
         raise InvalidSettingsError(
             f"elastic.capacity_file {path} is no capacity file ({error}); expected"

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 
 from kafka import KafkaProducer
 
@@ -11,7 +11,7 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.records import Override, Overrides
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import (
@@ -76,6 +76,18 @@ def limits_publisher(
                 yield
 
     return BackgroundService("limits", publish, _LOOK_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
+
+
+def published_overrides(topic: str, kafka: Mapping[str, str], decider: str) -> list[Override]:
+    """The overrides in a decider's last record, whatever its age. Raises KafkaUnavailableError, KafkaError, OSError."""
+    view = LimitsView()
+    with TopicReader(kafka, topic) as reader:
+        for _, record in reader.read_to_end():
+            if view.is_override(record.key):
+                with suppress(InvalidQuotaError):  # the publisher says it
+                    view.take(record.key, record.value)
+    said = view.overrides.get(decider)
+    return [] if said is None else said.overrides
 
 
 def _apply(view: LimitsView, record: FetchedRecord, topic: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -27,6 +28,7 @@ from sluice.streaming.java_bridge import has_java, is_stopped
 from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.running_job import RunningJob
+from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.health import JobHealth, JobStatus, health_server
 from sluice.streaming.runtime.properties import start_java
 from sluice.streaming.runtime.run_folder import run_folder
@@ -131,8 +133,9 @@ class Job:
             check_enforce_checkpoint(self._settings)
         settings = self._settings = with_pages(self._settings)
         check_origin(checkpoint, settings)
+        CapacityFile(settings).limits()  # before Spark starts
         table = ensure_quotas_table(settings)
-        watch = QuotaWatch(table, QuotaSnapshots(checkpoint))
+        watch = QuotaWatch(table, QuotaSnapshots(checkpoint), partial(self._health.report_input, "quotas"))
         if settings.quotas.source == "kafka":
             stack.enter_context(self._mirror(table, watch))
         stack.callback(self._stop_session)

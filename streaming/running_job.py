@@ -3,15 +3,16 @@
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from threading import Event
 
-from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
-from sluice.sinks.limits import limits_publisher
+from sluice.sinks.limits import limits_publisher, published_overrides
 from sluice.sinks.tables.holds import HoldsTable
+from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.waits import ended_waits_remover
 from sluice.state.errors import SluiceError
@@ -34,10 +35,12 @@ from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
 from sluice.streaming.overrides.disks import DisksWatch
+from sluice.streaming.overrides.holds_watch import HoldsWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import Cause, QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
+from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
 from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice.streaming.runtime.maintenance import MaintenanceSchedule
@@ -67,9 +70,15 @@ class RunningJob:
         disks = settings.elastic
         self._disks = DisksWatch(lambda: watch.quotas, disks.disk_floor, disks.disk_remembered_s * 1000)
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
-        self._holds = HoldsTable(settings.delta.quotas, settings.delta.storage_options)
+        self._holds = HoldsWatch(
+            HoldsTable(settings.delta.quotas, polled(settings.delta.storage_options)),
+            partial(published_overrides, settings.topics.limits, settings.kafka, OperatorHolds.name),
+            partial(health.report_input, "holds"),
+        )
         self._holds.look()  # before anything is decided, or who is held would be let go for a moment
-        self._overrides = OverridesWatch(self._deciders(), table, settings.metrics.top_clients)
+        report = partial(health.report_input, "overrides")
+        self._overrides = OverridesWatch(self._deciders(), table, settings.metrics.top_clients, report=report)
+        self._capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""
@@ -98,7 +107,8 @@ class RunningJob:
             limits_publisher(topics, kafka, self._watch.in_force, lambda: self._overrides.said),
             ended_waits_remover(topics.waits, kafka),
             self._disks.service(kafka),
-            BackgroundService("holds", self._holds.look, _LOOK_S, failure="holds can't be read", log=log),
+            BackgroundService("holds", self._holds.look, _LOOK_S),
+            *self._capacities.services(),
             *self._overrides.services(topics, kafka, heartbeats=has_floor or is_elastic),
             self._topic.service(),
             self._decisions_watch(),
@@ -118,7 +128,7 @@ class RunningJob:
         def disks() -> Disks:
             return self._disks.disks
 
-        holds = OperatorHolds(lambda: self._holds.holds)
+        holds = OperatorHolds(lambda: self._holds.holds, lambda: self._holds.kept)
         deciders: list[Decider] = [holds, DiskGuard(disks), StorageBudgets(quotas, disks)]
         return [ElasticLimits(quotas), *deciders] if self._settings.elastic.limits == "elastic" else deciders
 
@@ -128,7 +138,7 @@ class RunningJob:
         topic, kafka = settings.topics.decisions, settings.kafka
         if not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
-        top, limits = settings.metrics.top_clients, broker_limits(settings.elastic)
+        top, limits = settings.metrics.top_clients, self._capacities.limits()
         clients = ClientMetrics(settings.quota, top, limits=limits)
         self._health.registry.register(clients)
         return decisions_watch(topic, kafka, [foreign.on_decision, clients.on_record], NEWEST_DECISIONS)

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from arro3.core import Array, DataType, RecordBatch, Schema, Table
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from sluice.process.format import short
 from sluice.sinks.errors import QuotasTableError, storage_reason
+from sluice.sinks.tables.newest import NewestCommit
 from sluice.sinks.tables.quotas import ChangedFrom
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice.state.overrides.operator_holds import OperatorHold
@@ -36,14 +37,14 @@ class HoldChange(NamedTuple):
 class HoldsTable:
     """The table beside the quotas table at `quotas`, a folder or a URI; the first hold makes it.
 
-    `holds` are those of the last look, whose reason begins with the author. Raises QuotasTableError.
+    `holds` are those of the last look that could read it, whose reason begins with the author. Raises QuotasTableError.
     """
 
     def __init__(self, quotas: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = quotas.rstrip("/") + "-holds"
         self.holds: list[OperatorHold] = []
         self._storage_options = dict(storage_options or {})
-        self._read_last: list[str] | None = None
+        self._newest = NewestCommit(self.path, self._storage_options)
 
     def append(self, change: HoldChange) -> None:
         """Add a row."""
@@ -74,19 +75,31 @@ class HoldsTable:
         found = [change for row in rows if (change := _change(*row)) is not None]
         return sorted(found, key=lambda change: -change.hold.at_ms), len(rows) - len(found)
 
-    def look(self) -> None:
-        """Read the rows if there are others. A restored backup has the same versions again, but not the same files."""
-        table = self._open()
-        files = None if table is None else table.file_uris()
-        if files != self._read_last:
-            changes, left_out = self._changes(table)
-            self.holds = [
-                hold._replace(reason=short(f"{author}: {hold.reason}", _MAX_SHOWN)) for hold, author, _ in changes
-            ]
-            self._read_last = files
-            if left_out:
-                told = "%d rows of %s stop nobody: no command has written them; check who may write to the table"
-                log.warning(told, left_out, self.path)
+    def look(self) -> bool:
+        """Read the rows if there are others; False if nobody has held anybody yet, so there is no table.
+
+        One that was there before is missed. Its newest commit has to be whole, or a hold would be passed over.
+        """
+        try:
+            if self._newest.is_still_newest():
+                return True
+            table = self._open()
+            if table is None:
+                if self._newest.known is not None:
+                    raise FileNotFoundError("it is gone; restore it")
+                return False
+            commit = self._newest.whole(table.version())
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._error("read", error) from error
+        changes, left_out = self._changes(table)
+        self.holds = [
+            hold._replace(reason=short(f"{author}: {hold.reason}", _MAX_SHOWN)) for hold, author, _ in changes
+        ]
+        self._newest.known = commit
+        if left_out:
+            told = "%d rows of %s stop nobody: no command has written them; check who may write to the table"
+            log.warning(told, left_out, self.path)
+        return True
 
     def _made(self, schema: Schema) -> DeltaTable:
         """The table, made if there is none, and once: a second time would change its metadata under others' rows."""
@@ -100,9 +113,9 @@ class HoldsTable:
 
     def _open(self) -> DeltaTable | None:
         try:
-            if not DeltaTable.is_deltatable(self.path, self._storage_options):
-                return None
             return DeltaTable(self.path, storage_options=self._storage_options)
+        except TableNotFoundError:
+            return None
         except (DeltaError, OSError, ValueError) as error:
             raise self._error("read", error) from error
 

@@ -35,13 +35,10 @@ class OverridesTable:
     def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
         self._path = path
         self._storage_options = dict(storage_options)
-        self._is_created = False
 
     def append(self, changes: Iterable[tuple[str, Overrides]]) -> None:
         """Add a row for each change, of a decider by its name. Raises delta-rs's errors."""
-        if not self._is_created:
-            create_table(AuditTable(self._path, _COLUMNS), self._storage_options)
-            self._is_created = True
+        create_table(AuditTable(self._path, _COLUMNS), self._storage_options)
         rows = [
             {
                 **structs.asdict(record),

@@ -15,6 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Field, PrimitiveType
 
 from sluice.sinks.errors import QuotasTableError, storage_reason
+from sluice.sinks.tables.newest import NewestCommit
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
@@ -39,13 +40,21 @@ _ARROW_SCHEMA = ArrowSchema.from_arrow(QUOTAS_SCHEMA.to_arrow())
 
 TABLE_PROPERTIES = {
     "delta.checkpointInterval": "10",  # opening the table reads at most 10 commits
-    # Old versions stay readable for audit: nothing expires by itself.
+    # Old versions stay readable for audit: no commit expires, and nothing removes a file.
     "delta.enableExpiredLogCleanup": "false",
-    "delta.deletedFileRetentionDuration": "interval 36500 days",
+    # Each checkpoint has the names of files that were replaced since. With all there ever were, the log would grow with
+    # the square of the table's age.
+    "delta.deletedFileRetentionDuration": "interval 1 days",
 }
+
+_NEVER_FORGETS = "interval 36500 days"
+"""The property of deleted files that earlier releases gave the table."""
 
 MAX_COMMIT_ATTEMPTS = 1000
 """An attempt is lost only when somebody else commits, so this many mean very many changes at the same time."""
+
+_FIRST_COMMITS = 100
+"""Commits that a reader of the history gets first; then four times as many, and so on."""
 
 CHANGED_AT = "changedAt"
 """The key of the time of the change in a commit's metadata."""
@@ -113,37 +122,54 @@ class _Content(NamedTuple):
 class QuotasTable:
     """The quotas table at `path`, a folder or an object store's URI; `storage_options` are delta-rs's.
 
-    It holds no connection and no cache: every call reads the table again. Every method may raise QuotasTableError,
-    whose message says what to do.
+    Every call but `is_newest` reads the table again. Every method may raise QuotasTableError, whose message says what
+    to do.
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = path
         self._storage_options = dict(storage_options or {})
+        self._newest = NewestCommit(path, self._storage_options)
 
     def exists(self) -> bool:
         """True if there is a Delta table at the path."""
         try:
-            return DeltaTable.is_deltatable(self.path, self._storage_options)
+            DeltaTable(self.path, storage_options=self._storage_options)  # `is_deltatable` stops all threads meanwhile
+        except TableNotFoundError:
+            return False
         except (DeltaError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
+        return True
 
     def version(self) -> int:
         """The latest version, from 0; costs a few milliseconds on a local disk."""
         return self._open().version()
 
-    def latest(self) -> tuple[str, int]:
-        """The table's own id, which another table at this path doesn't have, and the latest version; as fast."""
+    def newest(self) -> tuple[int, list[QuotaEntry]]:
+        """The latest version and its quotas. Its commit has to be whole: Delta's readers pass over an empty one."""
         table = self._open()
-        return str(table.metadata().id), table.version()
+        try:
+            commit = self._newest.whole(table.version())
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+        entries = self._entries(table)
+        self._newest.known = commit
+        return table.version(), entries
+
+    def is_newest(self) -> bool:
+        """True if what `newest` gave last is still that. Reads one commit, whatever the age of the table is."""
+        try:
+            return self._newest.is_still_newest()
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
 
     def entries(self, version: int | None = None) -> list[QuotaEntry]:
         """The quotas of a version, by default the latest, sorted by entity, key and mode."""
-        return list(self._current(version).entries.values())
+        return self._entries(self._open(version))
 
     def rows(self, version: int | None = None) -> list[QuotaRow]:
         """The quotas of a version, by default the latest, with author and time; sorted by entity, key and mode."""
-        content = self._current(version)
+        content = self._read_and_say(self._open(version))
         authors, times = (content.columns[name].to_pylist() for name in ("changed_by", "changed_at"))
         return [QuotaRow(*row) for row in zip(content.entries.values(), authors, times, strict=True)]
 
@@ -166,6 +192,17 @@ class QuotasTable:
             if not self.exists():
                 raise self._unwritable(error) from error
         return self.version()
+
+    def shorten_checkpoints(self) -> None:
+        """Let checkpoints of the log forget what was replaced long ago; those of earlier releases had it all."""
+        name = "delta.deletedFileRetentionDuration"
+        table = self._open()
+        if table.metadata().configuration.get(name) != _NEVER_FORGETS:
+            return
+        try:
+            table.alter.set_table_properties({name: TABLE_PROPERTIES[name]})
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._unwritable(error) from error
 
     def alter(
         self,
@@ -203,17 +240,16 @@ class QuotasTable:
         """
         table = self._open()
         newer = self._read(table).entries
-        for commit in table.history():
+        for commit in _commits(table):
             older = self._read(self._open(commit["version"] - 1)).entries if commit["version"] > 0 else {}
             yield from _changes(commit, older, newer)
             newer = older
 
     def version_at(self, changed_at: datetime, newest: int) -> int | None:
         """The version, up to `newest`, that a change at this time made; from the log alone. None if it doesn't say."""
-        commits = self._open().history()
         at = changed_at.isoformat()
-        made = [commit["version"] for commit in commits if commit.get(CHANGED_AT) == at]
-        return max((version for version in made if version <= newest), default=None)
+        made = (commit["version"] for commit in _commits(self._open()) if commit.get(CHANGED_AT) == at)
+        return next((version for version in made if version <= newest), None)
 
     def _open(self, version: int | None = None) -> DeltaTable:
         try:
@@ -239,9 +275,12 @@ class QuotasTable:
                 )
         return table
 
-    def _current(self, version: int | None) -> "_Content":
-        """The content of a version, by default the latest; says which of its rows are ignored."""
-        content = self._read(self._open(version))
+    def _entries(self, table: DeltaTable) -> list[QuotaEntry]:
+        return list(self._read_and_say(table).entries.values())
+
+    def _read_and_say(self, table: DeltaTable) -> "_Content":
+        """The content of a table; says which of its rows are ignored."""
+        content = self._read(table)
         for key in sorted(content.ignored):
             log.warning("the quotas table %s has %s, which %s", self.path, key, REMOVED_TEXT)
         return content
@@ -374,6 +413,17 @@ def _changes(
         entity, kind, _ = key
         old, new = older.get(key), newer.get(key)
         yield QuotaChange(commit["version"], author, _changed_from(commit), time, entity, kind, old, new)
+
+
+def _commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """The commits of a table, newest first; few are read for who wants no more of them."""
+    read, most = 0, _FIRST_COMMITS
+    while True:
+        commits = table.history(most)
+        yield from commits[read:]
+        if len(commits) < most:
+            return
+        read, most = most, 4 * most
 
 
 def _changed_from(commit: Mapping[str, Any]) -> ChangedFrom | None:

@@ -12,6 +12,8 @@ class Decided(NamedTuple):
 
     overrides: Sequence[Override] = ()
     measured: Sequence[Measured] = ()
+    is_known: bool = True
+    """False if it can't tell: what gateways were told last stays, as long as they believe it."""
 
 
 class Decider(ABC):

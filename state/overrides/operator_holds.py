@@ -38,12 +38,19 @@ class OperatorHolds(Decider):
     name = "operator"
     fresh_ms = 600_000
 
-    def __init__(self, holds: Callable[[], Sequence[OperatorHold]]) -> None:
+    def __init__(
+        self, holds: Callable[[], Sequence[OperatorHold]], kept: Callable[[], Sequence[Override] | None] = tuple
+    ) -> None:
+        """`kept` are those of an earlier process while the holds can't be read, None if nobody knows them."""
         self._holds = holds
+        self._kept = kept
 
     def decide(self, now_ms: int) -> Decided:
         """Stop them; the newest MAX_HOLDS count."""
+        if (kept := self._kept()) is None:
+            return Decided(is_known=False)
         newest = sorted(holds_at(self._holds(), now_ms), key=lambda hold: hold.at_ms)[-MAX_HOLDS:]
+        lasting = [each for each in kept if each.until_ms is None or now_ms < each.until_ms]
         return Decided(
             [
                 Override(
@@ -51,4 +58,5 @@ class OperatorHolds(Decider):
                 )
                 for hold in newest
             ]
+            + lasting
         )

@@ -97,8 +97,11 @@ class PipelineSettings(NamedTuple):
     broker_limits: BrokerLimits = NO_LIMITS
 
     @classmethod
-    def of(cls, settings: Settings, pages: int | None = None) -> "PipelineSettings":
-        """The pipeline's part of the job's settings, with as many pages as a new checkpoint has if none are given."""
+    def of(cls, settings: Settings, pages: int | None = None, limits: BrokerLimits | None = None) -> "PipelineSettings":
+        """The pipeline's part of the job's settings, with as many pages as a new checkpoint has if none are given.
+
+        `limits` are those of brokers, by default as the settings say.
+        """
         return cls(
             settings.topics.requests,
             settings.topics.decisions,
@@ -116,7 +119,7 @@ class PipelineSettings(NamedTuple):
             settings.state.idle_expiry_s * 1000,
             settings.state.max_entities,
             settings.topics.max_message_bytes,
-            broker_limits=broker_limits(settings.elastic),
+            broker_limits=broker_limits(settings.elastic) if limits is None else limits,
         )
 
 

@@ -40,6 +40,7 @@ from sluice.streaming.errors import CheckpointError, JobError
 from sluice.streaming.leadership.leader_epochs import file_creator
 from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.queries.gated_query import GatedQuery
+from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
 from sluice.streaming.workers.contract import are_batched, broken_contract
 
@@ -110,7 +111,7 @@ class EnforceQuery(GatedQuery):
         self._epoch = job.epoch
         self._log = BatchLog(checkpoint, file_creator(job.spark, checkpoint))
         self._topic = topic
-        self._pipeline = PipelineSettings.of(settings)._replace(
+        self._pipeline = PipelineSettings.of(settings, limits=CapacityFile(settings).limits())._replace(
             job_id=job_identity(checkpoint).job_id,
             topic_id=topic.id if topic is not None else None,
             max_record_bytes=max_record_bytes or settings.topics.max_message_bytes,

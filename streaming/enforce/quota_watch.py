@@ -1,6 +1,7 @@
 """Watches the quotas table; a change is in force within about `quotas.poll_ms`, with the micro-batch that follows."""
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -9,15 +10,20 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.process.background import LastError
 from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.errors import SluiceError
 from sluice.state.quotas.entry import QuotaEntry, check_entries
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import Batch
+from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import EARLIER, QuotaSnapshots
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 
 log = logging.getLogger("sluice.quotas")
+
+
+ReportInput = Callable[[str | None], None]
+"""Is told after each look why an input can't be read, None if it can."""
 
 
 class QuotasInForce(NamedTuple):
@@ -33,16 +39,17 @@ class QuotaWatch:
     """Keeps the newest readable version of the quotas in force.
 
     A version comes into force when it has been read completely and its snapshot is stored. While the table
-    is missing or broken the previous version stays in force, and the error is logged once. Another table in the place
-    of the known one begins with versions of its own: lower ones, or the same with other quotas.
+    is missing or broken the previous version stays in force, at a start that of the newest snapshot; the error is
+    logged once, and `report` is told. Another table in the place of the known one begins with versions of its own:
+    lower ones, or the same with other quotas.
     """
 
-    def __init__(self, table: QuotasTable, snapshots: QuotaSnapshots) -> None:
+    def __init__(self, table: QuotasTable, snapshots: QuotaSnapshots, report: ReportInput = lambda _: None) -> None:
+        """Raises SluiceError if the table can't be read, and there is no snapshot: then no quotas are known at all."""
         self._table = table
         self._snapshots = snapshots
+        self._report = report
         self._last_error = LastError()
-        self._read: tuple[str, int] | None = None
-        """Id and version of the table that were read last."""
         self._in_force = self._first_version()
 
     @property
@@ -63,13 +70,17 @@ class QuotaWatch:
     def look(self) -> None:
         """Put a new version in force if there is one."""
         try:
-            if self._table.latest() != self._read:
-                self._in_force = self._load(self._in_force.version, self._in_force.digest)
-                log.info("quotas version %d is in force", self.quotas.version)
-            self._last_error.ends()
-        except SluiceError as error:
-            if self._last_error.is_new(error):
-                log.error("%s; quotas version %d stays in force", error, self.quotas.version)
+            if not self._table.is_newest():
+                before = self._in_force
+                self._in_force = self._load(before.version, before.digest)
+                if (before.version, before.digest) != (self._in_force.version, self._in_force.digest):
+                    log.info("quotas version %d is in force", self.quotas.version)
+        except Exception as error:  # of any class: what was in force is good
+            self._note(error, self.quotas.version)
+        else:
+            if self._last_error.ends():
+                log.info("the quotas table can be read again; quotas version %d is in force", self.quotas.version)
+            self._report(None)
 
     def keep_snapshot_of(self, batch: Batch) -> None:
         """Make the snapshot of a micro-batch that will be repeated from the table, if it is gone or damaged.
@@ -100,31 +111,36 @@ class QuotaWatch:
         newest = kept[-1] if kept else None
         try:
             return self._load() if newest is None else self._load(newest.version, newest.digest)
-        except SluiceError as error:
+        except Exception as error:  # of any class: what was in force is good
             if newest is None:
                 raise
             entries = self._snapshots.entries(newest.version, newest.digest)
-            log.error("%s; quotas version %d, the last good one, stays in force", error, newest.version)
+            self._note(error, newest.version)
             return QuotasInForce(newest.version, entries, Quotas(entries, newest.version), newest.digest)
+
+    def _note(self, error: Exception, version: int) -> None:
+        if self._last_error.is_new(error):
+            log.error("%s; quotas version %d, the last good one, stays in force", self._last_error.line, version)
+        self._report(self._last_error.line)
 
     def _load(self, version_before: int = -1, digest_before: str = EARLIER) -> QuotasInForce:
         """The newest version of the table; the log says if it can't come after the version before."""
-        latest = self._table.latest()
-        version = latest[1]
-        entries = self._table.entries(version)
+        version, entries = self._table.newest()
         digest = self._snapshots.save(version, entries).digest
         is_changed = version == version_before and digest_before not in (EARLIER, digest)
         if version < version_before or is_changed:
             told = "the quotas table %s is another one than before: after version %d its version %d is in force"
             log.warning(told, self._table.path, version_before, version)
-        self._read = latest
         return QuotasInForce(version, entries, Quotas(entries, version), digest)
 
 
 def ensure_quotas_table(settings: Settings) -> QuotasTable:
-    """The quotas table; a new one is created from the seed file of the settings, or empty."""
-    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
-    if not table.exists():
+    """The quotas table; at the first start a new one is made, from the seed file of the settings, or empty.
+
+    Later starts have a snapshot of what was in force, and miss a table that is gone: a new one would limit nobody.
+    """
+    table = QuotasTable(settings.delta.quotas, polled(settings.delta.storage_options))
+    if not QuotaSnapshots(Checkpoint(settings.enforce.checkpoint)).kept() and not table.exists():
         seed = settings.quotas.seed
         entries = load_quotas_file(Path(seed)) if seed else []
         if settings.quotas.source == "table":

@@ -6,7 +6,6 @@ from operator import itemgetter
 from threading import Lock
 
 import msgspec
-from deltalake.exceptions import DeltaError
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -71,13 +70,20 @@ class OverridesWatch(Collector):
     """
 
     def __init__(
-        self, deciders: Sequence[Decider], table: OverridesTable, top: int, clock_ms: Callable[[], int] = now_ms
+        self,
+        deciders: Sequence[Decider],
+        table: OverridesTable,
+        top: int,
+        clock_ms: Callable[[], int] = now_ms,
+        report: Callable[[str | None], None] = lambda _: None,
     ) -> None:
+        """`report` is told after each commit why the table can't be written, None if it can."""
         self.said: Mapping[str, Overrides] = {}
         self._deciders = deciders
         self._table = table
         self._top = top
         self._clock_ms = clock_ms
+        self._report = report
         self._number = clock_ms() // 100  # grows over restarts, as there are fewer changes than ten a second
         self._rows: list[tuple[str, Overrides]] = []
         self._written_ms = 0
@@ -128,7 +134,8 @@ class OverridesWatch(Collector):
             if decider.trouble != self._troubles.get(decider.name):
                 self._troubles[decider.name] = decider.trouble
                 log.warning("%s: %s", decider.name, decider.trouble or "limits give way again")
-            said[decider.name] = self._record(decider, decided, at_ms)
+            if decided.is_known:
+                said[decider.name] = self._record(decider, decided, at_ms)
         self.said = said
         if self._rows and abs(at_ms - self._written_ms) >= _WRITE_MS:
             self._write(at_ms)
@@ -183,9 +190,10 @@ class OverridesWatch(Collector):
             self._table.append(self._rows)
             self._rows = []
             self._last_error.ends()
-        except (DeltaError, OSError) as error:
+        except Exception as error:  # of any class: overrides hold, whatever their history does
             if self._last_error.is_new(error):
                 log.error("overrides can't be written: %s; trying again", self._last_error.line)
+        self._report(self._last_error.line)
 
 
 def _sample(decider: str, override: Override, *, is_named: bool) -> tuple[tuple[str, ...], float]:

@@ -51,6 +51,7 @@ class JobHealth:
         self._phase: str | None = None
         self._foreign: dict[str, Any] = {"count": 0, "jobs": []}
         self._mirror: dict[str, Any] | None = None
+        self._inputs: dict[str, str | None] = {}
         self._batches = Histogram(
             "sluice_batch_seconds", "Duration of a micro-batch", ["query"], registry=self.registry, buckets=_BUCKETS_S
         )
@@ -88,6 +89,9 @@ class JobHealth:
             "sluice_quota_mirror_up", "1 while the quotas of the source are mirrored", "source"
         )
         self._left_out = self._gauge("sluice_quotas_left_out", "Quotas of the source that Sluice can't take", "source")
+        self._input_up = self._gauge(
+            "sluice_input_up", "1 while the input can be read; else what was read last stays in force", "input"
+        )
         self._quota_version = self._gauge("sluice_quota_version", "Quotas version in force")
         self._up.labels(required_query).set(0)  # an alert on 0 must see a job that can't start too
 
@@ -142,6 +146,11 @@ class JobHealth:
         self._mirror_up.labels("kafka").set(reason is None)
         self._left_out.labels("kafka").set(left_out)
 
+    def report_input(self, name: str, reason: str | None) -> None:
+        """Report the reason why an input beside the requests can't be read, or a table written; None if it can."""
+        self._inputs[name] = reason
+        self._input_up.labels(name).set(reason is None)
+
     def report_phase(self, phase: str | None) -> None:
         """Report the phase before the queries run and after, in words; None while they run."""
         self._phase = phase
@@ -194,6 +203,7 @@ class JobHealth:
             "queries": self.queries(),
             "foreign_decisions": self._foreign,
             "quota_mirror": self._mirror,
+            "inputs": {name: reason for name, reason in self._inputs.items() if reason is not None},
         }
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:

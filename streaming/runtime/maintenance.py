@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.configs.settings import DeltaSettings
 from sluice.process.background import BackgroundService
-from sluice.sinks.errors import TableMaintenanceError, storage_reason
+from sluice.sinks.errors import QuotasTableError, TableMaintenanceError, storage_reason
+from sluice.sinks.tables.holds import HoldsTable
+from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import CheckpointFiles
 
@@ -58,11 +61,12 @@ def maintain(delta: DeltaSettings, retention_hours: int, first_day: date | None 
     Yields what was done, table by table, also where there was nothing to do. Rows of days before `first_day` are
     deleted first; None keeps all. A table's day is the one on which a request was decided or a record read (UTC).
 
-    The job may run at the same time: the writer whose commit comes second repeats it. The quotas table is left alone,
-    because its old versions are the history of the quotas. Raises TableMaintenanceError.
+    The job may run at the same time: the writer whose commit comes second repeats it. Old versions of the quotas table
+    and all rows of its holds stay, because they are the history. Raises TableMaintenanceError.
     """
     for path in _tables(delta):
         yield _maintain(path, delta, retention_hours, first_day)
+    yield _maintain_quotas(delta, retention_hours)
 
 
 class MaintenanceSchedule:
@@ -107,9 +111,11 @@ class MaintenanceSchedule:
 
     def _maintain_all(self, now_s: float) -> Iterator[float]:
         failed = False
-        for path in _tables(self._delta):
+        delta, hours = self._delta, self._delta.retention_hours
+        works = [partial(_maintain, path, delta, hours) for path in _tables(delta)]
+        for work in (*works, partial(_maintain_quotas, delta, hours)):
             try:
-                log.info("maintained %s", _maintain(path, self._delta, self._delta.retention_hours))
+                log.info("maintained %s", work())
             except TableMaintenanceError as error:  # go on with the other tables
                 failed = True
                 self._fail(error, now_s)
@@ -128,6 +134,17 @@ def _tables(delta: DeltaSettings) -> tuple[str, ...]:
 
 def _counted(files: int) -> str:
     return f"{files} file" if files == 1 else f"{files} files"
+
+
+def _maintain_quotas(delta: DeltaSettings, retention_hours: int) -> Maintained:
+    """Maintain the holds, and let the quotas table keep fewer names of old files. Raises TableMaintenanceError."""
+    table = QuotasTable(delta.quotas, delta.storage_options)
+    try:
+        if table.exists():
+            table.shorten_checkpoints()
+    except QuotasTableError as error:
+        raise TableMaintenanceError(str(error)) from error
+    return _maintain(HoldsTable(delta.quotas).path, delta, retention_hours)
 
 
 def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: date | None = None) -> Maintained:

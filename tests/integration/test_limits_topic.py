@@ -18,7 +18,7 @@ from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
-from sluice.sinks.limits import limits_publisher
+from sluice.sinks.limits import limits_publisher, published_overrides
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import CountedEntity, Measured, Override, Overrides
 from sluice.state.quotas.entry import QuotaEntry
@@ -149,6 +149,21 @@ def test_a_decider_is_heard_when_gateways_would_act_by_it_or_forget_it_soon(
         msgspec.json.decode(record.value or b"", type=Overrides) for record in records(topics.limits, kafka_broker)
     ]
     assert [each.at_ms for each in found] == [1_000, 21_000, 41_000, 42_000, 44_000, 999_000]
+
+
+def test_what_a_decider_said_last_can_be_read_after_the_job_however_long_ago(
+    topics: TopicSettings, kafka_broker: str
+) -> None:
+    """By the next start, if the table of holds can't be read."""
+    held = Override("hold", entity=CountedEntity(client_id="app"), reason="it floods", until_ms=99, consumers=True)
+    said, kafka = {"operator": Overrides(1, 5, 10, [held])}, {"bootstrap.servers": kafka_broker}
+    ensure_topics(topics, kafka)
+    assert published_overrides(topics.limits, kafka, "operator") == []
+    with limits_publisher(topics, kafka, lambda: (0, [ALICE]), lambda: said):
+        wait_for(topics, kafka_broker, lambda view: view.overrides.get("operator") == said["operator"])
+
+    assert published_overrides(topics.limits, kafka, "operator") == [held]
+    assert published_overrides(topics.limits, kafka, "elastic") == []
 
 
 def records(topic: str, servers: str) -> list[FetchedRecord]:

@@ -86,6 +86,8 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
         "job",
         "checkpoint",
         "quotas table",
+        "holds",
+        "inputs",
         "tables",
         "health",
         "tracked entities",
