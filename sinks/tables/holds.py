@@ -76,7 +76,7 @@ class HoldsTable:
         return sorted(found, key=lambda change: -change.hold.at_ms), len(rows) - len(found)
 
     def look(self) -> bool:
-        """Read the rows if there are others; False if nobody has held anybody yet, so there is no table.
+        """Read the rows if there are others; False if nobody was stopped yet, so there is no table.
 
         One that was there before is missed. Its newest commit has to be whole, or a hold would be passed over.
         """

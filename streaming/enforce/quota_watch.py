@@ -23,7 +23,7 @@ log = logging.getLogger("sluice.quotas")
 
 
 ReportInput = Callable[[str | None], None]
-"""Is told after each look why an input can't be read, None if it can."""
+"""Is told after each poll why an input can't be read, None if it can."""
 
 
 class QuotasInForce(NamedTuple):

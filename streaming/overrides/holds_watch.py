@@ -1,4 +1,4 @@
-"""Watches the table of holds; nobody who is held is let go because it can't be read."""
+"""Watches the table of holds; nobody who is stopped goes on because it can't be read."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ log = logging.getLogger("sluice.holds")
 
 
 class HoldsWatch:
-    """The holds of the table, as it was read last. Until a look of this process can read it, what is `kept` counts."""
+    """The holds of the table, as it was read last. Until this process could read it, what is `kept` counts."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class HoldsWatch:
         report: Callable[[str | None], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`published` reads what the job published last, `report` is told after each look why there is no table.
+        """`published` reads what the job published last, `report` is told after each poll why there is no table.
 
         `clock_ms` is the time in epoch milliseconds.
         """

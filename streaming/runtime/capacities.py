@@ -25,7 +25,7 @@ class CapacityFile:
     """The file that `elastic.capacity_file` names, and the copy of what was in it when it could be read last."""
 
     def __init__(self, settings: Settings, report: Callable[[str | None], None] = lambda _: None) -> None:
-        """`report` is told by each look why the file can't be read, None if it can."""
+        """`report` is told by each poll why the file can't be read, None if it can."""
         self._elastic = settings.elastic
         self._files = Checkpoint(settings.enforce.checkpoint).sluice
         self._report = report

@@ -172,7 +172,7 @@ class Capacities(Input):
 
 
 def overrides(job: Started) -> list[Override]:
-    """What the operator's holds override now."""
+    """The overrides of the operator's holds now."""
     said = job.job._overrides.said.get("operator")
     return said.overrides if said else []
 
@@ -330,7 +330,7 @@ def test_a_running_job_goes_on_with_the_last_that_was_in_force(
 
 @pytest.mark.parametrize("fault", OF_TABLES)
 def test_the_doctor_says_what_cant_be_read(settings: Settings, fault: Callable[[Path], None]) -> None:
-    """Of holds that are gone the running job alone knows: nobody else knows that there were any."""
+    """A table that is gone is no fault to it: only the running job knows that there was one."""
     Checkpoint(settings.enforce.checkpoint).sluice.write("sluice.json", b"{}")
     fault(Holds(settings).place)
     if fault in (gone, a_folder, no_log):
