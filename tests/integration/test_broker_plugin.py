@@ -1,8 +1,10 @@
 """A real broker with the plugin: Kafka throttles by the limits of Sluice, and what it charged is published."""
 
+import os
 import re
+import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
@@ -22,18 +24,19 @@ from sluice.demo.cluster import Cluster
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
+from sluice.jvm.java import find_java
 from sluice.jvm.machine import Jvm
 from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.cluster_facts import read_cluster
 from sluice.kafka_io.topics import differing_topics
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import Override
+from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import quota
-from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, waits
+from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, is_producer_held, waits
 from tests.integration.plugin_broker import (
     PluginBroker,
     check_throttled,
@@ -59,8 +62,19 @@ LIMITS = [
     quota(QuotaKind.PRODUCER_BYTE_RATE, 1.0, client_id=f"{SECRET}-job"),
     *(quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, client_id=name) for name in PRETENDERS),
     quota(QuotaKind.CONTROLLER_MUTATION_RATE, 0.5, client_id="maker"),
+    quota(QuotaKind.CONSUMER_BYTE_RATE, 20_000.0, client_id="sharing"),
     *FRONT_LIMITS,
 ]
+
+SHARE_GROUPS = {
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.record.lock.duration.ms": "1000",
+    "group.share.delivery.count.limit": "2",
+}
+"""Kafka gives a record up after two deliveries that nobody has acknowledged for a second."""
 
 OLD_LOG = """
 log4j.rootLogger=INFO, stdout
@@ -73,7 +87,7 @@ log4j.appender.stdout.layout.ConversionPattern=%d %p %m%n
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory, classes: list[Path]) -> Iterator[PluginBroker]:
     """A broker whose limits the plugin has read."""
-    plugin = PluginBroker(tmp_path_factory.mktemp("plugin"), classes)
+    plugin = PluginBroker(tmp_path_factory.mktemp("plugin"), classes, properties=SHARE_GROUPS)
     with plugin.broker:
         plugin.create_topics("quota-requests", "quota-decisions", "quota-sums", "quota-limits", "orders")
         plugin.publish_limits(LIMITS)
@@ -132,6 +146,37 @@ class TestBroker(FrontCases):
         plugin.override("disk_guard")
 
         assert produced == 1_000_000
+
+
+@pytest.mark.parametrize(("client_id", "size"), [("sharing", 20_000), ("stopped", 1_000)])
+def test_a_share_group_gets_each_record_once_whether_a_quota_or_an_operator_throttles_it(
+    plugin: PluginBroker, classes: list[Path], client_id: str, size: int
+) -> None:
+    """Kafka has acquired records when it asks for the wait: answered without them twice, it would archive them."""
+    topic, records = f"of-{client_id}", 40
+    plugin.create_topics(topic)
+    with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET, batch_size=0)) as producer:
+        for number in range(records):
+            producer.send(topic, number.to_bytes(4, "big") + bytes(size), partition=0).get(60)
+    entity = CountedEntity(client_id="stopped")
+    plugin.override("operator", Override("hold", entity=entity, reason="it floods", consumers=True))
+    eventually(lambda: is_producer_held(plugin, "stopped"))
+
+    read = read_in_share_group(plugin.servers, classes, client_id, topic, records)
+    plugin.override("operator")
+
+    assert read == {"different": records, "records": records, "deliveries": 1}
+
+
+def read_in_share_group(
+    servers: str, classes: Sequence[Path], client_id: str, topic: str, records: int
+) -> dict[str, int]:
+    """Read as a Java client of a share group until it has these records, or for a minute, and return what it has."""
+    java, _ = find_java()
+    class_path = os.pathsep.join(map(str, [*classes, *BROKER_JARS.paths()]))
+    command = [java, "-cp", class_path, "sluice.kafka.ShareReader", servers, client_id, topic, str(records), "60"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(zip(("different", "records", "deliveries"), map(int, ran.stdout.split()), strict=True))
 
 
 def test_brokers_with_the_plugin_are_known_as_those_that_share_a_quota(plugin: PluginBroker) -> None:

@@ -21,10 +21,15 @@ import org.apache.kafka.common.metrics.stats.TokenBucket;
  * <p>A meter may be charged for a bucket that it has in common with others. While that is overdrawn, for w seconds, b is
  * S / (W + w) if that is less, from which Kafka computes w. Where tokens are left, so many are borrowed as w asks for, until
  * it isn't overdrawn any more: what others used takes nothing from the meter.
+ *
+ * <p>A fetch of a share group is charged, but neither its bytes nor its time make it wait: Kafka would answer without the
+ * records that it has acquired.
  */
 final class Bound extends MetricConfig {
     /** Set while this thread reads the metric, whose bucket of tokens asks for its bound. */
     private static final ThreadLocal<Boolean> READS = ThreadLocal.withInitial(() -> false);
+
+    private static final Quota NONE = Quota.upperBound(Meter.UNLIMITED);
 
     private final KafkaMetric metric;
     private final KafkaMeter meter;
@@ -64,9 +69,16 @@ final class Bound extends MetricConfig {
         if (plain == null || READS.get()) {
             return plain;
         }
-        if (isPaced) {
-            return paced();
+        boolean isLimited = isPaced || plain.bound() < Meter.UNLIMITED || meter.common().length > 0;
+        if (isLimited && meter.counter.kind == Kind.FETCH && ShareFetches.isAnswered()) {
+            return NONE;
         }
+        Quota found = isPaced ? paced() : unpaced(plain);
+        boolean isTime = isLimited && meter.counter.kind == Kind.REQUEST;
+        return isTime && !found.acceptable(value()) && ShareFetches.isAnswered() ? NONE : found;
+    }
+
+    private Quota unpaced(Quota plain) {
         Quota capped = maxMuteMs == LongestMute.NO_CAP_MS || plain.bound() >= Meter.UNLIMITED ? plain : capped(plain);
         return meter.common().length == 0 ? capped : lowered(capped, plain);
     }
@@ -74,7 +86,7 @@ final class Bound extends MetricConfig {
     private Quota paced() {
         long nowMs = meter.nowMs();
         long waitMs = meter.waitMs(maxMuteMs, nowMs);
-        return Quota.upperBound(waitMs > 0 ? boundFor(waitMs, nowMs) : Meter.UNLIMITED);
+        return waitMs > 0 ? Quota.upperBound(boundFor(waitMs, nowMs)) : NONE;
     }
 
     /** The bound from which Kafka computes this wait for what is recorded now. */
