@@ -89,6 +89,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="summed"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="clumsy"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
+    QuotaEntry(QuotaEntity(client_id="asker"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
     *FRONT_LIMITS,
     *(member(tenant=name, client_id=f"{name}-*") for name in PROXY_TENANTS),
     QuotaEntry(QuotaEntity(tenant="stormy"), QuotaKind.CONNECTION_RATE, RATE),
@@ -128,7 +129,7 @@ class Proxied:
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     """No job runs, so shares alone decide: at once, as no decision is to be expected."""
     folder = tmp_path_factory.mktemp("proxied")
-    with Broker(folder / "broker", jmx=True) as broker:
+    with Broker(folder / "broker", {"auto.create.topics.enable": "true"}, jmx=True) as broker:
         settings = proxy_settings(broker.bootstrap_servers)
         publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
@@ -676,7 +677,29 @@ def test_topics_that_the_broker_refuses_are_charged_to_nobody(proxied: Proxied) 
 def _mutations_of(proxied: Proxied, client_id: str) -> list[int]:
     """The mutations of each event of a client that a proxy has published."""
     events = proxied.events()
-    return [each["mutations_charged"] for each in events if each.get("client_id") == client_id]
+    own = [each for each in events if each.get("client_id") == client_id and each["api"] != "Connect"]
+    return [each["mutations_charged"] for each in own]
+
+
+def test_topics_that_are_made_because_a_client_asks_about_them_are_charged_as_if_it_had_made_them(
+    proxied: Proxied,
+) -> None:
+    """Once each, however often it asks. The others stay unknown, as in Kafka until there is room again."""
+    wanted = [f"asked-{number}" for number in range(100)]
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in wanted)
+    with connect(proxied.servers) as connection:
+        for _ in range(3):
+            connection.sendall(request_bytes(3, 4, "asker", struct.pack(">i", len(wanted)) + names + b"\1"))
+            read_answer(connection)
+
+    def made() -> int:
+        with closing(KafkaAdminClient(bootstrap_servers=proxied.broker.bootstrap_servers)) as admin:
+            return len({*admin.list_topics()} & {*wanted})
+
+    eventually(lambda: made() == sum(_mutations_of(proxied, "asker")) > 0)
+    assert made() < 30, "the burst is 5.5, and two seconds are a topic"
+    with closing(KafkaProducer(bootstrap_servers=proxied.servers, client_id="asker", max_block_ms=120_000)) as producer:
+        assert producer.send("asked-later", b"").get(120).topic == "asked-later"
 
 
 def test_partitions_of_topics_that_are_too_large_are_given_back(proxied: Proxied) -> None:

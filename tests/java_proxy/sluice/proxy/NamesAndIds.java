@@ -28,9 +28,9 @@ public final class NamesAndIds {
         MetadataResponseData metadata = new MetadataResponseData();
         metadata.topics().add(described("large", ID, 1_000));
         metadata.topics().add(described(NAMESAKE, Uuid.randomUuid(), 1));
-        TopicRequest request = TopicRequest.of(deletion());
+        TopicRequest request = TopicRequest.of(deletion(), Set.of());
 
-        Map<String, Integer> partitions = request.partitions(TopicRequest.present(metadata));
+        Map<String, Integer> partitions = request.partitions(metadata);
 
         int charged = partitions.values().stream().mapToInt(Integer::intValue).sum();
         check(charged == 1_001, "1001 partitions are deleted, and " + partitions + " are charged");
@@ -56,8 +56,8 @@ public final class NamesAndIds {
     /** Who named a topic gets its name back, and who gave an id the id. */
     private static void answerAsAsked() {
         DeleteTopicsRequestData asked = deletion();
-        TopicRequest request = TopicRequest.of(asked);
-        Set<String> refused = request.partitions(Map.of()).keySet();
+        TopicRequest request = TopicRequest.of(asked, Set.of());
+        Set<String> refused = request.partitions(new MetadataResponseData()).keySet();
 
         DeleteTopicsResponseData response = (DeleteTopicsResponseData) request.refusal(refused);
         request.remove(refused);

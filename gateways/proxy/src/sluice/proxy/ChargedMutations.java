@@ -50,24 +50,24 @@ final class ChargedMutations {
     }
 
     /**
-     * Charges the partitions of topics, and goes on with the topics that are refused: none of a version before `strictSince`,
-     * which doesn't understand a refusal. Else what the share admits goes on at once, and the decision on the rest is awaited:
-     * a connection's requests come one after the other, and a decision takes longer than a broker.
+     * Charges the partitions of topics, and goes on with the topics that are refused: none of a version that doesn't understand
+     * a refusal. Else what the share admits goes on at once, and the decision on the rest is awaited: a connection's requests
+     * come one after the other, and a decision takes longer than a broker. Metadata doesn't wait, as its client asks again.
      */
     <R> CompletionStage<R> decide(
             Map<String, Integer> partitions,
-            int strictSince,
+            TopicRequest topics,
             Mute mute,
             FilterDispatchExecutor executor,
             Function<Set<String>, CompletionStage<R>> then) {
-        if (version < strictSince || !gateway.isLimited(counter)) {
+        if (version < topics.strictSince || !gateway.isLimited(counter)) {
             unpublished.putAll(partitions);
             mute.note(gateway.chargeMutations(counter, sum(partitions)));
             return then.apply(Set.of());
         }
         Map<String, Integer> rest = charge(partitions);
-        if (rest.isEmpty()) {
-            return then.apply(Set.of());
+        if (rest.isEmpty() || topics.isAutomatic) {
+            return then.apply(rest.keySet());
         }
         Mutations undecided = new Mutations(counter, client.user(), client.clientId(), api.name, version, rest);
         gateway.ask(undecided);

@@ -9,6 +9,7 @@ import io.kroxylicious.proxy.filter.ResponseFilterResult;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.EnumSet;
+import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -63,6 +64,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private final Login login = new Login();
     private final Mute mute = new Mute();
     private final Deque<Sent> sent = new ArrayDeque<>(); // as brokers answer them: in order
+    private final Set<String> made = new LinkedHashSet<>(); // topics by Metadata, until they are there
     private String certifiedUser;
     private boolean isAdmitted; // the connection is, by the quotas on connections
 
@@ -77,6 +79,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return api != ApiKeys.API_VERSIONS
                 && (CHARGED_APIS.contains(api)
                         || MUTATION_APIS.contains(api)
+                        || api == ApiKeys.METADATA && proxy.gateway().isUsed(Kind.MUTATION)
                         || FREE_APIS.contains(api)
                         || counted != null && proxy.gateway().isUsed(counted)
                         || !isAdmitted
@@ -231,9 +234,11 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private CompletionStage<RequestFilterResult> serve(Asked asked) {
-        TopicRequest topics = TopicRequest.of(asked.message);
-        if (topics != null && !topics.isValidation) {
-            return mutate(asked, topics);
+        TopicRequest topics = TopicRequest.of(asked.message, made);
+        CounterKey mutations = topics == null ? null : asked.client.counter(Kind.MUTATION, proxy.gateway());
+        boolean isFree = topics == null || topics.isAutomatic && !proxy.gateway().isLimited(mutations);
+        if (!isFree && !topics.isValidation) {
+            return mutate(asked, topics, mutations);
         }
         charge(asked.charges);
         if (!(asked.message instanceof ProduceRequestData produce) || produce.acks() != 0) {
@@ -258,16 +263,15 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
     }
 
-    private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics) {
+    private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics, CounterKey counter) {
         return ask(topics.question(), asked.client, asked.context, answer -> {
             Map<String, Integer> partitions = ChargedMutations.bounded(
-                    topics.partitions(TopicRequest.present(answer)), proxy.settings().maxPartitionsPerRequest);
+                    topics.partitions(answer), proxy.settings().maxPartitionsPerRequest);
             ApiKeys api = ApiKeys.forId(asked.message.apiKey());
-            CounterKey counter = asked.client.counter(Kind.MUTATION, proxy.gateway());
             short version = asked.header.requestApiVersion();
             ChargedMutations mutations =
                     new ChargedMutations(proxy.gateway(), asked.client, counter, api, version);
-            return mutations.decide(partitions, topics.strictSince, mute, executor, refused ->
+            return mutations.decide(partitions, topics, mute, executor, refused ->
                     execute(asked, topics, refused, mutations, partitions.size()));
         });
     }
@@ -296,14 +300,16 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private CompletionStage<RequestFilterResult> execute(
             Asked asked, TopicRequest topics, Set<String> refused, ChargedMutations charged, int count) {
         proxy.noteRefused(refused.size());
-        if (refused.size() == count && count > 0) {
+        if (refused.size() == count && count > 0 && !topics.isAutomatic) {
             ApiMessage response = topics.refusal(refused);
             mute.note(1); // with 0 ms a refusal would look like success
             raiseThrottle(response);
             return asked.context.requestFilterResultBuilder().shortCircuitResponse(response).completed();
         }
         topics.remove(refused);
-        executor.schedule(() -> charged.settle(Set.of()), MAX_UNSETTLED_MS, TimeUnit.MILLISECONDS);
+        if (count > 0) {
+            executor.schedule(() -> charged.settle(Set.of()), MAX_UNSETTLED_MS, TimeUnit.MILLISECONDS);
+        }
         note(asked, refused, charged);
         return asked.forward();
     }

@@ -2,7 +2,9 @@ package sluice.proxy;
 
 import java.util.ArrayList;
 import java.util.EnumSet;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -23,12 +25,13 @@ import org.apache.kafka.common.message.DeleteTopicsResponseData.DeletableTopicRe
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataRequestData.MetadataRequestTopic;
 import org.apache.kafka.common.message.MetadataResponseData;
+import org.apache.kafka.common.message.MetadataResponseData.MetadataResponseTopic;
 import org.apache.kafka.common.protocol.ApiMessage;
 import org.apache.kafka.common.protocol.Errors;
 
 /**
  * A request that creates, adds or deletes partitions (KIP-599), whatever its API. Topics that are refused are taken out of
- * it, and put into the response with error 89. A topic that is named by its id goes by `id:` and the id's text: a client may
+ * it, and put into the response with an error. A topic that is named by its id goes by `id:` and the id's text: a client may
  * name topics like ids, but no name has a colon.
  */
 abstract class TopicRequest {
@@ -46,23 +49,31 @@ abstract class TopicRequest {
     /** Whether nothing is to be changed. */
     final boolean isValidation;
 
+    /** Whether topics are made besides, for a client that asks about them. */
+    final boolean isAutomatic;
+
     private final Supplier<ApiMessage> emptyResponse;
 
-    private TopicRequest(int strictSince, boolean isValidation, Supplier<ApiMessage> emptyResponse) {
+    private TopicRequest(
+            int strictSince, boolean isValidation, boolean isAutomatic, Supplier<ApiMessage> emptyResponse) {
         this.strictSince = strictSince;
         this.isValidation = isValidation;
+        this.isAutomatic = isAutomatic;
         this.emptyResponse = emptyResponse;
     }
 
-    /** The request in this message; null if it is of another API. */
-    static TopicRequest of(ApiMessage message) {
+    /** The request in this message; null if it is of another API. `made` are the topics that its connection has made so far. */
+    static TopicRequest of(ApiMessage message, Set<String> made) {
         if (message instanceof CreateTopicsRequestData create) {
             return new Create(create);
         }
         if (message instanceof CreatePartitionsRequestData add) {
             return new Add(add);
         }
-        return message instanceof DeleteTopicsRequestData delete ? new Delete(delete) : null;
+        if (message instanceof DeleteTopicsRequestData delete) {
+            return new Delete(delete);
+        }
+        return message instanceof MetadataRequestData ask && Automatic.makes(ask) ? new Automatic(ask, made) : null;
     }
 
     /** What to ask the cluster for, so that {@link #partitions} is known; null if nothing. */
@@ -70,14 +81,14 @@ abstract class TopicRequest {
         return null;
     }
 
-    /** The partitions to create, add or delete, by topic, given how many there are. */
-    abstract Map<String, Integer> partitions(Map<String, Integer> present);
+    /** The partitions to create, add or delete, by topic, given what the cluster says of them. */
+    abstract Map<String, Integer> partitions(MetadataResponseData metadata);
 
     /** Takes topics out of the request. */
     abstract void remove(Set<String> refused);
 
     /** How many partitions each topic has, by name and by id. */
-    static Map<String, Integer> present(MetadataResponseData metadata) {
+    private static Map<String, Integer> present(MetadataResponseData metadata) {
         Map<String, Integer> present = new LinkedHashMap<>();
         for (var topic : metadata.topics()) {
             if (topic.name() != null) {
@@ -100,6 +111,8 @@ abstract class TopicRequest {
                 noteUndone(isUndone, each.name(), each.errorCode());
                 noteUndone(isUndone, named(each.topicId()), each.errorCode());
             }
+        } else if (response instanceof MetadataResponseData described) {
+            described.topics().forEach(each -> noteUndone(isUndone, each.name(), Automatic.outcome(each.errorCode())));
         }
         isUndone.values().removeIf(is -> !is);
         return isUndone.keySet();
@@ -131,6 +144,8 @@ abstract class TopicRequest {
                         .add(new CreatePartitionsTopicResult().setName(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
             } else if (response instanceof DeleteTopicsResponseData deleted) {
                 deleted.responses().add(Delete.result(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
+            } else if (response instanceof MetadataResponseData described) {
+                described.topics().add(new MetadataResponseTopic().setName(topic).setErrorCode(Automatic.REFUSED));
             }
         }
     }
@@ -139,13 +154,13 @@ abstract class TopicRequest {
         private final CreateTopicsRequestData message;
 
         Create(CreateTopicsRequestData message) {
-            super(6, message.validateOnly(), CreateTopicsResponseData::new);
+            super(6, message.validateOnly(), false, CreateTopicsResponseData::new);
             this.message = message;
         }
 
         /** A topic that leaves the number to the cluster counts as one partition. */
         @Override
-        Map<String, Integer> partitions(Map<String, Integer> present) {
+        Map<String, Integer> partitions(MetadataResponseData metadata) {
             Map<String, Integer> partitions = new LinkedHashMap<>();
             for (CreatableTopic topic : message.topics()) {
                 int assigned = topic.assignments().size();
@@ -164,7 +179,7 @@ abstract class TopicRequest {
         private final CreatePartitionsRequestData message;
 
         Add(CreatePartitionsRequestData message) {
-            super(3, message.validateOnly(), CreatePartitionsResponseData::new);
+            super(3, message.validateOnly(), false, CreatePartitionsResponseData::new);
             this.message = message;
         }
 
@@ -177,7 +192,8 @@ abstract class TopicRequest {
 
         /** A topic that the cluster doesn't know yet counts as if it had none. */
         @Override
-        Map<String, Integer> partitions(Map<String, Integer> present) {
+        Map<String, Integer> partitions(MetadataResponseData metadata) {
+            Map<String, Integer> present = present(metadata);
             Map<String, Integer> partitions = new LinkedHashMap<>();
             for (CreatePartitionsTopic topic : message.topics()) {
                 partitions.put(topic.name(), Math.max(0, topic.count() - present.getOrDefault(topic.name(), 0)));
@@ -195,7 +211,7 @@ abstract class TopicRequest {
         private final DeleteTopicsRequestData message;
 
         Delete(DeleteTopicsRequestData message) {
-            super(5, false, DeleteTopicsResponseData::new);
+            super(5, false, false, DeleteTopicsResponseData::new);
             this.message = message;
         }
 
@@ -222,7 +238,8 @@ abstract class TopicRequest {
         }
 
         @Override
-        Map<String, Integer> partitions(Map<String, Integer> present) {
+        Map<String, Integer> partitions(MetadataResponseData metadata) {
+            Map<String, Integer> present = present(metadata);
             Map<String, Integer> partitions = new LinkedHashMap<>();
             message.topicNames().forEach(topic -> partitions.merge(topic, present.getOrDefault(topic, 1), Math::max));
             for (DeleteTopicState topic : message.topics()) {
@@ -239,6 +256,73 @@ abstract class TopicRequest {
 
         private static String nameOf(DeleteTopicState topic) {
             return topic.name() == null ? named(topic.topicId()) : topic.name();
+        }
+    }
+
+    /**
+     * Metadata, for which a broker with `auto.create.topics.enable` makes the topics that are missing. It asks a controller for
+     * that, and answers meanwhile that they are unknown, also if the controller refuses: so does a proxy.
+     */
+    private static final class Automatic extends TopicRequest {
+        static final short REFUSED = Errors.UNKNOWN_TOPIC_OR_PARTITION.code();
+
+        private static final int MAX_MADE = 1_000;
+
+        private final MetadataRequestData message;
+        private final Set<String> made; // a client asks again until a topic is there, which may never be
+        private final Set<String> missing = new LinkedHashSet<>();
+
+        Automatic(MetadataRequestData message, Set<String> made) {
+            super(1, false, true, MetadataResponseData::new); // in version 0 no topics are all topics
+            this.message = message;
+            this.made = made;
+        }
+
+        static boolean makes(MetadataRequestData message) {
+            return message.allowAutoTopicCreation()
+                    && message.topics() != null
+                    && message.topics().stream().anyMatch(topic -> topic.name() != null);
+        }
+
+        /** The error of a topic: none if it may come to be. */
+        static short outcome(short code) {
+            return code == REFUSED || code == Errors.LEADER_NOT_AVAILABLE.code() ? Errors.NONE.code() : code;
+        }
+
+        @Override
+        MetadataRequestData question() {
+            List<MetadataRequestTopic> topics = new ArrayList<>();
+            message.topics().stream()
+                    .filter(topic -> topic.name() != null)
+                    .forEach(topic -> topics.add(new MetadataRequestTopic().setName(topic.name())));
+            return new MetadataRequestData().setTopics(topics).setAllowAutoTopicCreation(false);
+        }
+
+        /** A topic has the cluster's number of partitions, and counts as one, as in CreateTopics. */
+        @Override
+        Map<String, Integer> partitions(MetadataResponseData metadata) {
+            for (MetadataResponseTopic topic : metadata.topics()) {
+                if (topic.errorCode() != Errors.UNKNOWN_TOPIC_OR_PARTITION.code()) {
+                    made.remove(topic.name());
+                } else if (!made.contains(topic.name())) {
+                    missing.add(topic.name());
+                }
+            }
+            Map<String, Integer> partitions = new LinkedHashMap<>();
+            missing.forEach(topic -> partitions.put(topic, 1));
+            return partitions;
+        }
+
+        @Override
+        void remove(Set<String> refused) {
+            message.topics().removeIf(topic -> refused.contains(topic.name()));
+            missing.removeAll(refused);
+            made.addAll(missing);
+            Iterator<String> oldest = made.iterator();
+            for (int left = made.size() - MAX_MADE; left > 0; left--) {
+                oldest.next();
+                oldest.remove();
+            }
         }
     }
 }
