@@ -6,7 +6,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -63,6 +63,7 @@ LIMITS = [
     *(quota(QuotaKind.PRODUCER_BYTE_RATE, QUOTA, client_id=name) for name in PRETENDERS),
     quota(QuotaKind.CONTROLLER_MUTATION_RATE, 0.5, client_id="maker"),
     quota(QuotaKind.CONSUMER_BYTE_RATE, 20_000.0, client_id="sharing"),
+    quota(QuotaKind.REQUEST_PERCENTAGE, 0.01, client_id="working"),
     *FRONT_LIMITS,
 ]
 
@@ -87,7 +88,13 @@ log4j.appender.stdout.layout.ConversionPattern=%d %p %m%n
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory, classes: list[Path]) -> Iterator[PluginBroker]:
     """A broker whose limits the plugin has read."""
-    plugin = PluginBroker(tmp_path_factory.mktemp("plugin"), classes, properties=SHARE_GROUPS)
+    with limited(PluginBroker(tmp_path_factory.mktemp("plugin"), classes, properties=SHARE_GROUPS)) as plugin:
+        yield plugin
+
+
+@contextmanager
+def limited(plugin: PluginBroker) -> Iterator[PluginBroker]:
+    """Start a broker, and wait until the plugin has read LIMITS."""
     with plugin.broker:
         plugin.create_topics("quota-requests", "quota-decisions", "quota-sums", "quota-limits", "orders")
         plugin.publish_limits(LIMITS)
@@ -148,10 +155,20 @@ class TestBroker(FrontCases):
         assert produced == 1_000_000
 
 
-@pytest.mark.parametrize(("client_id", "size"), [("sharing", 20_000), ("stopped", 1_000)])
+@pytest.mark.parametrize(("client_id", "size"), [("sharing", 20_000), ("working", 1_000), ("stopped", 1_000)])
 def test_a_share_group_gets_each_record_once_whether_a_quota_or_an_operator_throttles_it(
     plugin: PluginBroker, classes: list[Path], client_id: str, size: int
 ) -> None:
+    check_share_group(plugin, classes, client_id, size)
+
+
+@pytest.mark.long
+def test_a_share_group_gets_each_record_once_of_the_newest_kafka(tmp_path: Path, classes: list[Path]) -> None:
+    with limited(PluginBroker(tmp_path, classes, NEW_BROKER_JARS, SHARE_GROUPS)) as plugin:
+        check_share_group(plugin, classes, "sharing", 20_000)
+
+
+def check_share_group(plugin: PluginBroker, classes: list[Path], client_id: str, size: int) -> None:
     """Kafka has acquired records when it asks for the wait: answered without them twice, it would archive them."""
     topic, records = f"of-{client_id}", 40
     plugin.create_topics(topic)
