@@ -46,12 +46,12 @@ class Wheel(bdist_wheel):
         spec = spec_from_file_location("native_build", Path("sluice/streaming/native/build.py"))
         native_build = module_from_spec(spec)
         spec.loader.exec_module(native_build)
+        of_package = self.distribution.package_data["sluice.streaming.native"]
+        of_package[:] = [name for name in of_package if not name.startswith("built/")]  # of other platforms, too
         if target == "none":
-            for library in native_build.BUILT.glob("*.so"):
-                library.unlink()
             return
         try:
-            native_build.build(target)
+            of_package.append(f"built/{native_build.build(target).name}")
         except native_build.NativeBuildError as error:
             if target:
                 raise SystemExit(f"sluice: the native code can't be built: {error}") from error

@@ -22,8 +22,7 @@ from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
-from sluice.streaming.native.build import library_path
-from sluice.streaming.native.library import native_library
+from sluice.streaming.native.library import PYTHON_INSTEAD, native_code
 from sluice.streaming.runtime.capacities import has_copy
 from sluice.streaming.runtime.properties import left_out
 
@@ -104,12 +103,10 @@ def check_native_code(settings: Settings) -> str:
     """
     if not settings.enforce.native:
         return "off, as enforce.native is false: Python plans and decides all events, at several times the cost"
-    if native_library() is None:
-        raise CheckWarningError(
-            "not built, or not for this platform: Python plans and decides all events, at several times the cost;"
-            " install a C compiler, then install Sluice again, or run ./scripts/setup"
-        )
-    return f"plans and decides the events that gateways send ({library_path()}); enforce.native: false turns it off"
+    code = native_code()
+    if code.reason is not None:
+        raise CheckWarningError(f"{PYTHON_INSTEAD}: {code.reason}")
+    return f"plans and decides the events that gateways send ({code.path}); enforce.native: false turns it off"
 
 
 def check_folders(settings: Settings) -> str:

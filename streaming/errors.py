@@ -27,5 +27,9 @@ class RunFolderError(SluiceError):
     """The folder of a run can't be made, or was removed while the job runs."""
 
 
+class ReleaseError(SluiceError):
+    """A worker has other files of Sluice than the driver."""
+
+
 class LogFileError(SluiceError):
     """The log file of the command line can't be written."""

@@ -16,6 +16,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.garbage_collection import freeze_objects
+from sluice.streaming.workers.release import check_release
 
 _PROPERTY = "sluice.batch"
 
@@ -49,7 +50,11 @@ class BatchProperties(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_task(cls) -> "BatchProperties":
-        """The properties of the micro-batch that this task is part of. Raises RuntimeError outside of one."""
+        """The properties of the micro-batch that this task is part of. Raises RuntimeError outside of one.
+
+        Raises ReleaseError in a worker of another release than the driver's.
+        """
+        check_release()
         context = TaskContext.get()
         content = context.getLocalProperty(_PROPERTY) if context else None
         if context is None or content is None:

@@ -2,6 +2,9 @@
 
 `python build.py` does so unless there is a library of this source, and `setup.py` does it for a wheel. It needs nothing
 of Python's headers, so one library serves every Python of a platform. Without it Python plans and decides all events.
+
+A library's file has three things in its name: the digest of its sources, the platform, and the digest of its content,
+as a process that loads half of a library is killed at the first page that isn't there.
 """
 
 import importlib.util
@@ -13,7 +16,6 @@ import sysconfig
 import tempfile
 import venv
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -30,38 +32,61 @@ class NativeBuildError(Exception):
     """The library can't be built; the message says why in a line."""
 
 
-@cache
-def library_path(platform: str = "") -> Path:
-    """The path of the library of this source for a platform such as linux-x86_64, by default this one."""
-    read = b"".join(source.read_bytes() for source in _READ)
-    digest = sha256(read + " ".join(_FLAGS).encode()).hexdigest()[:12]
-    return BUILT / f"native-{digest}-{platform or sysconfig.get_platform()}.so"
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()[:12]
+
+
+def sources_digest() -> str | None:
+    """The digest of the sources as they are now, and of what else makes a library; None where they can't be read."""
+    try:
+        read = b"".join(source.read_bytes() for source in _READ)
+    except OSError:
+        return None
+    return _digest(read + " ".join(_FLAGS).encode())
+
+
+DIGEST = sources_digest()
+"""That of this process: an update in place changes the sources, and not the Python that has been imported."""
+
+
+def libraries(platform: str = "", digest: str | None = DIGEST) -> list[Path]:
+    """The files of libraries of these sources, or of any, for a platform such as linux-x86_64, by default this one."""
+    return sorted(BUILT.glob(f"native-{digest or '*'}-{platform or sysconfig.get_platform()}-*.so"))
+
+
+def is_whole(path: Path) -> bool:
+    """True if the file's content is that of its name. Raises OSError."""
+    return path.stem.rpartition("-")[2] == _digest(path.read_bytes())
 
 
 def build(target: str = "") -> Path:
-    """The library, compiled if there is none of this source; those of other sources are deleted.
+    """The library, compiled if there is none of these sources; others for the same platform are deleted.
 
     With a target of Zig, such as aarch64-linux-gnu.2.17, it is for that platform. Raises NativeBuildError.
     """
-    path = library_path(f"linux-{target.partition('-')[0]}" if target else "")
-    if not path.exists():
-        try:
+    digest, platform = sources_digest(), f"linux-{target.partition('-')[0]}" if target else sysconfig.get_platform()
+    if digest is None:
+        raise NativeBuildError(f"there are no sources in {_FOLDER}")
+    try:
+        found = next(filter(is_whole, libraries(platform, digest)), None)
+        if found is None:
             BUILT.mkdir(exist_ok=True)
             with tempfile.TemporaryDirectory(dir=BUILT) as folder:
-                made = Path(folder, path.name)
+                made = Path(folder, "native.so")
                 compile_source(made, Path(folder), target)
-                for stale in BUILT.glob("*.so"):
-                    stale.unlink()
-                made.replace(path)
-        except OSError as error:
-            raise NativeBuildError(str(error)) from error
-    return path
+                found = made.replace(BUILT / f"native-{digest}-{platform}-{_digest(made.read_bytes())}.so")
+        for other in {*BUILT.glob(f"native-*-{platform}*.so")} - {*filter(is_whole, libraries(platform, digest))}:
+            other.unlink(missing_ok=True)  # another build may do the same
+    except OSError as error:
+        raise NativeBuildError(str(error)) from error
+    return found
 
 
 def compile_source(made: Path, folder: Path, target: str = "", flags: Sequence[str] = ()) -> None:
     """Compile the library to `made`; a compiler that has to be fetched is in `folder`. Raises NativeBuildError."""
     of_target = ("-target", target) if target else ()
-    _run([*_compiler(folder, target), *of_target, *_FLAGS, *flags, "-o", str(made), *map(str, _SOURCES), "-lm"])
+    told = f'-DSOURCES="{sources_digest()}"'
+    _run([*_compiler(folder, target), *of_target, *_FLAGS, told, *flags, "-o", str(made), *map(str, _SOURCES), "-lm"])
 
 
 def _compiler(folder: Path, target: str) -> list[str]:

@@ -1,13 +1,22 @@
 """The functions of the native code, `plan.c` and `decide.c`, as ctypes calls them."""
 
 import ctypes
+import sysconfig
 from collections import Counter
 from ctypes import POINTER, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+from sluice.state.errors import SluiceError
 from sluice.state.quotas.kinds import Family
-from sluice.streaming.native.build import library_path
+from sluice.streaming.native.build import BUILT, DIGEST, is_whole, libraries
+
+ABI = 1
+"""The number of the interface of C and Python; `text.h` has the same. A change of either side's raises both."""
+
+INTERFACE = "b67bc3473564"
+"""The digest of that interface, which a test compares."""
 
 DONE, DECLINED, UNKNOWN = 0, 1, 2
 """Outcomes of an event."""
@@ -20,8 +29,19 @@ HAS_USER, HAS_CLIENT_ID, HAS_TOPIC = 1, 2, 4
 
 MAX_KEY_BYTES = 1024
 
+NATIVE_VARIABLE, NATIVE_LOADED, NATIVE_MISSING = "SLUICE_NATIVE", "loaded", "missing"
+"""The variable that tells workers whether native code is wanted, and the driver has it."""
+
+PYTHON_INSTEAD = "not used, so Python plans and decides all events, at several times the cost"
+
+_CURE = "install Sluice again, with a C compiler where no wheel has the library, or run ./scripts/setup"
+
 declined = Counter[str]()
 """The "events", "pages" and "groups" of parts that native code has left to Python in this process."""
+
+
+class NativeLibraryError(SluiceError):
+    """The native library can't be used; the message says why, and what to do."""
 
 
 class NativeSettings(ctypes.Structure):
@@ -68,6 +88,8 @@ class DeciderSettings(ctypes.Structure):
 _TEXT = (ctypes.c_char_p, c_size_t)
 _POINTERS = POINTER(ctypes.c_char_p)
 _FUNCTIONS = {
+    "native_abi": (c_int, ()),
+    "native_sources": (ctypes.c_char_p, ()),
     "plan_new": (c_void_p, (POINTER(NativeSettings), *_TEXT, *_TEXT, *_TEXT)),
     "plan_free": (None, (c_void_p,)),
     "plan_api": (c_int, (c_void_p, *_TEXT, c_int, c_int, c_int)),
@@ -120,22 +142,54 @@ _FUNCTIONS = {
 }
 
 
-def native_library() -> ctypes.CDLL | None:
-    """The library of this release; None if there is none, or the platform can't load it."""
-    path = library_path()
-    try:
-        return load(path) if path.exists() else None
-    except OSError:
-        return None
+class NativeCode(NamedTuple):
+    """The library that this process has loaded, and its file; or the reason why it has none."""
+
+    library: ctypes.CDLL | None
+    path: Path | None = None
+    reason: str | None = None
 
 
 @cache
-def load(path: Path) -> ctypes.CDLL:
-    """The library in this file, loaded once per process. Raises OSError if the platform can't load it."""
+def native_code() -> NativeCode:
+    """The library of this release, which is looked for once: workers have that of the process that forks them."""
+    try:
+        path = _found()
+        return NativeCode(load(path, DIGEST or path.name.split("-")[1]), path)
+    except (OSError, NativeLibraryError) as error:
+        return NativeCode(None, reason=str(error))
+
+
+def native_library() -> ctypes.CDLL | None:
+    """The library of this release; None if there is none, or it can't be used, as `native_code` says."""
+    return native_code().library
+
+
+def _found() -> Path:
+    """The file of the library. Raises NativeLibraryError and OSError."""
+    found = libraries()
+    for path in found:
+        if is_whole(path):
+            return path
+    if found:
+        raise NativeLibraryError(f"{found[0]} is damaged; delete it, and {_CURE}")
+    if others := libraries(digest=None):
+        raise NativeLibraryError(f"{others[0]} is of another release; {_CURE}")
+    raise NativeLibraryError(f"there is none for {sysconfig.get_platform()} in {BUILT}; {_CURE}")
+
+
+@cache
+def load(path: Path, sources: str | None = None) -> ctypes.CDLL:
+    """The library in this file, of sources with this digest, if it is given. Raises NativeLibraryError and OSError."""
     library = ctypes.CDLL(str(path))
-    for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    try:
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except AttributeError as error:
+        raise NativeLibraryError(f"{path} is not Sluice's, or of another release; {_CURE}") from error
+    if library.native_abi() != ABI or sources not in (None, library.native_sources().decode()):
+        raise NativeLibraryError(f"{path} is of another release; {_CURE}")
     table = [word for power in range(-292, 325) for word in divmod(_power_of_ten(power), 2**64)]
     library.doubles_init((c_uint64 * len(table))(*table))
     return library

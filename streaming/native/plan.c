@@ -7,6 +7,10 @@
  */
 #include "text.h"
 
+#ifndef SOURCES
+#define SOURCES ""
+#endif
+
 enum {
     MAX_EVENT = 32767,    /* shorter events have no name or list that is too long (`parsing.parse_request`) */
     MAX_NAME = 256,       /* longer names are counted under a hash (`entity.bounded_name`) */
@@ -928,6 +932,9 @@ static int plan_event(Planner *s, const uint8_t *event, size_t n, int32_t partit
 }
 
 /* ---- for Python */
+API int native_abi(void) { return ABI; }
+API const char *native_sources(void) { return SOURCES; } /* their digest, of the build */
+
 static int set(Text *t, const uint8_t *from, size_t n) {
     t->length = 0;
     if (need(t, n + 1)) return NO_MEMORY;

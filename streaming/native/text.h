@@ -13,6 +13,9 @@
 #define API __attribute__((visibility("default")))
 #endif
 
+/* The number of the interface of C and Python, which Python has as `library.ABI`. */
+enum { ABI = 1 };
+
 /* What becomes of an event or a page. */
 enum { DONE = 0, DECLINED = 1, NO_MEMORY = -1 };
 

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JNetworkError
 
 from sluice.sinks.errors import S3_RIGHTS
 from sluice.state.errors import SluiceError, StateError
-from sluice.streaming.errors import CheckpointError, CheckpointStorageError, RunFolderError
+from sluice.streaming.errors import CheckpointError, CheckpointStorageError, ReleaseError, RunFolderError
 
 
 class RunState(StrEnum):
@@ -57,6 +57,7 @@ class Cause(Enum):
     LOST_INPUT = auto()  # Kafka no longer has the records that were to be read next
     PROCESS_BROKEN = auto()  # Java is gone, or the folder of its files: only a new process brings them back
     TOO_LARGE = auto()  # a record is larger than its topic takes
+    OTHER_RELEASE = auto()  # workers have another release than the driver
     OTHER = auto()
 
     @property
@@ -66,7 +67,7 @@ class Cause(Enum):
         Lost input is lasting, because a topic that was deleted and created again looks healthy as soon as it has as
         many records as the old one. Continuing would skip those records without any message.
         """
-        return self in (Cause.CHECKPOINT, Cause.LOST_INPUT)
+        return self in (Cause.CHECKPOINT, Cause.LOST_INPUT, Cause.OTHER_RELEASE)
 
 
 class Reason(NamedTuple):
@@ -99,7 +100,10 @@ _REPORTS = {
 """A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line."""
 
 _ERROR_LINE = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
-_CHECKPOINT_ERROR = re.compile(rf"\b({StateError.__name__}|{CheckpointError.__name__})\b")
+_OF_WORKERS = {
+    re.compile(rf"\b({StateError.__name__}|{CheckpointError.__name__})\b"): Cause.CHECKPOINT,
+    re.compile(rf"\b{ReleaseError.__name__}\b"): Cause.OTHER_RELEASE,
+}
 """Errors of Sluice's own that a worker raised: Spark reports only their names."""
 
 _PARTITION = r"(?P<topic>[\w.-]+)-(?P<partition>\d+)"
@@ -143,8 +147,9 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     text = _REPORTS[pattern].format(cause=innermost, query=query) if pattern else innermost
     if isinstance(error, Py4JNetworkError):
         return Reason(Cause.PROCESS_BROKEN, text)
-    if _CHECKPOINT_ERROR.search(innermost):
-        return Reason(Cause.CHECKPOINT, text)
+    of_worker = next((cause for error, cause in _OF_WORKERS.items() if error.search(innermost)), None)
+    if of_worker is not None:
+        return Reason(of_worker, text)
     causes = {_LOST_INPUT: Cause.LOST_INPUT, _TOO_LARGE: Cause.TOO_LARGE}
     return Reason(causes.get(pattern or "", Cause.OTHER), text)
 

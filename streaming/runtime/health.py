@@ -84,6 +84,9 @@ class JobHealth:
         self._dropped_records = self._gauge(
             "sluice_dropped_records", "Records of sums since the start that are larger than their topic takes"
         )
+        self._native_missing = self._gauge(
+            "sluice_native_missing", "1 if native code is wanted and can't be used, so that Python does its work"
+        )
         # with a label, a job that mirrors nothing has no value: an alert on 0 must not see it
         self._mirror_up = self._gauge(
             "sluice_quota_mirror_up", "1 while the quotas of the source are mirrored", "source"
@@ -150,6 +153,10 @@ class JobHealth:
         """Report the reason why an input beside the requests can't be read, or a table written; None if it can."""
         self._inputs[name] = reason
         self._input_up.labels(name).set(reason is None)
+
+    def report_native(self, *, missing: bool) -> None:
+        """Report whether native code is wanted and can't be used."""
+        self._native_missing.set(missing)
 
     def report_phase(self, phase: str | None) -> None:
         """Report the phase before the queries run and after, in words; None while they run."""

@@ -17,10 +17,12 @@ from sluice.jvm.driver import DriverJava, forget_address
 from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import SPARK_JARS, jars_home
 from sluice.streaming.java_bridge import has_java, java, keep_process
+from sluice.streaming.native.library import NATIVE_LOADED, NATIVE_MISSING, NATIVE_VARIABLE, native_code
 from sluice.streaming.queries.reasons import reason_of
 from sluice.streaming.runtime.properties import JAVA_OPTIONS, prepared_properties, start_java
 from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.workers.contract import are_batched, broken_contract
+from sluice.streaming.workers.release import VARIABLE, package_digest
 
 log = logging.getLogger("sluice.session")
 
@@ -40,7 +42,7 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
         driver_java = driver_java or start_java(settings)
         properties = dict(driver_java.properties)
         driver_java.hand_over()
-    properties = worker_daemon(settings) | properties
+    properties = worker_daemon(settings) | variables_of_workers(settings) | properties
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
@@ -69,6 +71,14 @@ def worker_daemon(settings: Settings) -> dict[str, str]:
     if are_batched(settings.enforce.batched_workers):
         return {_DAEMON: "sluice.streaming.workers.batched_daemon"}
     return {_DAEMON: "sluice.streaming.workers.daemon"} if settings.spark["spark.master"].startswith("local") else {}
+
+
+def variables_of_workers(settings: Settings) -> dict[str, str]:
+    """The variables that tell workers which release the driver has, and whether native code is wanted and there."""
+    variables = {VARIABLE: package_digest()}
+    if settings.enforce.native:
+        variables[NATIVE_VARIABLE] = NATIVE_MISSING if native_code().reason else NATIVE_LOADED
+    return {f"spark.executorEnv.{name}": value for name, value in variables.items()}
 
 
 def _tell_of_unused_archive(context: SparkContext, properties: Mapping[str, str]) -> None:

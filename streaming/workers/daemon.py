@@ -1,7 +1,7 @@
 """PySpark's daemon, which forks the Python workers, deaf to SIGTERM and SIGINT (`spark.python.daemon.module`).
 
 It imports what a worker needs, so that workers have it when they are forked. PySpark's own imports nothing before, as a
-library might have started a thread: the one thread that these start is jemalloc's, which is made for forks.
+library might have started a thread: those that these start are jemalloc's, which is made for forks.
 
 systemd ends a service by SIGTERM to all of its processes. Workers that obeyed would fail the micro-batch that the job
 lets end. Java ends the daemon by closing its standard input, and with it the workers, however Java itself ends.
@@ -12,14 +12,28 @@ import gc
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 from pyspark import daemon
 
-_STAGES = "sluice.streaming.enforce.stages"
-"""By its name: the package of the daemon is below that of the query."""
+from sluice.streaming.errors import ReleaseError
+from sluice.streaming.native.library import NATIVE_LOADED, NATIVE_VARIABLE, PYTHON_INSTEAD, native_code
+from sluice.streaming.workers.release import check_release
+
+_LOADED = (
+    "sluice.streaming.enforce.stages",
+    "sluice.streaming.audit.worker_pass",
+    "sluice.sinks.tables.decisions",
+    "sluice.sinks.tables.dead_letters",
+)
+"""All that workers run, by name: the package of the daemon is below those of the queries.
+
+A worker that loaded something later would have it of the release that was installed meanwhile.
+"""
 
 _TASKS_TO_A_FULL_COLLECTION = 100
 
@@ -60,14 +74,48 @@ def keep_memory() -> None:
             any(mallopt(parameter, value) for value in values)  # until one is taken
 
 
+def refuse(error: ReleaseError) -> None:
+    """Make each worker raise this before it reads what Java sends, which is of another release.
+
+    Java would say of a daemon that ends no more than that it has.
+    """
+    worker: Any = import_module("pyspark.worker")
+
+    def raise_it(_: object) -> None:
+        raise error
+
+    worker.check_python_version = raise_it  # the first thing that a worker calls
+
+
+def load(prepare: Callable[[], None]) -> None:
+    """Load what workers run, native code too, and `prepare`. Raises ReleaseError if it isn't the driver's."""
+    check_release()
+    for name in _LOADED:
+        import_module(name)
+    load_native_code()
+    prepare()
+
+
+def load_native_code() -> None:
+    """Load native code, if the job wants it, once for all workers to come.
+
+    Say in one line why there is none, unless the driver, which says so in the log, has none either.
+    """
+    of_driver = os.environ.get(NATIVE_VARIABLE)
+    if of_driver and (reason := native_code().reason) and of_driver == NATIVE_LOADED:
+        print(f"sluice: native code: {PYTHON_INSTEAD}: {reason}", file=sys.stderr, flush=True)
+
+
 def run_daemon(prepare: Callable[[], None] = lambda: None) -> None:
-    """Load the stages, `prepare`, and run Spark's daemon until Java closes its standard input."""
+    """Load what workers run, `prepare`, and run Spark's daemon until Java closes its standard input."""
     # Blocked, not ignored: PySpark sets handlers of its own, in the workers too, which inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no threads of numpy's, which would not be there after a fork
-    import_module(_STAGES)
     keep_memory()
-    prepare()
+    try:
+        load(prepare)
+    except ReleaseError as error:
+        refuse(error)
     gc.set_threshold(0)  # never within a task: a collection there looks at all rows of the micro-batch
     daemon.gc = SimpleNamespace(collect=collect_after_task)  # type: ignore[attr-defined, assignment] # all it calls
     daemon.worker = quietly(daemon.worker)  # type: ignore[assignment] # PySpark calls it with positions

@@ -194,6 +194,7 @@ def test_dead_letters_since_the_start_and_known_entities_are_metrics(server: Htt
     for count in (2, 0, 3):
         health.count_dead_letters(count)
     health.report_known(12, Evicted(at_rest=3, owing=1), 2)
+    health.report_native(missing=True)
 
     metrics = get(server, "/metrics")[1]
     for line in (
@@ -202,6 +203,7 @@ def test_dead_letters_since_the_start_and_known_entities_are_metrics(server: Htt
         'sluice_evicted_entities{kind="at_rest"} 3.0',
         'sluice_evicted_entities{kind="owing"} 1.0',
         "sluice_dropped_records 2.0",
+        "sluice_native_missing 1.0",
     ):
         assert f"\n{line}\n" in metrics
 

@@ -22,8 +22,8 @@ from sluice.streaming.enforce import native_decide, pipeline
 from sluice.streaming.enforce.native_decide import NativeDecider, PageToDecide, native_decider
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_parts
-from sluice.streaming.native import library as native_code
-from sluice.streaming.native.build import library_path
+from sluice.streaming.native.library import NativeCode, native_code
+from sluice.streaming.native.library import declined as left_to_python
 from tests.builders import DEFAULTS, member, quota
 from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from tests.native_decide_fuzz import compare, compare_pages, in_python, outputs_of
@@ -37,10 +37,10 @@ _PRODUCE = {"api": "Produce", "bytes": 10}
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_pages_are_decided_as_in_python_to_the_byte(part: int) -> None:
     """Any quotas, windows and amounts, control records, damaged pages and page batches, attempts that break off."""
-    native_code.declined.clear()
+    left_to_python.clear()
     decided, declined = compare(library(), EXAMPLES // _PARTS, SEED + part)
     assert decided > declined, "resets, giant decisions and what is damaged are declined, but not the rest"
-    assert 0 < native_code.declined["groups"] < native_code.declined["pages"]
+    assert 0 < left_to_python["groups"] < left_to_python["pages"]
 
 
 @pytest.mark.long
@@ -75,14 +75,14 @@ def test_numbers_are_the_texts_of_msgspec() -> None:
 def test_the_bench_s_pages_are_all_decided_natively(load: Load, tmp_path: Path) -> None:
     settings = write_settings(tmp_path / "settings.yaml", storage_in(tmp_path), {"state": {"pages": 8}})
     native_decide._native_decider.cache_clear()
-    native_code.declined.clear()
+    left_to_python.clear()
 
     workers = Workers(load, settings)
     for first in range(0, 5_000, 1_000):
         workers.micro_batch(first, spread(1_000, 1_000))
 
     assert native_decide._native_decider.cache_info().currsize == 1
-    assert native_code.declined["pages"] == native_code.declined["groups"] == 0
+    assert left_to_python["pages"] == left_to_python["groups"] == 0
 
 
 def page_of(quotas: Quotas, events: list[dict[str, Any]], settings: PipelineSettings = _SETTINGS) -> PageToDecide:
@@ -179,9 +179,9 @@ def test_python_decides_where_native_code_is_turned_off_or_not_built(reason: str
             "enforce": {"native": native or reason == "not built"},
         }
         settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
-        path = library_path() if native else tmp_path / "none.so"
+        code = native_code() if native else NativeCode(None, reason="not built")
         with (
-            patch("sluice.streaming.native.library.library_path", lambda path=path: path),
+            patch("sluice.streaming.native.library.native_code", lambda code=code: code),
             patch.object(NativeDecider, "decide", NativeDecider.decide if native else None),
         ):
             made = Workers(load, settings).micro_batch(0, spread(100, 50))

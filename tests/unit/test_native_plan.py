@@ -29,6 +29,7 @@ from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import Source
 from sluice.streaming.native import build as native_build
 from sluice.streaming.native.build import compile_source
+from sluice.streaming.native.library import NativeCode, native_code
 from tests.builders import DEFAULTS, changed, quota
 from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from tests.native_fuzz import DECIDED_AT_MS, batches_of, compare
@@ -170,9 +171,9 @@ def test_python_plans_all_events_where_native_planning_is_turned_off_or_not_buil
             "enforce": {"native": native or reason == "not built"},
         }
         settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
-        path = native_build.library_path() if native else tmp_path / "none.so"
+        code = native_code() if native else NativeCode(None, reason="not built")
         with (
-            patch("sluice.streaming.native.library.library_path", lambda path=path: path),
+            patch("sluice.streaming.native.library.native_code", lambda code=code: code),
             patch.object(NativePlanner, "plan", NativePlanner.plan if native else None),
         ):
             rows.append(Workers(load, settings).micro_batch(0, spread(100, 50)))
@@ -196,15 +197,15 @@ def test_the_stage_plans_natively_in_a_worker_that_it_was_sent_to(tmp_path: Path
     assert native_plan._native_planner.cache_info().currsize == 1
 
 
-def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_native_code(DEFAULTS).startswith("plans and decides the events that gateways send (")
     off = changed(DEFAULTS, "enforce", native=False)
     assert check_native_code(off).startswith("off, as enforce.native is false: Python plans and decides all events")
-    (tmp_path / "plan.so").write_bytes(b"of another platform")
-    for name in ("plan.so", "none.so"):
-        monkeypatch.setattr("sluice.streaming.native.library.library_path", lambda name=name: tmp_path / name)
-        with pytest.raises(CheckWarningError, match="not built, or not for this platform: Python plans and decides"):
-            check_native_code(DEFAULTS)
+    monkeypatch.setattr("sluice.cli.start_checks.native_code", lambda: NativeCode(None, reason="native.so is damaged"))
+    with pytest.raises(
+        CheckWarningError, match=r"not used, so Python plans and decides all events, .*: native\.so is damaged"
+    ):
+        check_native_code(DEFAULTS)
 
 
 def test_a_machine_that_cant_build_it_says_so_in_a_line_and_goes_on(
@@ -214,7 +215,6 @@ def test_a_machine_that_cant_build_it_says_so_in_a_line_and_goes_on(
     compiler.write_text("#!/bin/sh\necho 'plan.c:1: error: no such machine' >&2\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
-    monkeypatch.setattr(native_build, "library_path", lambda _: tmp_path / "built" / "plan.so")
     monkeypatch.setattr(native_build, "BUILT", tmp_path / "built")
 
     native_build.main()

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.testbed.distribution import BESIDE, build_wheel
 from sluice.jvm.jars import BUILT, REPOSITORY
-from sluice.streaming.native.build import library_path
+from sluice.streaming.native.build import build
 from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
@@ -121,7 +121,7 @@ def test_a_wheel_for_this_machine_has_the_native_planner_and_serves_every_python
     assert wheel.name == f"sluice_kafka-0.0.0-py3-none-{platform}.whl"
     with zipfile.ZipFile(wheel) as archive:
         libraries = [name for name in archive.namelist() if name.endswith(".so")]
-    assert libraries == [f"sluice/streaming/native/built/{library_path().name}"]
+    assert libraries == [f"sluice/streaming/native/built/{build().name}"]
 
 
 def test_a_checkout_without_symbolic_links_is_refused(tmp_path: Path) -> None:

@@ -91,6 +91,17 @@ def test_a_report_without_an_error_is_its_first_line(
     assert reason.cause is cause
 
 
+def test_workers_of_another_release_end_the_job() -> None:
+    report = (
+        "pyspark.errors.PythonException: Traceback\n  File ...\nsluice.streaming.errors.ReleaseError: restart the job"
+    )
+    reason = reason_of(RuntimeError(report), "enforce")
+
+    assert reason.cause is Cause.OTHER_RELEASE
+    assert reason.cause.is_lasting
+    assert reason.text == "sluice.streaming.errors.ReleaseError: restart the job"
+
+
 def test_a_long_reason_is_cut() -> None:
     assert len(text_of(RuntimeError("java.io.IOException: " + "x" * 10_000))) == 400
 

@@ -1,6 +1,7 @@
 """The daemon of the Python workers: what Java's end and signals do to it."""
 
 import gc
+import io
 import os
 import signal
 import subprocess
@@ -10,8 +11,18 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from pyspark import worker
 
-from sluice.streaming.workers.daemon import collect_after_task, keep_memory, quietly
+from sluice.streaming.errors import ReleaseError
+from sluice.streaming.native.library import (
+    NATIVE_LOADED,
+    NATIVE_MISSING,
+    NATIVE_VARIABLE,
+    PYTHON_INSTEAD,
+    NativeCode,
+)
+from sluice.streaming.workers.daemon import collect_after_task, keep_memory, load, load_native_code, quietly, refuse
+from sluice.streaming.workers.release import VARIABLE, check_release, package_digest
 
 TRIMMED_FROM, MAPPED_FROM = -1, -3  # of glibc's malloc.h
 
@@ -42,6 +53,50 @@ def test_it_ignores_signals_and_ends_with_its_standard_input(
 
     daemon.wait(60)
     assert not daemon.stderr.read()
+
+
+def test_a_worker_of_another_release_than_the_driver_refuses_before_it_reads_what_it_has_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Java learns why: a daemon that ended would be silent."""
+    monkeypatch.setenv(VARIABLE, "of another one")
+    before = vars(worker)["check_python_version"]
+    monkeypatch.setattr(worker, "check_python_version", before)  # it is as before afterwards
+    with pytest.raises(ReleaseError, match="the package of Sluice was replaced under the running job, or ") as found:
+        load(lambda: pytest.fail("nothing is prepared"))
+    answer = io.BytesIO()
+
+    refuse(found.value)
+    with pytest.raises(SystemExit):
+        worker.main(io.BytesIO(bytes(4)), answer)
+
+    assert b"sluice.streaming.errors.ReleaseError: the package of Sluice was replaced" in answer.getvalue()
+
+
+@pytest.mark.parametrize("of_driver", [None, package_digest()])
+def test_a_worker_of_the_driver_s_release_or_without_a_driver_works(
+    monkeypatch: pytest.MonkeyPatch, of_driver: str | None
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if of_driver is not None:
+        monkeypatch.setenv(VARIABLE, of_driver)
+
+    check_release()
+
+
+@pytest.mark.parametrize(("of_driver", "lines"), [(None, 0), (NATIVE_MISSING, 0), (NATIVE_LOADED, 1)])
+def test_workers_say_that_they_lack_the_library_only_if_the_driver_has_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], of_driver: str | None, lines: int
+) -> None:
+    monkeypatch.setattr("sluice.streaming.workers.daemon.native_code", lambda: NativeCode(None, reason="no room"))
+    monkeypatch.delenv(NATIVE_VARIABLE, raising=False)
+    if of_driver is not None:
+        monkeypatch.setenv(NATIVE_VARIABLE, of_driver)
+
+    load_native_code()
+
+    said = f"sluice: native code: {PYTHON_INSTEAD}: no room\n"
+    assert capfd.readouterr().err == said * lines
 
 
 class _Cycle:
