@@ -616,7 +616,7 @@ def check_holds_table(settings: Settings) -> str:
         is_there = table.look()
     except SluiceError as error:
         raise CheckWarningError(f"{error}; a job goes on with the holds that it read last") from error
-    return f"{len(holds_at(table.holds, now_ms()))} in force" if is_there else "nobody was ever held"
+    return f"{len(holds_at(table.holds or (), now_ms()))} in force" if is_there else "nobody was ever held"
 
 
 def check_inputs(settings: Settings) -> str:

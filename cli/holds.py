@@ -15,7 +15,7 @@ from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
 from sluice.process.format import moment, printable
 from sluice.state.contract.records import NO_LOGIN
-from sluice.state.overrides.operator_holds import MAX_HOLDS, OperatorHold, holds_at
+from sluice.state.overrides.operator_holds import MAX_HOLDS, OperatorHold, holds_at, last_commands
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
 
 if TYPE_CHECKING:
@@ -57,10 +57,8 @@ def hold_client(
     others = {hold.client for hold in holds_at(changes, now)} - {held}
     if len(others) >= MAX_HOLDS:
         raise UsageError(f"{len(others)} clients are held; expected at most {MAX_HOLDS}: release some, or lower quotas")
-    at_ms = _after_all_of(held, changes, now)
-    _append(table, author, OperatorHold(held, at_ms, max(at_ms + 1, now + lasting_ms), reason.strip()))
-    until = moment(now + lasting_ms)
-    typer.echo(f"Holding {printable(counter_text(held))} until {until} UTC; `sluice quotas release` ends it.")
+    _append(table, author, OperatorHold(held, now, lasting_ms, reason.strip()))
+    typer.echo(f"Holding {printable(counter_text(held))} for {length}; `sluice quotas release` ends it.")
 
 
 @grouped
@@ -68,20 +66,18 @@ def release_client(ctx: typer.Context, entity: EntityOptions, table: TableOption
     """Let a client go on that was stopped by `hold`: within 10 s, the wait that a broker asked for last."""
     held, now = _client(ctx, entity), now_ms()
     changes = _changes(table)
-    holds = [hold.client for hold in holds_at(changes, now)]
-    if held not in holds:
-        known = ", ".join(counter_text(each) for each in holds) or "nobody"
+    last = last_commands(changes).get(held)
+    if last is None or not last.lasting_ms:  # one that has ended by this clock may not have by the job's
+        known = ", ".join(counter_text(hold.client) for hold in holds_at(changes, now)) or "nobody"
         raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}")
-    at_ms = _after_all_of(held, changes, now)
-    _append(table, author, OperatorHold(held, at_ms, at_ms, ""))
+    _append(table, author, OperatorHold(held, now, 0, ""))
     typer.echo(f"Released {printable(counter_text(held))}.")
 
 
 def hold_line(change: "HoldChange") -> str:
     """A hold or release as a line of the history."""
     hold = change.hold
-    ended = hold.until_ms == hold.at_ms
-    what = "released" if ended else f"held until {moment(hold.until_ms)}: {hold.reason}"
+    what = "released" if not hold.lasting_ms else f"held until {moment(hold.until_ms)}: {hold.reason}"
     whose = f"{change.changed_by} ({change.changed_from})"
     return f"hold  {time_text(from_ms(hold.at_ms))}  {whose}  {counter_text(hold.client)} {what}"
 
@@ -98,7 +94,7 @@ def hold_json(change: "HoldChange") -> dict[str, Any]:
         "entity": hold.client.to_mapping(),
         "key": "hold",
         "old": None,
-        "new": None if hold.until_ms == hold.at_ms else new,
+        "new": new if hold.lasting_ms else None,
     }
 
 
@@ -123,11 +119,6 @@ def _is_own(kafka: Mapping[str, str], client: Tags) -> bool:
 def _changes(table: TableOptions) -> list[OperatorHold]:
     table.quotas_table().version()  # says what to do where no job has run
     return [change.hold for change in table.holds_table().changes()]
-
-
-def _after_all_of(client: Tags, changes: list[OperatorHold], now: int) -> int:
-    """The time of a change of this client: the last one counts, and another operator's clock may be ahead."""
-    return max([now, *(each.at_ms + 1 for each in changes if each.client == client)])
 
 
 def _append(table: TableOptions, author: AuthorOption, hold: OperatorHold) -> None:

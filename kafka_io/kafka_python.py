@@ -29,12 +29,16 @@ OnUnreadable = Callable[[int, int, int, Exception], None]
 
 
 class FetchedRecord(msgspec.Struct, gc=False):
-    """The parts of a record that readers need; headers as the broker stores them, empty without any."""
+    """The parts of a record that readers need; headers as the broker stores them, empty without any.
+
+    `timestamp_ms` is the time of the newest record that was sent together with it.
+    """
 
     offset: int
     key: bytes | None
     value: bytes | None
     stored_headers: bytes = b""
+    timestamp_ms: int = 0
 
 
 @lru_cache(maxsize=64)
@@ -142,20 +146,20 @@ def _records(batch: Any) -> list[FetchedRecord]:
     """
     iter(batch)  # decompresses it
     content, base_offset = bytes(batch._buffer), batch.base_offset  # noqa: SLF001 # bytes: the fastest to index
-    end, records = batch._pos, []  # noqa: SLF001
+    end, records, time_ms = batch._pos, [], batch.max_timestamp  # noqa: SLF001
     for _ in range(batch.records_count):
         length, position = _varint(content, end)
         end = position + length
         position += 1  # the attributes
         while content[position] & 0x80:
-            position += 1  # the time, which no reader needs
+            position += 1  # its own time, which no reader needs
         delta, position = _varint(content, position + 1)
         key, position = _bytes(content, position)
         value, position = _bytes(content, position)
         if not position < end <= len(content):
             raise CorruptRecordError(f"a record ends at {end} of {len(content)} bytes, its value at {position}")
         headers = content[position:end] if content[position] else b""
-        records.append(FetchedRecord(base_offset + delta, key, value, headers))
+        records.append(FetchedRecord(base_offset + delta, key, value, headers, time_ms))
     return records
 
 

@@ -28,13 +28,16 @@ _COMPACTED = {"cleanup.policy": "compact"}
 
 _LEASE = _COMPACTED | {"segment.ms": "3600000"}  # a driver reads all of it when it starts
 
-_LIMITS = _COMPACTED | {
+_SHORT = _COMPACTED | {
     # A new gateway reads this topic from its beginning, so it is kept short: segments are closed and compacted early.
     "segment.ms": "60000",
     "min.cleanable.dirty.ratio": "0.1",
 }
 
-_WAITS = _LIMITS | {"delete.retention.ms": "60000"}
+# A driver that takes over, whose clock may be another, learns how long holds have lasted by the brokers' clock.
+_LIMITS = _SHORT | {"message.timestamp.type": "LogAppendTime"}
+
+_WAITS = _SHORT | {"delete.retention.ms": "60000"}
 
 _SUMS = _KEPT | {
     # Gateways read it as it grows, a new one the last seconds. Without the segments an hour would stay.
@@ -102,7 +105,7 @@ _TIME = _Rule(_is_at_most, "a record with a time that Spark can't keep ends the 
 _RULES = {
     "cleanup.policy": _Rule(_is_same, "it loses records that are still needed"),
     "compression.type": _Rule(_is_same, "a small record may fill Java's memory when it is read"),
-    "message.timestamp.type": _Rule(_is_same, "an event without a time of its own counts from its arrival"),
+    "message.timestamp.type": _Rule(_is_same, "times are those of another clock than Sluice needs"),
     "message.timestamp.before.max.ms": _TIME,
     "message.timestamp.after.max.ms": _TIME,
     "max.message.bytes": _Rule(_is_at_least, "larger decisions become dead letters, and those are cut"),

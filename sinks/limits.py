@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 
 from kafka import KafkaProducer
 
@@ -11,7 +11,8 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
-from sluice.state.contract.records import Override, Overrides
+from sluice.process.clock import now_ms
+from sluice.state.contract.records import Overrides
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import (
@@ -23,7 +24,7 @@ from sluice.state.quotas.limits import (
     overrides_value,
     version_end,
 )
-from sluice.state.quotas.overrides import are_alike
+from sluice.state.quotas.overrides import are_alike, by_another_clock
 
 log = logging.getLogger("sluice.limits")
 
@@ -39,22 +40,32 @@ QuotasInForce = Callable[[], tuple[int, Iterable[QuotaEntry]]]
 SaidOverrides = Callable[[], Mapping[str, Overrides]]
 """The last records of all deciders."""
 
+_SAY_AGAIN_MS = 20_000
+"""Longest time between two records of a decider: a gateway with a wrong clock believes none from before its start."""
+
 
 def limits_publisher(
-    topics: TopicSettings, kafka: Mapping[str, str], in_force: QuotasInForce, overrides: SaidOverrides = dict
+    topics: TopicSettings,
+    kafka: Mapping[str, str],
+    in_force: QuotasInForce,
+    overrides: SaidOverrides = dict,
+    remember: Callable[[Mapping[str, Overrides]], None] = lambda _: None,
 ) -> BackgroundService:
     """A service that makes the limits topic equal to the quotas in force, whatever the topic said before.
 
     It reads the topic as gateways do and writes only the difference. So a start writes nothing that is there already,
     and a topic that was deleted, or that somebody else wrote to, is whole again with the next poll. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
-    A record of `overrides` is published when gateways would do something else by it, or forget it soon.
+    A record of `overrides` is published when gateways would do something else by it, or forget it soon. At the start
+    `remember` is told what all deciders had published before, with times by the clock of now.
     """
 
     def publish() -> Iterator[None]:
         ensure_topics(topics, kafka)
         view = LimitsView()
         published: Iterable[QuotaEntry] | None = None
+        written_ms: dict[bytes | None, int] = {}
+        has_remembered = False
         with (
             TopicReader(kafka, topics.limits) as reader,
             closing(connect(KafkaProducer, kafka, acks="all", linger_ms=5, allow_auto_create_topics=False)) as producer,
@@ -65,6 +76,11 @@ def limits_publisher(
                 for _, record in reader.read_to_end():
                     changed |= not view.is_override(record.key)
                     _apply(view, record, topics.limits)
+                    if view.is_override(record.key):
+                        written_ms[record.key] = record.timestamp_ms
+                if not has_remembered:
+                    remember(_by_own_clock(view.overrides, written_ms, producer, topics.limits))
+                    has_remembered = True
                 # another table may have other quotas under the same version
                 if changed or entries is not published or not _is_complete(view, version):
                     _publish_difference(view, version, entries, producer, topics.limits)
@@ -78,16 +94,21 @@ def limits_publisher(
     return BackgroundService("limits", publish, _LOOK_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
 
 
-def published_overrides(topic: str, kafka: Mapping[str, str], decider: str) -> list[Override]:
-    """The overrides in a decider's last record, whatever its age. Raises KafkaUnavailableError, KafkaError, OSError."""
-    view = LimitsView()
-    with TopicReader(kafka, topic) as reader:
-        for _, record in reader.read_to_end():
-            if view.is_override(record.key):
-                with suppress(InvalidQuotaError):  # the publisher says it
-                    view.take(record.key, record.value)
-    said = view.overrides.get(decider)
-    return [] if said is None else said.overrides
+def _by_own_clock(
+    known: Mapping[str, Overrides], written_ms: Mapping[bytes | None, int], producer: KafkaProducer, topic: str
+) -> dict[str, Overrides]:
+    """The records of deciders with times by this clock: an earlier driver's may have been another.
+
+    The topic has the times of its brokers. One more record, which says nothing, tells how late it is by their clock.
+    """
+    if not any(said.overrides for said in known.values()):
+        return dict(known)
+    sent = producer.send(topic, None, overrides_key("clock"), partition=0).get(_SEND_TIMEOUT_S)
+    late_ms = sent.timestamp - now_ms()
+    return {
+        decider: by_another_clock(said, written_ms[overrides_key(decider)] - late_ms - said.at_ms)
+        for decider, said in known.items()
+    }
 
 
 def _apply(view: LimitsView, record: FetchedRecord, topic: str) -> None:
@@ -119,19 +140,21 @@ def _is_complete(view: LimitsView, version: int) -> bool:
 def _is_news(said: Overrides, known: Overrides | None) -> bool:
     """True unless readers of the topic know the record, or that there is nothing to say.
 
-    The same is said again after a third of the time for which they believe it, as a poll may take another one. Figures
-    behind it change with each poll.
+    The same is said again after a third of the time for which they believe it, as a poll may take another one, and
+    within _SAY_AGAIN_MS. Figures behind it change with each poll.
 
     >>> from sluice.state.contract.records import Override
     >>> lent = [Override("lend", 1.5)]
     >>> [_is_news(Overrides(7, at_ms, 5_000, lent), Overrides(7, 9_000, 5_000, lent)) for at_ms in (10_600, 10_700)]
     [False, True]
     """
+    if said.command != (0 if known is None else known.command):
+        return True
     if said.is_neutral:
         return known is not None and not known.is_neutral
     if known is None or not are_alike(said.overrides, known.overrides) or _bounds(said) != _bounds(known):
         return True
-    return abs(said.at_ms - known.at_ms) >= said.fresh_ms // 3
+    return abs(said.at_ms - known.at_ms) >= min(said.fresh_ms // 3, _SAY_AGAIN_MS)
 
 
 def _bounds(said: Overrides) -> dict[str, float]:

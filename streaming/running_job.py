@@ -10,7 +10,7 @@ from threading import Event
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
-from sluice.sinks.limits import limits_publisher, published_overrides
+from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.overrides import OverridesTable
@@ -72,10 +72,9 @@ class RunningJob:
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
         self._holds = HoldsWatch(
             HoldsTable(settings.delta.quotas, polled(settings.delta.storage_options)),
-            partial(published_overrides, settings.topics.limits, settings.kafka, OperatorHolds.name),
+            lambda: self._overrides.published(OperatorHolds.name),
             partial(health.report_input, "holds"),
         )
-        self._holds.look()  # before anything is decided, or who is held would be let go for a moment
         report = partial(health.report_input, "overrides")
         self._overrides = OverridesWatch(self._deciders(), table, settings.metrics.top_clients, report=report)
         self._capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
@@ -104,7 +103,9 @@ class RunningJob:
         has_floor, is_elastic = any(settings.elastic.disk_floor), settings.elastic.limits == "elastic"
         services = [
             BackgroundService("quota-watch", self._watch.look, settings.quotas.poll_ms / 1000.0),
-            limits_publisher(topics, kafka, self._watch.in_force, lambda: self._overrides.said),
+            limits_publisher(
+                topics, kafka, self._watch.in_force, lambda: self._overrides.said, self._overrides.remember
+            ),
             ended_waits_remover(topics.waits, kafka),
             self._disks.service(kafka),
             BackgroundService("holds", self._holds.look, _LOOK_S),
@@ -128,7 +129,7 @@ class RunningJob:
         def disks() -> Disks:
             return self._disks.disks
 
-        holds = OperatorHolds(lambda: self._holds.holds, lambda: self._holds.kept)
+        holds = OperatorHolds(lambda: self._holds.holds)
         deciders: list[Decider] = [holds, DiskGuard(disks), StorageBudgets(quotas, disks)]
         return [ElasticLimits(quotas), *deciders] if self._settings.elastic.limits == "elastic" else deciders
 

@@ -4,6 +4,7 @@ import json
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
 from sluice.jvm.proxy import proxy_class_path
 from sluice.state.contract.records import HEARTBEAT_API, Override, Overrides
+from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import overrides_key, overrides_value
@@ -35,8 +37,8 @@ LimitRecords = Sequence[tuple[bytes, bytes | None]]
 class AnyGateway(Protocol):
     """A gateway whose clients come without a login, and whose time passes when it is told so."""
 
-    def take_limits(self, records: LimitRecords) -> None:
-        """Read records of the limits topic."""
+    def take_limits(self, records: LimitRecords, *, is_past: bool = False) -> int:
+        """Read records of the limits topic, `is_past` if it had them before. Returns how many were unreadable."""
 
     def take_sums(self, records: Sequence[bytes]) -> None:
         """Read records of the sums topic."""
@@ -61,9 +63,13 @@ class PythonGateway:
         with no_connections():
             self._gateway = Gateway(NOBODY, options, clock_ms=self._clock)
 
-    def take_limits(self, records: LimitRecords) -> None:
+    def take_limits(self, records: LimitRecords, *, is_past: bool = False) -> int:
+        if not is_past:
+            self._gateway._in_force.note_limits_read()
         for key, value in records:
-            self._gateway._in_force.on_limit(key, value)
+            with suppress(InvalidQuotaError):
+                self._gateway._in_force.on_limit(key, value)
+        return self._gateway._in_force._limits_view.garbage
 
     def take_sums(self, records: Sequence[bytes]) -> None:
         for record in records:
@@ -113,8 +119,9 @@ class JavaGateway:
         (answer,) = self._java.ask([{"number": self._number, "do": what, **more}])
         return answer
 
-    def take_limits(self, records: LimitRecords) -> None:
-        self._do("limits", records=[[part and b64encode(part).decode() for part in record] for record in records])
+    def take_limits(self, records: LimitRecords, *, is_past: bool = False) -> int:
+        encoded = [[part and b64encode(part).decode() for part in record] for record in records]
+        return int(self._do("limits", records=encoded, is_past=is_past))
 
     def take_sums(self, records: Sequence[bytes]) -> None:
         self._do("sums", records=[record.decode() for record in records])
@@ -140,12 +147,13 @@ class Gateways:
         self.alive: Sequence[AnyGateway] = gateways
         self.sums: list[bytes] = []
         """The records of the last step with any."""
+        self.now_ms, self.job_ahead_ms = T0, 0
         self._version = 0
         self._limits: set[bytes] = set()
         self._waits: list[Json] = []
         self.published_bytes: Counter[str] = Counter()
         """Bytes in the events of each client-id."""
-        self._heartbeats: dict[AnyGateway, Json] = {}
+        self.heartbeats: dict[AnyGateway, Json] = {}
         self._job = Simulation(Quotas(), DEFAULTS)
 
     def limit(self, *entries: QuotaEntry) -> None:
@@ -157,9 +165,9 @@ class Gateways:
         for gateway in self.alive:
             gateway.take_limits([*((key, None) for key in before - self._limits), *records])
 
-    def override(self, decider: str, *overrides: Override, fresh_ms: int = 60_000) -> None:
-        """Say what a decider says."""
-        said = overrides_value(Overrides(1, T0, fresh_ms, [*overrides]))
+    def override(self, decider: str, *overrides: Override, fresh_ms: int = 60_000, command: int = 0) -> None:
+        """Say what a decider says, by the job's clock, which is `self.job_ahead_ms` ahead of the gateways'."""
+        said = overrides_value(Overrides(1, self.now_ms + self.job_ahead_ms, fresh_ms, [*overrides], command=command))
         for gateway in self.alive:
             gateway.take_limits([(overrides_key(decider), said)])
 
@@ -171,11 +179,12 @@ class Gateways:
     def step(self, has_job: bool = True) -> None:
         """Let a step pass in which all that was published is decided."""
         published: list[bytes] = []
+        self.now_ms += STEP_MS
         for gateway in self.alive:
             values = gateway.sleep(STEP_MS)
             for event in map(json.loads, values):
                 if event["api"] == HEARTBEAT_API:
-                    self._heartbeats[gateway] = event
+                    self.heartbeats[gateway] = event
                 self._waits += event.get("throttled_by") or ()
                 touched = event.get("topic_partitions") or ()
                 size = event.get("bytes", 0) + sum(each["bytes"] for each in touched)
@@ -203,6 +212,6 @@ class Gateways:
 
     def share(self, gateway: AnyGateway, client_id: str) -> float:
         """The share of a client's counter, as the last heartbeat says it."""
-        shares = self._heartbeats[gateway]["heartbeat"]["shares"]
+        shares = self.heartbeats[gateway]["heartbeat"]["shares"]
         (found,) = [each["share"] for each in shares if each["entity"].get("client_id") == client_id]
         return float(found)

@@ -102,6 +102,7 @@ class Gateway:
             self.options.limits_topic,
             self._in_force.on_limit,
             on_restart=self._in_force.restart_limits,
+            on_caught_up=self._in_force.note_limits_read,
             has_gaps=self._in_force.missed_removals,
         )
         self._sums_reader = TopicFollower(kafka, sums)

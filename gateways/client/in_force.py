@@ -45,6 +45,7 @@ class InForce:
         self._waiting = self.decided_waits.view()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
+        self._reads_past = True  # of the limits topic
         self._lock = Lock()  # guards what is in force: the readers of limits and of sums change it
         self._quotas: LimitsInForce | None = None
         self._lend = 1.0
@@ -121,7 +122,7 @@ class InForce:
         known = view.in_force
         view.take(key, value)
         with self._lock:
-            self.overrides.hear(view.overrides, self._clock_ms())
+            self.overrides.hear(view.overrides, self._clock_ms(), is_past=self._reads_past)
             is_new = view.in_force is not known
             if is_new:
                 self._quotas = self.limits = view.in_force
@@ -140,7 +141,11 @@ class InForce:
 
     def restart_limits(self) -> None:
         """Begin with no limits when the topic begins again; those in force stay until a version is complete."""
-        self._limits_view = LimitsView()
+        self._limits_view.begin_again()
+
+    def note_limits_read(self) -> None:
+        """Note that the limits topic has been read to its end: a record that comes now is just published."""
+        self._reads_past = False
 
     def missed_removals(self) -> bool:
         """True if limits are known that the topic has removed: it has to be read from its beginning."""

@@ -121,6 +121,10 @@ class InlineCharges:
             self._shares.gateways.settle(now_ms)  # this is called once a second
             return [] if limits is None else self._shares.busiest(limits.enforced, now_ms)
 
+    def command(self) -> int:
+        """The number of the operator's last command that is in force here."""
+        return self._in_force.overrides.command(self._clock_ms())
+
     def load(self) -> Load | None:
         """Bytes that clients moved per second since the call before; None if no time has passed."""
         now_ms = self._clock_ms()

@@ -262,7 +262,8 @@ class Heartbeats:
             self._inline.on_clock_set_back()
         self._last_ms = now_ms
         counters, _ = self._inline.size()
-        heartbeat = Heartbeat(self._staleness.stale_ms(), counters, self._inline.busiest(), load=self._inline.load())
+        busiest, command = self._inline.busiest(), self._inline.command()
+        heartbeat = Heartbeat(self._staleness.stale_ms(), counters, busiest, load=self._inline.load(), command=command)
         self._publisher.publish_own(Request(HEARTBEAT_API, heartbeat=heartbeat))
 
     def sender_of(self, decided: DecidedHeartbeat) -> str:

@@ -147,7 +147,7 @@ def _holds(table: HoldsTable, decision: Json) -> Iterator[str]:
         return
     table.look()
     at_ms = decision["timestamp_ms"]
-    for hold in holds_at((each for each in table.holds if each.at_ms <= at_ms), at_ms):
+    for hold in holds_at((each for each in table.holds or () if each.at_ms <= at_ms), at_ms):
         if any(hold.client.to_mapping().items() <= entity.items() for entity in waits):
             yield f"{counter_text(hold.client)} until {moment(hold.until_ms)}, by {hold.reason}"
 

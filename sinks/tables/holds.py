@@ -22,8 +22,11 @@ log = logging.getLogger("sluice.holds")
 _MAX_SHOWN = 300
 """Longest author and reason together: all holds are in one record."""
 
-_TIMES = ("at_ms", "until_ms")
-_COLUMNS = ("user", "client_id", "tenant", *_TIMES, "reason", "changed_by", *ChangedFrom._fields)
+_NUMBERS = ("number", "at_ms", "lasting_ms")
+_COLUMNS = ("user", "client_id", "tenant", *_NUMBERS, "reason", "changed_by", *ChangedFrom._fields)
+
+_MAX_ATTEMPTS = 100
+"""Most operators whose rows may come between the reading of the table and a new row."""
 
 
 class HoldChange(NamedTuple):
@@ -37,34 +40,47 @@ class HoldChange(NamedTuple):
 class HoldsTable:
     """The table beside the quotas table at `quotas`, a folder or a URI; the first hold makes it.
 
-    `holds` are those of the last look that could read it, whose reason begins with the author. Raises QuotasTableError.
+    `holds` are the commands of the last look, whose reason begins with the author; None before it could be read.
+    Raises QuotasTableError.
     """
 
     def __init__(self, quotas: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = quotas.rstrip("/") + "-holds"
-        self.holds: list[OperatorHold] = []
+        self.holds: list[OperatorHold] | None = None
         self._storage_options = dict(storage_options or {})
         self._newest = NewestCommit(self.path, self._storage_options)
 
-    def append(self, change: HoldChange) -> None:
-        """Add a row."""
-        hold, client = change.hold, change.hold.client
-        times, whose = (hold.at_ms, hold.until_ms), (change.changed_by, *change.changed_from)
-        row = (client.user, client.client_id, client.tenant, *times, hold.reason, *whose)
-        types = [DataType.int64() if name in _TIMES else DataType.utf8() for name in _COLUMNS]
-        values = [Array([value], kind) for value, kind in zip(row, types, strict=True)]
-        rows = Table.from_batches([RecordBatch.from_arrays(values, names=_COLUMNS)])
+    def append(self, change: HoldChange) -> int:
+        """Add a row after all others, and return its number, which is greater than theirs whatever clocks say.
+
+        It is the time where that is greater: a table that comes back from a backup goes on with numbers that no other
+        row had.
+        """
+        for _ in range(_MAX_ATTEMPTS):
+            table = self._made(_rows(change).schema)
+            last = max((each.hold.number for each in self._changes(table)[0]), default=0)
+            number = max(last + 1, change.hold.at_ms)
+            numbered = change._replace(hold=change.hold._replace(number=number))
+            with suppress(CommitFailedError):  # another operator's row is the next one
+                self._write(table, _rows(numbered))
+                return number
+        raise self._error("written", OSError(f"{_MAX_ATTEMPTS} other rows came first"))
+
+    def _write(self, table: DeltaTable, rows: Table) -> None:
+        """Append to this very version. Raises CommitFailedError if there is a later one."""
         try:
-            write_deltalake(self._made(rows.schema), rows, mode="append")
+            write_deltalake(table, rows, mode="append", commit_properties=CommitProperties(max_commit_retries=0))
+        except CommitFailedError:
+            raise
         except (DeltaError, OSError, ValueError) as error:
             raise self._error("written", error) from error
 
     def changes(self) -> list[HoldChange]:
-        """All rows that commands wrote, the newest first."""
+        """All rows that commands wrote, the last one first."""
         return self._changes(self._open())[0]
 
     def _changes(self, table: DeltaTable | None) -> tuple[list[HoldChange], int]:
-        """The changes of a table, the newest first, and the number of rows that no command has written."""
+        """The changes of a table, the last one first, and the number of rows that no command has written."""
         if table is None:
             return [], 0
         try:
@@ -73,7 +89,7 @@ class HoldsTable:
             raise self._error("read", error) from error
         rows = list(zip(*(scanned[name].to_pylist() for name in _COLUMNS), strict=True))
         found = [change for row in rows if (change := _change(*row)) is not None]
-        return sorted(found, key=lambda change: -change.hold.at_ms), len(rows) - len(found)
+        return sorted(found, key=lambda change: -change.hold.number), len(rows) - len(found)
 
     def look(self) -> bool:
         """Read the rows if there are others; False if nobody was stopped yet, so there is no table.
@@ -126,17 +142,28 @@ class HoldsTable:
         )
 
 
-def _change(user: Any, client_id: Any, tenant: Any, at_ms: Any, until_ms: Any, *others: Any) -> HoldChange | None:
+def _rows(change: HoldChange) -> Table:
+    """A table of one row."""
+    hold, client = change.hold, change.hold.client
+    numbers, whose = (hold.number, hold.at_ms, hold.lasting_ms), (change.changed_by, *change.changed_from)
+    row = (client.user, client.client_id, client.tenant, *numbers, hold.reason, *whose)
+    types = [DataType.int64() if name in _NUMBERS else DataType.utf8() for name in _COLUMNS]
+    values = [Array([value], kind) for value, kind in zip(row, types, strict=True)]
+    return Table.from_batches([RecordBatch.from_arrays(values, names=_COLUMNS)])
+
+
+def _change(user: Any, client_id: Any, tenant: Any, *others: Any) -> HoldChange | None:
     """A row as a change; None for one that no command writes."""
-    names, (reason, author, os_user, host, principal) = (user, client_id, tenant), others
+    names, (number, at_ms, lasting_ms, reason, author, os_user, host, principal) = (user, client_id, tenant), others
     has_texts = all(isinstance(text, str) for text in (*names, reason, author, os_user, host))
-    has_times = all(isinstance(time, int) and 0 <= time <= MAX_TIMESTAMP_MS for time in (at_ms, until_ms))
+    numbers = (number, at_ms, lasting_ms)
+    has_numbers = all(isinstance(each, int) and 0 <= each <= MAX_TIMESTAMP_MS for each in numbers)
     if (
         not has_texts
-        or not has_times
+        or not has_numbers
         or max(map(len, names)) > MAX_TAG_LENGTH
         or bool(tenant) == bool(user + client_id)
     ):
         return None
-    hold = OperatorHold(Tags(user, client_id, tenant=tenant), at_ms, until_ms, reason)
+    hold = OperatorHold(Tags(user, client_id, tenant=tenant), at_ms, lasting_ms, reason, number)
     return HoldChange(hold, author, ChangedFrom(os_user, host, principal))

@@ -229,6 +229,14 @@ class Heartbeat(msgspec.Struct, gc=False):
             extra=NO_COLUMN,
         ),
     ] = []
+    command: Annotated[
+        int,
+        Meta(
+            description="Number of the operator's last command that is in force here.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_EXACT},
+            extra=NO_COLUMN,
+        ),
+    ] = 0
 
 
 AmountBytes = Annotated[
@@ -603,6 +611,8 @@ class DecidedHeartbeat(msgspec.Struct, omit_defaults=True, gc=False):
     low_disk: Annotated[
         str | None, _says("The log directory of this broker that is low: until it isn't, producers are held.")
     ] = None
+    command: Annotated[Exact, _says("The operator's last command that is in force at the gateway.")] = 0
+    is_broker: bool = False
 
 
 class Sums(msgspec.Struct, omit_defaults=True, gc=False):
@@ -706,7 +716,8 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of a decider's record of the limits topic: all that it overrides now.
 
     `number` grows with each change. The record is published again before `fresh_ms` have passed since `at_ms`: gateways
-    believe it for so long. `measured` are the figures behind it, for people: those nearest to their bounds.
+    believe it for so long. `measured` are the figures behind it, for people: those nearest to their bounds. `command`
+    is the number of the last command of an operator that it follows, which gateways repeat in their heartbeats.
     """
 
     number: Version
@@ -714,6 +725,7 @@ class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
     fresh_ms: Annotated[int, Meta(gt=0, le=MAX_INT32)]
     overrides: list[Override] = []
     measured: list[Measured] = []
+    command: Annotated[int, Meta(ge=0, le=MAX_EXACT)] = 0
 
     @property
     def is_neutral(self) -> bool:

@@ -4,16 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sluice.state.contract.records import DecidedHeartbeat, Measured, Override
+from sluice.state.contract.records import DecidedHeartbeat, Measured, Override, Overrides
 
 
 class Decided(NamedTuple):
-    """The overrides that hold from now on, and the figures behind them."""
+    """The overrides that hold from now on, the figures behind them, and the number of the last command taken."""
 
     overrides: Sequence[Override] = ()
     measured: Sequence[Measured] = ()
-    is_known: bool = True
-    """False if it can't tell: what gateways were told last stays, as long as they believe it."""
+    command: int = 0
 
 
 class Decider(ABC):
@@ -35,6 +34,9 @@ class Decider(ABC):
 
     trouble: str | None = None
     """Why it overrides nothing at all, for the log; None if it may."""
+
+    def remember(self, said: Overrides) -> None:  # noqa: B027 - most decide by what is so now
+        """Take over what it had published last, before a restart, with times by the clock of now."""
 
     def on_heartbeat(self, heartbeat: DecidedHeartbeat, arrived_ms: int) -> None:  # noqa: B027 - most need none
         """Take over a gateway's heartbeat that the job has decided and that arrived now."""

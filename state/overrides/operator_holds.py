@@ -1,62 +1,98 @@
-"""Clients that an operator has stopped (`sluice quotas hold`), each until a time. Pure."""
+"""Clients that an operator has stopped (`sluice quotas hold`), each for a time from when the job takes it. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from sluice.state.contract.records import Override
+from sluice.state.contract.records import Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.entity import Tags
 
 MAX_HOLDS = 100
 """Most holds at a time: all are in one record. An operator who needs more lowers quotas."""
 
+NONE_TAKEN = 1
+"""Number of the last command while there is none, so that the record says that the job knows of none."""
+
 
 class OperatorHold(NamedTuple):
-    """A hold of a user, a client-id, both or a tenant from `at_ms` to `until_ms`, and why; a release has no length."""
+    """A command: a hold of a user, a client-id, both or a tenant for `lasting_ms`, and why. A release lasts for 0 ms.
+
+    Of two commands for a client the one with the greater `number` counts. `at_ms` is the time of the operator's
+    machine, for people: its clock may be wrong.
+    """
 
     client: Tags
     at_ms: int
-    until_ms: int
+    lasting_ms: int
     reason: str
+    number: int = 0
+
+    @property
+    def until_ms(self) -> int:
+        """The end by the clock of the operator's machine."""
+        return self.at_ms + self.lasting_ms
+
+
+def last_commands(holds: Iterable[OperatorHold]) -> dict[Tags, OperatorHold]:
+    """The command that counts of each client, in the order of their numbers."""
+    return {hold.client: hold for hold in sorted(holds, key=lambda hold: hold.number)}
 
 
 def holds_at(holds: Iterable[OperatorHold], now_ms: int) -> list[OperatorHold]:
-    """The holds that haven't ended at a time: of each client the last one counts, also from a clock that is ahead.
+    """The holds that haven't ended at a time by the clocks of the operators' machines, for people.
 
     >>> app = Tags(client_id="app")
-    >>> holds = [OperatorHold(app, 1_000, 9_000, "it floods"), OperatorHold(app, 5_000, 5_000, "")]
+    >>> holds = [OperatorHold(app, 1_000, 8_000, "it floods", 1), OperatorHold(app, 500, 0, "", 2)]
     >>> [len(holds_at(some, now_ms)) for some, now_ms in ((holds[:1], 900), (holds[:1], 9_000), (holds, 5_000))]
     [1, 0, 0]
     """
-    last = {hold.client: hold for hold in sorted(holds, key=lambda hold: hold.at_ms)}
-    return [hold for hold in last.values() if max(now_ms, hold.at_ms) < hold.until_ms]
+    return [hold for hold in last_commands(holds).values() if hold.lasting_ms and now_ms < hold.until_ms]
 
 
 class OperatorHolds(Decider):
-    """Stops the producers and consumers that an operator named."""
+    """Stops the producers and consumers that an operator named. `holds` gives all commands; None until they were read.
+
+    A hold lasts from when its command is taken, by the job's clock. After a restart it lasts as the record that was
+    published last says, and until the commands could be read, all holds of that record do.
+    """
 
     name = "operator"
     fresh_ms = 600_000
 
-    def __init__(
-        self, holds: Callable[[], Sequence[OperatorHold]], kept: Callable[[], Sequence[Override] | None] = tuple
-    ) -> None:
-        """`kept` are those of an earlier process while the holds can't be read, None if nobody knows them."""
+    def __init__(self, holds: Callable[[], Sequence[OperatorHold] | None]) -> None:
         self._holds = holds
-        self._kept = kept
+        self._before = Overrides(0, 0, 1)
+        self._taken: dict[Tags, tuple[OperatorHold, int]] | None = None  # the last command of each client, and its end
+
+    def remember(self, said: Overrides) -> None:
+        """Take over what was published last, before a restart."""
+        self._before = said
 
     def decide(self, now_ms: int) -> Decided:
         """Stop them; the newest MAX_HOLDS count."""
-        if (kept := self._kept()) is None:
-            return Decided(is_known=False)
-        newest = sorted(holds_at(self._holds(), now_ms), key=lambda hold: hold.at_ms)[-MAX_HOLDS:]
-        lasting = [each for each in kept if each.until_ms is None or now_ms < each.until_ms]
+        holds = self._holds()
+        if holds is None:
+            left = [each for each in self._before.overrides if each.until_ms is None or now_ms < each.until_ms]
+            return Decided(left, command=self._before.command)
+        taken, last = self._taken, last_commands(holds)
+        self._taken = {client: (hold, self._end_ms(hold, taken, now_ms)) for client, hold in last.items()}
+        held = [(hold, until_ms) for hold, until_ms in self._taken.values() if now_ms < until_ms]
         return Decided(
             [
-                Override(
-                    "hold", entity=hold.client.entity(), reason=hold.reason, until_ms=hold.until_ms, consumers=True
-                )
-                for hold in newest
-            ]
-            + lasting
+                Override("hold", entity=hold.client.entity(), reason=hold.reason, until_ms=until_ms, consumers=True)
+                for hold, until_ms in held[-MAX_HOLDS:]
+            ],
+            command=max((hold.number for hold in last.values()), default=NONE_TAKEN),
         )
+
+    def _end_ms(self, hold: OperatorHold, taken: dict[Tags, tuple[OperatorHold, int]] | None, now_ms: int) -> int:
+        """The end of a hold: as it was when it was taken, or from now on."""
+        if taken is not None:
+            known = taken.get(hold.client)
+            return known[1] if known is not None and known[0] == hold else now_ms + hold.lasting_ms
+        if not self._before.command:  # the record is lost: the operator's clock is all there is
+            return min(hold.until_ms, now_ms + hold.lasting_ms)
+        if hold.number > self._before.command:
+            return now_ms + hold.lasting_ms
+        entity = hold.client.entity()
+        return max((each.until_ms or 0 for each in self._before.overrides if each.entity == entity), default=0)

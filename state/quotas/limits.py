@@ -42,6 +42,25 @@ _DECIDER = msgspec.json.Decoder(str)
 _SAID = msgspec.json.Decoder(Overrides)
 
 
+class _Client(msgspec.Struct, forbid_unknown_fields=True):
+    """An override of a part that this release doesn't know would be of too many without it."""
+
+    user: str | None = None
+    client_id: str | None = None
+    tenant: str | None = None
+
+
+class _Scoped(msgspec.Struct):
+    entity: _Client | None = None
+
+
+class _Scopes(msgspec.Struct):
+    overrides: list[_Scoped] = []
+
+
+_SCOPES = msgspec.json.Decoder(_Scopes)
+
+
 def limit_key(entry: QuotaEntry) -> bytes:
     """Key of a quota's record: canonical JSON, so that one quota always has one key.
 
@@ -176,6 +195,7 @@ class LimitsView:
             if value is None:
                 self.overrides.pop(decider, None)
             else:
+                _SCOPES.decode(value)
                 self.overrides[decider] = _SAID.decode(value)
         except UNREADABLE as error:
             raise InvalidQuotaError("bad_limit", f"the record overrides nothing ({error}); expected JSON") from None

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.quotas.entity import bounded_name
 from sluice.state.quotas.tenants import Tenants
 
 DEFAULT_RESERVATION = 0.5
@@ -87,14 +88,34 @@ def overrides_now(said: Mapping[str, Overrides], now_ms: int) -> Iterator[tuple[
             yield from ((decider, each) for each in record.overrides if each.until_ms is None or now_ms < each.until_ms)
 
 
-def holds_until_ms(record: Overrides, heard_ms: int) -> int:
-    """The time until which a gateway believes a record that it has heard now. One that was there before is old.
+def by_another_clock(record: Overrides, ahead_ms: int) -> Overrides:
+    """The same by a clock that is so much ahead of the one that its times are of.
+
+    >>> record = Overrides(7, 10_000, 5_000, [Override("lend", 1.5), Override("hold", until_ms=12_000)])
+    >>> moved = by_another_clock(record, 60_000)
+    >>> moved.at_ms, [each.until_ms for each in moved.overrides]
+    (70000, [None, 72000])
+    """
+    overrides = [
+        each if each.until_ms is None else msgspec.structs.replace(each, until_ms=max(0, each.until_ms + ahead_ms))
+        for each in record.overrides
+    ]
+    return msgspec.structs.replace(record, at_ms=record.at_ms + ahead_ms, overrides=overrides)
+
+
+def heard(record: Overrides, now_ms: int, *, is_past: bool) -> Overrides:
+    """A record with times by the clock of the gateway that hears it now.
+
+    It is just published, whatever the clocks say, unless the topic had it before the gateway began to read (`is_past`):
+    then it is as old as the clocks say, as nothing else tells.
 
     >>> record = Overrides(7, at_ms=10_000, fresh_ms=5_000)
-    >>> holds_until_ms(record, heard_ms=10_200), holds_until_ms(record, heard_ms=900_000)
-    (15200, 20000)
+    >>> [heard(record, now_ms, is_past=False).at_ms for now_ms in (8_000, 10_200, 900_000)]
+    [8000, 10200, 900000]
+    >>> [heard(record, now_ms, is_past=True).at_ms for now_ms in (8_000, 10_200, 900_000)]
+    [8000, 10000, 10000]
     """
-    return min(heard_ms, record.at_ms + record.fresh_ms) + record.fresh_ms
+    return by_another_clock(record, min(0, now_ms - record.at_ms) if is_past else now_ms - record.at_ms)
 
 
 class Hold(NamedTuple):
@@ -117,21 +138,26 @@ class OverridesInForce:
 
     def __init__(self, instance: str) -> None:
         self._instance = instance
-        self._heard: Mapping[str, tuple[Overrides, int]] = {}
+        self._heard: Mapping[str, tuple[Overrides, Overrides]] = {}
         self._lends: _Factors = []
         self._factors: _Factors = []
         self._holds: Mapping[_Scope, list[Hold]] = {}
 
-    def hear(self, said: Mapping[str, Overrides], now_ms: int) -> None:
-        """Take over the last records of all deciders. One that was heard before holds as long as it did."""
-        heard: dict[str, tuple[Overrides, int]] = {}
+    def hear(self, said: Mapping[str, Overrides], now_ms: int, *, is_past: bool = False) -> None:
+        """Take over the last records of all deciders. One that was heard before holds as long as it did.
+
+        `is_past` while what is read is older than the gateway.
+        """
+        records: dict[str, tuple[Overrides, Overrides]] = {}
         for decider, record in said.items():
             known = self._heard.get(decider)
-            heard[decider] = known if known and known[0] is record else (record, holds_until_ms(record, now_ms))
+            is_known = known is not None and known[0] == record
+            records[decider] = known if known and is_known else (record, heard(record, now_ms, is_past=is_past))
         lends: _Factors = []
         factors: _Factors = []
         holds: dict[_Scope, list[Hold]] = {}
-        for decider, (record, believed_until_ms) in heard.items():
+        for decider, (_, record) in sorted(records.items()):
+            believed_until_ms = record.at_ms + record.fresh_ms
             for each in record.overrides:
                 until_ms = believed_until_ms if each.until_ms is None else min(believed_until_ms, each.until_ms)
                 if each.kind == "lend":
@@ -142,7 +168,12 @@ class OverridesInForce:
                     factors.append((each.factor, until_ms))
                 else:
                     holds.setdefault(_scope(each.entity), []).append(Hold(decider, each, until_ms))
-        self._heard, self._lends, self._factors, self._holds = heard, lends, factors, holds
+        self._heard, self._lends, self._factors, self._holds = records, lends, factors, holds
+
+    def command(self, now_ms: int) -> int:
+        """The number of the operator's last command that is in force; 0 for none."""
+        records = (record for _, record in self._heard.values())
+        return max((each.command for each in records if now_ms < each.at_ms + each.fresh_ms), default=0)
 
     def lend(self, now_ms: int) -> float:
         """The multiple of the quotas that is lent now."""
@@ -153,7 +184,7 @@ class OverridesInForce:
         return _least(self._factors, now_ms)
 
     def hold(self, user: str, client_id: str, tenants: Tenants, now_ms: int, is_fetch: bool = False) -> Hold | None:
-        """The hold of a producer, or of a consumer that fetches, now; None without one.
+        """The hold of a producer, or of a consumer that fetches, now: the strictest; None without one.
 
         >>> from sluice.state.quotas.entity import QuotaEntity
         >>> in_force, tenants = OverridesInForce("b-1"), Tenants([QuotaEntity(tenant="shop", user="etl")])
@@ -166,10 +197,12 @@ class OverridesInForce:
         holds = self._holds
         if not holds:
             return None
+        tenant, user, client_id = tenants.of(user, client_id), bounded_name(user), bounded_name(client_id)
         names = (user, client_id, None), (user, None, None), (None, client_id, None)
-        scopes = (None, None, None), (None, None, tenants.of(user, client_id)), *names
-        found = (hold for scope in scopes for hold in holds.get(scope, ()) if now_ms < hold.until_ms)
-        return next((hold for hold in found if hold.override.consumers or not is_fetch), None)
+        scopes = (None, None, None), (None, None, tenant), *names
+        found = [hold for scope in scopes for hold in holds.get(scope, ()) if now_ms < hold.until_ms]
+        stops = (hold for hold in found if hold.override.consumers)
+        return next(stops, None if is_fetch or not found else found[0])
 
 
 def _least(factors: _Factors, now_ms: int) -> float:
@@ -179,4 +212,7 @@ def _least(factors: _Factors, now_ms: int) -> float:
 
 
 def _scope(entity: CountedEntity | None) -> _Scope:
-    return (None, None, None) if entity is None else (entity.user, entity.client_id, entity.tenant)
+    if entity is None:
+        return (None, None, None)
+    user, client_id = (None if name is None else bounded_name(name) for name in (entity.user, entity.client_id))
+    return (user, client_id, entity.tenant)

@@ -223,7 +223,10 @@ def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> Outp
     if request.api != HEARTBEAT_API or request.instance is None or len(request.instance) > MAX_INSTANCE_CHARACTERS:
         return None
     heartbeat = DecidedHeartbeat(request.instance, request.request_id or "", request.timestamp_ms or 0)
+    if request.heartbeat is not None:
+        heartbeat.command = request.heartbeat.command
     if request.heartbeat is not None and (measured := request.heartbeat.load) is not None:
+        heartbeat.is_broker = measured.broker_id is not None
         load = broker_load(measured, limits.capacities.of(measured))
         heartbeat.load = None if load is None else (load.rho, load.reason)
         heartbeat.low_disk = limits.floor.low(measured)

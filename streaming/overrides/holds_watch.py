@@ -7,28 +7,26 @@ from sluice.process.background import LastError
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.holds import HoldsTable
-from sluice.state.contract.records import Override
+from sluice.state.contract.records import Overrides
 from sluice.state.overrides.operator_holds import OperatorHold
 
 log = logging.getLogger("sluice.holds")
 
 
 class HoldsWatch:
-    """The holds of the table, as it was read last. Until this process could read it, what is `kept` counts."""
+    """The holds of the table, as it was read last; `holds` is None until this process could read it."""
 
     def __init__(
         self,
         table: HoldsTable,
-        published: Callable[[], Sequence[Override]],
+        published: Callable[[], Overrides | None],
         report: Callable[[str | None], None],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """`published` reads what the job published last, `report` is told after each poll why there is no table.
+        """`published` is what the job published before, None while that isn't known.
 
-        `clock_ms` is the time in epoch milliseconds.
+        `report` is told after each poll why there is no table. `clock_ms` is the time in epoch milliseconds.
         """
-        self.kept: Sequence[Override] | None = None
-        """Holds of an earlier process, while nobody can read whether they still count; None if nobody knows them."""
         self._table = table
         self._published = published
         self._report = report
@@ -37,9 +35,9 @@ class HoldsWatch:
         self._knows_table = False
 
     @property
-    def holds(self) -> Sequence[OperatorHold]:
+    def holds(self) -> Sequence[OperatorHold] | None:
         """The rows of the table; safe to read from any thread."""
-        return self._table.holds
+        return self._table.holds or () if self._knows_table else None
 
     def look(self) -> None:
         """Read the table if it has changed. Raises nothing: the log and `report` say what can't be read."""
@@ -47,32 +45,18 @@ class HoldsWatch:
             self._look()
         except Exception as error:  # of any class: no hold ends by it, and no start
             if self._last_error.is_new(error):
-                log.error("%s; %s", self._last_error.line, self._in_force())
+                log.error("%s; holds stay as they were known last, until their ends", self._last_error.line)
         else:
             if self._last_error.ends():
                 log.info("the table of holds can be read again")
         self._report(self._last_error.line)
 
     def _look(self) -> None:
-        try:
-            is_there = self._table.look()
-        except Exception:
-            if not self._knows_table:
-                self._keep_published()
-            raise
+        is_there = self._table.look()
         if not is_there and not self._knows_table:
-            now_ms = self._clock_ms()
-            if any(each.until_ms is None or each.until_ms > now_ms for each in self._keep_published()):
+            published, now_ms = self._published(), self._clock_ms()
+            if published is None:
+                return
+            if any(each.until_ms is None or each.until_ms > now_ms for each in published.overrides):
                 raise QuotasTableError(f"the table of holds {self._table.path} is gone; restore it")
-        self._knows_table, self.kept = True, ()
-
-    def _keep_published(self) -> Sequence[Override]:
-        """Read them once: what is published later is this process's own."""
-        if self.kept is None:
-            self.kept = self._published()
-        return self.kept
-
-    def _in_force(self) -> str:
-        if self.kept is None:
-            return "nobody knows who was held, so what gateways were told last stays"
-        return f"the {len(self.kept or self.holds)} that were read last stay, until their ends"
+        self._knows_table = True

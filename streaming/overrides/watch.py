@@ -90,6 +90,7 @@ class OverridesWatch(Collector):
         self._troubles: dict[str, str | None] = {}
         self._last_error = LastError()
         self._lock = Lock()  # guards the deciders
+        self._published: Mapping[str, Overrides] | None = None
 
     def services(self, topics: TopicSettings, kafka: Mapping[str, str], *, heartbeats: bool) -> list[BackgroundService]:
         """The service that decides, and with `heartbeats` the one that reads them."""
@@ -125,8 +126,23 @@ class OverridesWatch(Collector):
                 for decider in self._deciders:
                     decider.on_heartbeat(heartbeat, arrived_ms)
 
+    def remember(self, said: Mapping[str, Overrides]) -> None:
+        """Take over what the topic says of all deciders. Only the first call counts."""
+        if self._published is None:
+            with self._lock:
+                for decider in self._deciders:
+                    if decider.name in said:
+                        decider.remember(said[decider.name])
+            self._published = said
+
+    def published(self, decider: str) -> Overrides | None:
+        """The last record of a decider by an earlier process; None before that is known."""
+        return None if self._published is None else self._published.get(decider, Overrides(0, 0, 1))
+
     def decide(self, at_ms: int) -> None:
-        """Ask all deciders, and keep what has changed."""
+        """Ask all deciders, and keep what has changed. Before they know what was published, they say nothing."""
+        if self._published is None:
+            return
         said = {}
         for decider in self._deciders:
             with self._lock:
@@ -134,8 +150,7 @@ class OverridesWatch(Collector):
             if decider.trouble != self._troubles.get(decider.name):
                 self._troubles[decider.name] = decider.trouble
                 log.warning("%s: %s", decider.name, decider.trouble or "limits give way again")
-            if decided.is_known:
-                said[decider.name] = self._record(decider, decided, at_ms)
+            said[decider.name] = self._record(decider, decided, at_ms)
         self.said = said
         if self._rows and abs(at_ms - self._written_ms) >= _WRITE_MS:
             self._write(at_ms)
@@ -177,7 +192,7 @@ class OverridesWatch(Collector):
         is_new = not are_alike(before.overrides, decided.overrides)
         self._number += is_new
         number = self._number if is_new else before.number
-        record = Overrides(number, at_ms, decider.fresh_ms, [*decided.overrides], [*decided.measured])
+        record = Overrides(number, at_ms, decider.fresh_ms, [*decided.overrides], [*decided.measured], decided.command)
         if is_new:
             level = logging.WARNING if any(each.kind == "hold" for each in record.overrides) else logging.INFO
             log.log(level, "%s (number %d): %s", decider.name, number, _text(record))

@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from sluice.state.contract.records import CountedEntity, Override
+from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.overrides.log_dirs import FRESH_MS
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
+from sluice.state.quotas.limits import overrides_key, overrides_value
 from tests.builders import T0, member, quota
 from tests.decided_sums import sums_of
 from tests.gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway
+from tests.gateway_loop import limit_records
 
 PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
 TIME, MUTATIONS = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
@@ -277,6 +280,93 @@ def test_producers_of_a_client_that_is_held_wait_until_the_end_of_the_hold_and_n
         one.run(25)
     assert found == [[True, False], [False, False]]
     assert {(wait["quota"], wait["entity"].get("client_id")) for wait in one.waits()} == {("curfew", "app")}
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("job_ahead_ms", [HOUR_MS, -HOUR_MS])
+def test_a_hold_lasts_what_it_says_whatever_the_clocks_of_job_and_gateway_say(one: Gateways, job_ahead_ms: int) -> None:
+    (gateway,), found = one.all, []
+    one.limit(quota(PRODUCE, 1e9, client_id="app"))
+    one.job_ahead_ms = job_ahead_ms
+    until_ms = one.now_ms + job_ahead_ms + 20_000
+    one.override("operator", Override("hold", entity=APP, until_ms=until_ms, consumers=True), fresh_ms=600_000)
+    for seconds in (1, 15, 30):
+        one.run(seconds)
+        found.append(is_held(gateway, gateway.charge(PRODUCE, "app", 1_000)))
+    assert found == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gateway_that_starts_late_lets_go_when_the_others_do(start: Started, kind: str) -> None:
+    early, late = start(kind, kind).all
+    hold = Override("hold", entity=APP, consumers=True)
+    said = overrides_key("operator"), overrides_value(Overrides(7, T0, 60_000, [hold]))
+    limits = limit_records([quota(PRODUCE, 1e9, client_id="app")], 1)
+    found = []
+    for gateway, after_ms in ((early, 0), (late, 50_000)):
+        gateway.sleep(after_ms)
+        gateway.take_limits([*limits, said], is_past=after_ms > 0)
+        gateway.sleep(STEP_MS)
+        held = is_held(gateway, gateway.charge(PRODUCE, "app", 1_000))
+        gateway.sleep(60_000 - after_ms)
+        found.append((held, is_held(gateway, gateway.charge(PRODUCE, "app", 1_000))))
+    assert found == [(True, False)] * 2
+
+
+def test_a_heartbeat_has_the_last_command_of_an_operator_that_is_in_force(one: Gateways) -> None:
+    (gateway,), found = one.all, []
+    stop = Override("hold", entity=APP, consumers=True)
+    for command, overrides in ((0, []), (5, [stop]), (6, [])):
+        one.override("operator", *overrides, command=command)
+        one.override("disk_guard")
+        one.run(2)
+        found.append(one.heartbeats[gateway]["heartbeat"].get("command", 0))
+    assert found == [0, 5, 6]
+
+
+def test_of_several_holds_the_strictest_counts(one: Gateways) -> None:
+    """A hold of all producers, such as the disk guard's, is less than the stop of a client, whatever counter it has."""
+    (gateway,), found = one.all, []
+    one.limit(
+        *(quota(kind, 1e9, user="ANONYMOUS") for kind in (PRODUCE, FETCH)), member(tenant="shop", client_id="app")
+    )
+    one.override("stored_bytes", Override("hold", entity=SHOP))
+    one.override("operator", Override("hold", entity=APP, consumers=True))
+    one.override("disk_guard", Override("hold", reason=LOW))
+    one.step()
+    for kind, client_id in ((PRODUCE, "app"), (FETCH, "app"), (PRODUCE, "other"), (FETCH, "other")):
+        ms = gateway.charge(kind, client_id, 1_000)
+        found.append(is_held(gateway, ms) if ms else None)
+        one.step()
+    assert found == [True, True, True, None]
+    by = {(wait["quota"], wait["entity"].get("client_id")) for wait in one.waits()}
+    assert by == {("operator", "app"), ("disk_guard", "other")} or not isinstance(gateway, PythonGateway)
+    assert ("operator", "app") in by
+
+
+LONG = "app-" + "x" * 300
+CASES = [json.loads(line) for line in (Path(__file__).parents[1] / "data/overrides.jsonl").read_text().splitlines()]
+
+
+def test_all_kinds_of_gateway_read_the_same_record_alike(one: Gateways) -> None:
+    """Each line of the file is a record as JSON, or its overrides, and whom it holds; null if nobody reads it."""
+    (gateway,) = one.all
+    one.limit(
+        *(quota(PRODUCE, 1e9, client_id=name) for name in ("app", LONG)), member(tenant="shop", client_id="shop-*")
+    )
+    clients = ["app", "other", "shop-1", LONG]
+    for case in CASES:
+        one.override("test")
+        one.run(11)  # whoever was held goes on
+        before = {"number": one.now_ms, "at_ms": one.now_ms, "fresh_ms": 9_000}
+        text = case.get("record") or json.dumps(before)[:-1] + f', "overrides": {case["overrides"]}}}'
+        unreadable = gateway.take_limits([(b'"overrides:none"', b"{}")])
+        is_taken = gateway.take_limits([(b'"overrides:test"', text.encode())]) == unreadable
+        one.step()
+        held = [name for name in clients if is_held(gateway, gateway.charge(PRODUCE, name, 1_000))]
+        assert (held if is_taken else None) == case["holds"], case
 
 
 APP, ANYBODY, SHOP = CountedEntity(client_id="app"), CountedEntity("ANONYMOUS"), CountedEntity(tenant="shop")

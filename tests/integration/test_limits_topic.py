@@ -1,7 +1,7 @@
 """The limits topic on a real broker: what gateways read of it, through changes, losses and forged records."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +18,8 @@ from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
-from sluice.sinks.limits import limits_publisher, published_overrides
+from sluice.process.clock import now_ms
+from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import CountedEntity, Measured, Override, Overrides
 from sluice.state.quotas.entry import QuotaEntry
@@ -151,19 +152,26 @@ def test_a_decider_is_heard_when_gateways_would_act_by_it_or_forget_it_soon(
     assert [each.at_ms for each in found] == [1_000, 21_000, 41_000, 42_000, 44_000, 999_000]
 
 
-def test_what_a_decider_said_last_can_be_read_after_the_job_however_long_ago(
-    topics: TopicSettings, kafka_broker: str
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+def test_a_driver_that_takes_over_knows_what_is_left_of_a_hold_though_the_other_ones_clock_was_wrong(
+    topics: TopicSettings, kafka_broker: str, ahead_ms: int
 ) -> None:
-    """By the next start, if the table of holds can't be read."""
-    held = Override("hold", entity=CountedEntity(client_id="app"), reason="it floods", until_ms=99, consumers=True)
-    said, kafka = {"operator": Overrides(1, 5, 10, [held])}, {"bootstrap.servers": kafka_broker}
-    ensure_topics(topics, kafka)
-    assert published_overrides(topics.limits, kafka, "operator") == []
-    with limits_publisher(topics, kafka, lambda: (0, [ALICE]), lambda: said):
-        wait_for(topics, kafka_broker, lambda view: view.overrides.get("operator") == said["operator"])
+    """By the brokers' clock, which says how much time has passed since the record."""
+    began_ms = now_ms()
+    at_ms = began_ms + ahead_ms
+    hold = Override("hold", entity=CountedEntity(client_id="app"), until_ms=at_ms + 600_000, consumers=True)
+    said = {"operator": Overrides(1, at_ms, 600_000, [hold], command=7)}
+    servers, known = {"bootstrap.servers": kafka_broker}, list[Mapping[str, Overrides]]()
+    with limits_publisher(topics, servers, lambda: (0, ()), lambda: said, known.append):
+        wait_for(topics, kafka_broker, lambda view: view.overrides == said)
+    with limits_publisher(topics, servers, lambda: (0, ()), lambda: {}, known.append):
+        eventually(lambda: len(known) == 2)
+    first, [again] = known[0], known[1].values()
 
-    assert published_overrides(topics.limits, kafka, "operator") == [held]
-    assert published_overrides(topics.limits, kafka, "elastic") == []
+    assert first == {}
+    assert began_ms <= again.at_ms <= now_ms()
+    assert again.command == 7
+    assert [(each.until_ms or 0) - again.at_ms for each in again.overrides] == [600_000]
 
 
 def records(topic: str, servers: str) -> list[FetchedRecord]:
@@ -192,7 +200,7 @@ def test_a_topic_of_an_earlier_release_is_kept_short_from_now_on(topics: TopicSe
 
     ratio = {"min.cleanable.dirty.ratio": "0.1"}
     assert {name: {key: each["value"] for key, each in configs.items()} for name, configs in found.items()} == {
-        topics.limits: made[topics.limits] | ratio,
+        topics.limits: made[topics.limits] | {"message.timestamp.type": "LogAppendTime"} | ratio,
         topics.waits: {"cleanup.policy": "compact", "segment.ms": "60000", "delete.retention.ms": "60000"} | ratio,
         topics.decisions: {},
     }

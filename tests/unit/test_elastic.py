@@ -272,6 +272,7 @@ def watch(tmp_path: Path, clock: Clock) -> OverridesWatch:
     """A watch that lends a tenth of the quotas: an idle broker was heard of for a second."""
     table = OverridesTable(str(tmp_path / "overrides"), {})
     watch = OverridesWatch([ElasticLimits(lambda: Quotas([*ELASTIC, *OF_ALL]))], table, 20, clock)
+    watch.remember({})
     for _ in range(2):
         clock.ms += 1_000
         hear(watch, clock, "b-1-1f", 0.1)
@@ -323,6 +324,7 @@ def test_limits_are_strict_while_a_client_may_have_no_limit_and_the_log_says_so_
     """It couldn't be tightened, and those with a limit would make way for it."""
     quotas = Quotas([*ELASTIC, *of_all])
     watch = OverridesWatch([ElasticLimits(lambda: quotas)], OverridesTable(str(tmp_path / "o"), {}), 20, clock)
+    watch.remember({})
     for _ in range(4):
         clock.ms += 1_000
         hear(watch, clock, "b-1-1f", 1.8)

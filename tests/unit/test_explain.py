@@ -203,7 +203,7 @@ def test_a_client_that_an_operator_has_stopped_is_explained_with_who_did_it_and_
         (Tags("eve"), now_ms - 60_000, "so does she"),
         (Tags("zoe", "app"), now_ms + 1, "later"),
     ):
-        hold = OperatorHold(client, at_ms, at_ms + 600_000, reason)
+        hold = OperatorHold(client, at_ms, 600_000, reason)
         holds.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
 
     stopped = [line for line in explain("--user", "zoe").splitlines() if line.startswith("  stopped: ")]

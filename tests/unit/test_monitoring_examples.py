@@ -98,6 +98,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     health.registry.register(clients)
     health.registry.register(DisksWatch(Quotas, DiskFloor(), 60_000))
     overrides = OverridesWatch([HoldsOne()], OverridesTable(str(tmp_path_factory.mktemp("overrides")), {}), 20)
+    overrides.remember({})
     overrides.decide(now_ms())
     health.registry.register(overrides)
     of_gateway = CollectorRegistry()

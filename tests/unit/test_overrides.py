@@ -39,6 +39,7 @@ def curfew(tmp_path: Path) -> Decider:
 def test_a_decider_of_one_file_holds_a_client_and_is_seen_everywhere(curfew: Decider, tmp_path: Path) -> None:
     clock, registry, view = Clock(), CollectorRegistry(), LimitsView()
     watch = OverridesWatch([curfew], OverridesTable(str(tmp_path / "overrides"), {}), 20, clock)
+    watch.remember({})
     registry.register(watch)
     labels = {"decider": "curfew", "kind": "hold", "client_id": "nightly", "gateway": "", "tenant": "", "user": ""}
     waits, shown = [], []
@@ -76,6 +77,7 @@ def test_metrics_have_all_holds_that_there_may_be_and_name_nobody_where_names_ar
     holds = [Override("hold", entity=CountedEntity(client_id=f"app-{number}")) for number in range(MAX_HOLDS)]
     monkeypatch.setattr(curfew, "decide", lambda _: Decided(holds))
     watch = OverridesWatch([curfew], OverridesTable(str(tmp_path / "overrides"), {}), top, lambda: NOON_MS)
+    watch.remember({})
     watch.decide(NOON_MS)
 
     samples = next(iter(watch.collect())).samples

@@ -27,8 +27,8 @@ from sluice.insight.texts import java_double
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
 from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
-from sluice.state.contract.records import CountedEntity
-from sluice.state.overrides.operator_holds import OperatorHold, OperatorHolds, holds_at
+from sluice.state.contract.records import CountedEntity, Overrides
+from sluice.state.overrides.operator_holds import NONE_TAKEN, OperatorHold, OperatorHolds, holds_at
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, KINDS_BY_NAME, Membership, QuotaKind
@@ -1050,7 +1050,7 @@ class TestHold:
         shell.run("alter --client-id app --add-config producer_byte_rate=100")
         held = shell.run(f"{self.HOLD} --as carol")
         released = shell.run("release --client-id app --as dave")
-        assert held.output.startswith("Holding client-id 'app' until ")
+        assert held.output.startswith("Holding client-id 'app' for 10m")
         assert released.output == "Released client-id 'app'.\n"
         lines = shell.run("history").output.splitlines()
         assert [line.split("  ")[0] for line in lines] == ["hold", "hold", "version 1"]
@@ -1087,26 +1087,37 @@ class TestHold:
         shutil.copytree(table.path, backup)
         shell.run("release --client-id app")
         table.look()
-        assert [hold.client.client_id for hold in holds_at(table.holds, now_ms())] == []
+        assert [hold.client.client_id for hold in holds_at(table.holds or (), now_ms())] == []
         shutil.rmtree(table.path)
         shutil.copytree(backup, table.path)
         shell.run("hold --client-id etl --for 1h --reason x")
         table.look()
-        assert {hold.client.client_id for hold in holds_at(table.holds, now_ms())} == {"app", "etl"}
+        assert {hold.client.client_id for hold in holds_at(table.holds or (), now_ms())} == {"app", "etl"}
 
-    def test_a_release_counts_though_the_clock_of_who_held_was_ahead(self, shell: Shell) -> None:
-        table = HoldsTable(shell.table.path)
-        ahead_ms = now_ms() + 120_000
-        hold = OperatorHold(Tags(client_id="app"), ahead_ms, ahead_ms + 600_000, "it floods")
-        table.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
-        assert shell.run("release --client-id app").output == "Released client-id 'app'.\n"
-        table.look()
-        assert not OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
-        shell.run(self.HOLD)
-        table.look()
-        [again] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
-        assert again.until_ms is not None
-        assert again.until_ms < ahead_ms + 600_000
+    @pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+    def test_the_last_command_counts_for_as_long_as_it_says_whatever_the_clocks_of_operators_say(
+        self, shell: Shell, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+    ) -> None:
+        """The job's clock is the only one that counts."""
+        table, began_ms = HoldsTable(shell.table.path), now_ms()
+        decider = OperatorHolds(lambda: table.holds)
+        decider.remember(Overrides(1, began_ms, 600_000, command=NONE_TAKEN))
+        ends = []
+        for seconds, (clock_ms, line) in enumerate(
+            [
+                (ahead_ms, "hold --client-id app --reason x"),
+                (ahead_ms, "release --client-id app"),
+                (0, "hold --client-id app --for 1m --reason x"),
+                (ahead_ms, "hold --client-id app --for 2m --reason x"),
+                (0, "release --client-id app"),
+            ]
+        ):
+            now = began_ms + seconds * 1_000
+            monkeypatch.setattr("sluice.cli.holds.now_ms", lambda at_ms=now + clock_ms: at_ms)
+            assert shell.run(line).code == 0
+            table.look()
+            ends.append([each.until_ms - now for each in decider.decide(now).overrides if each.until_ms])
+        assert ends == [[600_000], [], [60_000], [120_000], []]
 
     def test_rows_that_no_command_writes_stop_nobody_and_leave_the_other_holds(
         self, shell: Shell, caplog: pytest.LogCaptureFixture
@@ -1118,6 +1129,7 @@ class TestHold:
             OperatorHold(Tags("u", tenant="t"), 1, 10**12, "both"),
             OperatorHold(Tags(client_id="x" * 257), 1, 10**12, "long"),
             OperatorHold(Tags("u"), 1, 2**62, "for ever"),
+            OperatorHold(Tags("u"), 2**62, 1, "after all others"),
             OperatorHold(Tags("u"), -5, 10**12, "before 1970"),
         ]
         for hold in bad:
@@ -1127,7 +1139,7 @@ class TestHold:
         table.look()
         [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
         assert override.entity == CountedEntity(client_id="app")
-        assert f"6 rows of {table.path} stop nobody" in caplog.text
+        assert f"7 rows of {table.path} stop nobody" in caplog.text
         assert [line.split("  ")[0] for line in shell.run("history").output.splitlines()] == ["hold"]
 
     def test_what_a_hundred_holds_say_fits_into_a_record_whatever_the_author_calls_himself(self, shell: Shell) -> None:
@@ -1143,12 +1155,12 @@ class TestHold:
 
         def hold(number: int) -> None:
             both.wait()
-            held = OperatorHold(Tags(client_id=f"app-{number}"), now_ms(), now_ms() + 600_000, "it floods")
+            held = OperatorHold(Tags(client_id=f"app-{number}"), 1_000, 600_000, "it floods")
             tables[number].append(HoldChange(held, "carol", ChangedFrom("root", "vm")))
 
         with ThreadPoolExecutor(len(tables)) as pool:
             list(pool.map(hold, range(len(tables))))
-        assert len(tables[0].changes()) == len(tables)
+        assert [each.hold.number for each in tables[0].changes()] == [1_007 - place for place in range(len(tables))]
 
     def test_the_history_is_a_line_for_each_change_whatever_is_in_names_and_reasons(self, shell: Shell) -> None:
         hostile = "\x1b[31mred\nx\u202e"

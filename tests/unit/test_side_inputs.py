@@ -22,13 +22,12 @@ from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.start_checks import check_capacities, check_folders
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
-from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
-from sluice.state.contract.records import Load, Override
+from sluice.state.contract.records import Load, Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import Tags
@@ -54,18 +53,21 @@ class Started:
     def __init__(
         self,
         settings: Settings,
-        published: list[Override],
+        published: Overrides | None,
         monkeypatch: pytest.MonkeyPatch,
-        read_published: Callable[..., list[Override]] | None = None,
+        *,
+        has_kafka: bool = True,
     ) -> None:
         monkeypatch.setattr(running_job, "tracked_entities", lambda _: None)
-        monkeypatch.setattr(running_job, "published_overrides", read_published or (lambda *_: published))
         self.health = JobHealth("enforce", 0)
         report = lambda reason: self.health.report_input("quotas", reason)  # noqa: E731
         snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
         self.watch = QuotaWatch(ensure_quotas_table(settings), snapshots, report)
         spark: Any = SimpleNamespace(sparkContext=None)
         self.job = RunningJob(JobContext(spark, settings, self.watch), self.health, JobStatus(None, self.health))
+        if has_kafka:
+            self.job._overrides.remember({} if published is None else {"operator": published})
+        self.job._holds.look()
 
     @property
     def reason(self) -> str | None:
@@ -136,7 +138,7 @@ class Holds(Input):
         return Path(self.settings.delta.quotas + "-holds")
 
     def change(self, number: int) -> None:
-        hold = OperatorHold(Tags(client_id=f"app-{number}"), now_ms(), now_ms() + HOUR_MS, "it floods")
+        hold = OperatorHold(Tags(client_id=f"app-{number}"), now_ms(), HOUR_MS, "it floods")
         HoldsTable(self.settings.delta.quotas).append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
 
     def look(self, job: Started) -> None:
@@ -281,13 +283,13 @@ def test_a_job_starts_with_the_last_that_was_in_force(
 ) -> None:
     """One line of the log, `/readyz`, a metric and the doctor say so; when it can be read again, that counts."""
     of = kind(settings)
-    before = Started(settings, [], monkeypatch)
+    before = Started(settings, None, monkeypatch)
     assert (of.in_force(before), before.reason) == (of.expected(1), None)
     Holds(settings).in_force(before)
     with healed(of.place, tmp_path / "aside") as heal:
         fault(of.place)
 
-        job = Started(settings, overrides(before), monkeypatch)
+        job = Started(settings, before.job._overrides.said.get("operator"), monkeypatch)
         of.look(job)
 
         assert of.in_force(job) == of.expected(1)
@@ -312,7 +314,7 @@ def test_a_running_job_goes_on_with_the_last_that_was_in_force(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     of = kind(settings)
-    job = Started(settings, [], monkeypatch)
+    job = Started(settings, None, monkeypatch)
     assert of.in_force(job) == of.expected(1)
     of.change(2)
     with healed(of.place, tmp_path / "aside") as heal:
@@ -343,7 +345,7 @@ def test_the_doctor_says_what_cant_be_read(settings: Settings, fault: Callable[[
 def test_the_doctor_asks_the_running_job_what_it_cant_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     gone(Holds(settings).place)
     held = [Override("hold", entity=Tags(client_id="app").entity(), until_ms=now_ms() + HOUR_MS, consumers=True)]
-    job = Started(settings, held, monkeypatch)
+    job = Started(settings, Overrides(1, now_ms(), HOUR_MS, held), monkeypatch)
     body = json.dumps(job.health.state(ok=False)).encode()
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with answering(head + body) as port:
@@ -399,7 +401,7 @@ def test_a_job_starts_though_s3_refuses_its_tables(
     settings: Settings, is_known: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A policy on `quotas/*` covers no `quotas-holds`. At a first start no quotas are known, so it is refused."""
-    before = Started(settings, [], monkeypatch) if is_known else None
+    before = Started(settings, None, monkeypatch) if is_known else None
     with refusing() as port:
         store = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "eu-west-1"}
         keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
@@ -407,10 +409,10 @@ def test_a_job_starts_though_s3_refuses_its_tables(
         refused = changed(settings, "delta", **folders)
         if before is None:
             with pytest.raises(QuotasTableError, match="403 Forbidden"):
-                Started(refused, [], monkeypatch)
+                Started(refused, None, monkeypatch)
             return
         assert Holds(settings).in_force(before) == ["app-1"]
-        job = Started(refused, overrides(before), monkeypatch)
+        job = Started(refused, before.job._overrides.said.get("operator"), monkeypatch)
         job.job._holds.look()
 
         assert Quotas(settings).in_force(job) == [1]
@@ -425,7 +427,7 @@ def test_a_capacity_file_that_no_start_could_read_is_a_wrong_setting(
     empty(Capacities(settings).place)
 
     with pytest.raises(InvalidSettingsError, match="is no capacity file"):
-        Started(settings, [], monkeypatch).job._capacities.limits()
+        Started(settings, None, monkeypatch).job._capacities.limits()
 
 
 def test_nobody_is_let_go_while_neither_the_table_nor_kafka_says_who_is_held(
@@ -434,14 +436,11 @@ def test_nobody_is_let_go_while_neither_the_table_nor_kafka_says_who_is_held(
     """Gateways go on with what they were told; a word of nothing would let all go."""
     empty_commit(Holds(settings).place)
 
-    def unknown(*_: object) -> list[Override]:
-        raise KafkaUnavailableError("no broker")
-
-    job = Started(settings, [], monkeypatch, unknown)
+    job = Started(settings, None, monkeypatch, has_kafka=False)
     job.job._overrides.decide(now_ms())
 
     assert "operator" not in job.job._overrides.said
-    assert "no broker" in (job.reason or "")
+    assert "is empty" in (job.reason or "")
 
 
 class Held(Decider):
@@ -463,6 +462,7 @@ def test_overrides_hold_though_their_history_cant_be_written(
     """The changes wait, and are rows later."""
     decider, place, reasons = Held(), tmp_path / "overrides", list[str | None]()
     watch = OverridesWatch([decider], OverridesTable(str(place), {}), 20, report=reasons.append)
+    watch.remember({})
     for number in range(3):
         decider.held = [Override("hold", entity=Tags(client_id=f"app-{number}").entity(), consumers=True)]
         if number == 2:

@@ -103,6 +103,7 @@ class Looks:
         deciders = [DiskGuard(self.known), StorageBudgets(lambda: Quotas(ENTRIES), self.known)]
         table = OverridesTable(str(folder / "overrides"), {})
         self.watch = OverridesWatch(deciders, table, top, lambda: self.now_ms)
+        self.watch.remember({})
         self.registry = CollectorRegistry()
         self.registry.register(self.disks)
         self.registry.register(self.watch)

@@ -57,7 +57,11 @@ public final class SteppedGateway {
         return Kind.ofKey(key);
     }
 
-    public void takeLimit(byte[] key, byte[] value) throws Exception {
+    /** `isPast` if the topic had it before the gateway began to read. */
+    public void takeLimit(byte[] key, byte[] value, boolean isPast) throws Exception {
+        if (!isPast) {
+            gateway.limitsHandler.noteRead();
+        }
         gateway.limitsHandler.take(key, value);
     }
 

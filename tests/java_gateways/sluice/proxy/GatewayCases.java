@@ -41,9 +41,10 @@ public final class GatewayCases {
         switch (asked.get("do").textValue()) {
             case "limits":
                 for (JsonNode record : asked.get("records")) {
-                    gateway.takeLimit(record.get(0).binaryValue(), record.get(1).binaryValue());
+                    gateway.takeLimit(
+                            record.get(0).binaryValue(), record.get(1).binaryValue(), asked.get("is_past").booleanValue());
                 }
-                return null;
+                return gateway.gateway.getUnreadableRecords();
             case "sums":
                 for (JsonNode record : asked.get("records")) {
                     gateway.takeSums(record.textValue().getBytes(StandardCharsets.UTF_8));

@@ -108,7 +108,7 @@ final class Events {
 
     /**
      * A heartbeat, with the shares of the busiest counters, the heaviest clients without a limit, and the load, null if it
-     * isn't known. `broker` is the number of the broker, null of a proxy.
+     * isn't known. `broker` is the number of the broker, null of a proxy. `command` is the operator's last one in force.
      */
     byte[] heartbeat(
             long stalenessMs,
@@ -119,12 +119,16 @@ final class Events {
             List<Unlimited.Rates> unlimited,
             String broker,
             Load load,
+            long command,
             long nowMs) {
         ObjectNode event = event(newId(), "GatewayHeartbeat", nowMs);
         ObjectNode heartbeat = event.putObject("heartbeat");
         heartbeat.put("staleness_ms", stalenessMs).put("counters", counters).put("threads_down", threadsDown);
         if (!isMetricsSeen) {
             heartbeat.put("metrics_seen", false);
+        }
+        if (command > 0) {
+            heartbeat.put("command", command);
         }
         ArrayNode shown = heartbeat.putArray("shares");
         for (HeldShare share : shares) {

@@ -165,7 +165,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 ? quotas.tenants().of(user, clientId)
                 : quotas.tenantOf(kind, user, clientId);
         Resolution found = quotas.resolve(kind, user, clientId);
-        boolean isHeldByName = hold != null && overrides.hold(kind, found.tags.in(tenant)) == null;
+        boolean isHeldByName = hold != null && hold.isStricterThan(overrides.hold(kind, found.tags.in(tenant)));
         boolean isNamed = isHeldByName || found.level == 0 && !quotas.tenantOf(kind, found.tags).equals(tenant);
         boolean isWatched = !isNamed
                 && found.level == 0
@@ -328,15 +328,17 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 unlimited.heaviest(meters, nowMs),
                 settings.brokerId,
                 load,
+                overrides.command,
                 nowMs);
     }
 
     /** Why a meter's clients are throttled, whatever their quotas are; null if they aren't. */
     private Overrides.Hold holdOf(Meter meter) {
         boolean isOfProducers = meter.counter.kind == Kind.PRODUCE;
-        return ownLowDisk != null && isOfProducers
-                ? new Overrides.Hold(Overrides.DISK_GUARD, Overrides.EVERYBODY, ownLowDisk)
-                : overrides.hold(meter.counter.kind, meter.key.tags);
+        Overrides.Hold hold = overrides.hold(meter.counter.kind, meter.key.tags);
+        return ownLowDisk != null && isOfProducers && hold == null
+                ? new Overrides.Hold(Overrides.DISK_GUARD, Overrides.EVERYBODY, ownLowDisk, false)
+                : hold;
     }
 
     /** Whether neither producers nor consumers of a meter get anything now. Never waits. */
@@ -665,7 +667,12 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
 
         @Override
         public void restart() {
-            limitsView = new LimitsView(); // the limits in force stay until a version is complete
+            limitsView = new LimitsView(limitsView); // the limits in force stay until a version is complete
+        }
+
+        @Override
+        public void noteRead() {
+            limitsView.noteRead();
         }
 
         @Override

@@ -21,6 +21,13 @@ final class Json {
         return read;
     }
 
+    /** The one JSON string of a key. */
+    static String string(String key) throws IOException {
+        JsonNode read = MAPPER.readTree(key);
+        check(read.isTextual(), "the key is no JSON string");
+        return whole(read.textValue(), "the key");
+    }
+
     /** A record as text. */
     static String utf8(byte[] record) throws IOException {
         check(record != null, "the record is empty");
@@ -57,6 +64,13 @@ final class Json {
         JsonNode value = fields.path(field);
         check(value.isIntegralNumber() && value.canConvertToLong(), field + " is no whole number");
         return value.longValue();
+    }
+
+    /** A list; empty if it is missing. */
+    static JsonNode list(JsonNode fields, String field) throws IOException {
+        JsonNode value = fields.path(field);
+        check(value.isArray() || value.isMissingNode(), field + " is no list");
+        return value;
     }
 
     /** A field that is true or false; false if it is missing. */

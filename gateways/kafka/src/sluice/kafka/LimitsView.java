@@ -32,10 +32,25 @@ final class LimitsView {
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
     private final Map<String, Entry> entries = new HashMap<>();
+    private boolean isPast = true; // what is read was there before
     private Quotas inForce;
     private volatile Map<String, Overrides.Said> overrides = Map.of(); // by decider; each record makes another one
     private boolean missedRemovals;
     private long garbage;
+
+    /** One that knows nothing. */
+    LimitsView() {}
+
+    /** One that knows what deciders have said, and begins to read the topic again. */
+    LimitsView(LimitsView before) {
+        overrides = before.overrides;
+        isPast = before.isPast;
+    }
+
+    /** The topic has been read to its end: a record that comes now is just published. */
+    void noteRead() {
+        isPast = false;
+    }
 
     /** The quotas of the last complete version; null before the first. */
     Quotas inForce() {
@@ -73,8 +88,7 @@ final class LimitsView {
         if (key.equals(VERSION_KEY)) {
             endVersion(value);
         } else if (key.startsWith(OVERRIDES)) {
-            Json.check(key.length() > OVERRIDES.length() && key.endsWith("\""), "the key is no JSON string");
-            override(key.substring(OVERRIDES.length(), key.length() - 1), value, nowMs);
+            override(Json.string(key).substring(OVERRIDES.length() - 1), value, nowMs);
         } else if (value == null) {
             entries.remove(key);
         } else {
@@ -87,7 +101,7 @@ final class LimitsView {
         if (value == null) {
             said.remove(decider);
         } else {
-            said.put(decider, Overrides.Said.read(value, nowMs));
+            said.put(decider, Overrides.Said.read(value, nowMs, isPast, overrides.get(decider)));
         }
         overrides = said;
     }

@@ -30,6 +30,10 @@ final class Overrides {
 
     final double lend;
     final double factor;
+
+    /** The number of the operator's last command that is in force; 0 for none. */
+    final long command;
+
     private final Map<List<String>, Hold> holds = new HashMap<>(); // by user, client-id and tenant; all null is everybody
     private final Map<List<String>, Hold> stops = new HashMap<>(); // those of them that consumers are under, too
     private final List<Object> numbers = new ArrayList<>(); // the same as long as gateways do the same
@@ -38,7 +42,9 @@ final class Overrides {
     Overrides(Map<String, Said> said, String instance, long nowMs) {
         double least = 1;
         double leastLend = Double.NaN;
+        long lastCommand = 0;
         for (Map.Entry<String, Said> record : said.entrySet()) {
+            lastCommand = nowMs < record.getValue().untilMs ? Math.max(lastCommand, record.getValue().command) : lastCommand;
             for (Single each : record.getValue().singles) {
                 if (nowMs >= Math.min(record.getValue().untilMs, each.untilMs)) {
                     continue;
@@ -50,7 +56,7 @@ final class Overrides {
                 } else if (each.kind.equals("tighten")) {
                     least = isHere ? Math.min(least, each.factor) : least;
                 } else if (isHere) {
-                    Hold hold = new Hold(record.getKey(), each.scope, each.reason);
+                    Hold hold = new Hold(record.getKey(), each.scope, each.reason, each.isOfConsumers);
                     holds.putIfAbsent(each.scope, hold);
                     if (each.isOfConsumers) {
                         stops.putIfAbsent(each.scope, hold);
@@ -58,13 +64,18 @@ final class Overrides {
                 }
             }
         }
+        command = lastCommand;
         factor = least;
         lend = Double.isNaN(leastLend) ? 1 : leastLend;
     }
 
-    /** The hold of a client's producers or consumers; null without one. Other requests have none. */
+    /** The hold of a client's producers or consumers, the strictest; null without one. Other requests have none. */
     Hold hold(Kind kind, Tags client) {
-        return kind == Kind.PRODUCE ? found(holds, client) : kind == Kind.FETCH ? stop(client) : null;
+        if (kind != Kind.PRODUCE && kind != Kind.FETCH) {
+            return null;
+        }
+        Hold stop = stop(client);
+        return stop == null && kind == Kind.PRODUCE ? found(holds, client) : stop;
     }
 
     /** The hold under which neither producers nor consumers of a client get anything; null if there is none. */
@@ -145,11 +156,18 @@ final class Overrides {
 
         final String reason;
         private final List<String> scope;
+        private final boolean isOfConsumers;
 
-        Hold(String decider, List<String> scope, String reason) {
+        Hold(String decider, List<String> scope, String reason, boolean isOfConsumers) {
             this.decider = decider;
             this.scope = scope;
             this.reason = reason;
+            this.isOfConsumers = isOfConsumers;
+        }
+
+        /** Whether it stops what the other one doesn't; null is none. */
+        boolean isStricterThan(Hold other) {
+            return other == null || isOfConsumers && !other.isOfConsumers;
         }
 
         boolean isOfTenant() {
@@ -161,51 +179,88 @@ final class Overrides {
         }
     }
 
-    /** The last record of a decider, and until when it is believed. */
+    /** The last record of a decider, by the gateway's clock, and until when it is believed. */
     static final class Said {
         private static final Set<String> PARTS = Set.of("user", "client_id", "tenant");
+        private static final long MAX_TIMESTAMP_MS = 253_402_300_799_999L;
+        private static final long MAX_EXACT = 1L << 53;
+        private static final double MAX_VALUE = 1e30;
 
         final long number;
+        final long command;
         final List<Single> singles;
+        private final long atMs; // by the clock of the job
         private final long untilMs;
 
-        /** One that was heard now. If it was in the topic before it is old. */
-        Said(long number, long atMs, long freshMs, List<Single> singles, long nowMs) {
+        private Said(long number, long command, long atMs, List<Single> singles, long untilMs) {
             this.number = number;
+            this.command = command;
+            this.atMs = atMs;
             this.singles = singles;
-            this.untilMs = Math.min(nowMs, atMs + freshMs) + freshMs;
+            this.untilMs = untilMs;
         }
 
-        static Said read(byte[] value, long nowMs) throws IOException {
+        /**
+         * One that is heard now. It is just published, whatever the clocks say, unless the topic had it before the gateway began
+         * to read (`isPast`): then it is as old as the clocks say, as nothing else tells. `known` is the decider's record before;
+         * the same again isn't believed anew.
+         */
+        static Said read(byte[] value, long nowMs, boolean isPast, Said known) throws IOException {
             JsonNode record = Json.object(value);
-            long atMs = Json.whole(record, "at_ms");
-            long freshMs = Json.whole(record, "fresh_ms");
-            Json.check(atMs >= 0 && freshMs > 0 && freshMs <= Integer.MAX_VALUE, "a time is out of its bounds");
+            long number = Json.whole(record, "number");
+            long atMs = within(Json.whole(record, "at_ms"), 0, MAX_TIMESTAMP_MS);
+            long freshMs = within(Json.whole(record, "fresh_ms"), 1, Integer.MAX_VALUE);
+            long command = record.has("command") ? within(Json.whole(record, "command"), 0, MAX_EXACT) : 0;
+            long aheadMs = isPast ? Math.min(0, nowMs - atMs) : nowMs - atMs; // this gateway's clock
             List<Single> singles = new ArrayList<>();
-            for (JsonNode each : record.path("overrides")) {
-                JsonNode factor = each.path("factor");
-                Json.check(factor.isMissingNode() || factor.isNumber() && factor.doubleValue() > 0, "the factor is not above 0");
+            for (JsonNode each : Json.list(record, "overrides")) {
+                JsonNode until = each.path("until_ms");
+                boolean isEndless = until.isMissingNode() || until.isNull();
                 singles.add(new Single(
                         Json.text(each, "kind"),
-                        factor.asDouble(1.0),
+                        each.has("factor") ? number(each, "factor") : 1.0,
                         scopeOf(each.path("entity")),
                         Json.textOrNull(each, "gateway"),
                         Json.textOrEmpty(each, "reason"),
-                        each.has("until_ms") ? Json.whole(each, "until_ms") : Long.MAX_VALUE,
-                        each.path("consumers")));
+                        isEndless ? Long.MAX_VALUE : within(Json.whole(each, "until_ms"), 0, MAX_TIMESTAMP_MS) + aheadMs,
+                        Json.flag(each, "consumers")));
+                Json.check(singles.get(singles.size() - 1).factor > 0, "the factor is not above 0");
             }
-            return new Said(Json.whole(record, "number"), atMs, freshMs, singles, nowMs);
+            for (JsonNode each : Json.list(record, "measured")) { // for people; a record is taken whole or not at all
+                Json.text(each, "name");
+                Json.textOrEmpty(each, "reason");
+                Json.check(number(each, "value") >= 0 && number(each, "bound") > 0, "a figure is out of its bounds");
+            }
+            boolean isKnown = known != null && known.number == number && known.atMs == atMs;
+            return isKnown ? known : new Said(number, command, atMs, singles, atMs + freshMs + aheadMs);
+        }
+
+        private static long within(long value, long least, long most) throws IOException {
+            Json.check(value >= least && value <= most, "a number is out of its bounds");
+            return value;
+        }
+
+        private static double number(JsonNode fields, String field) throws IOException {
+            JsonNode value = fields.path(field);
+            boolean isNumber = value.isNumber() && Math.abs(value.doubleValue()) <= MAX_VALUE;
+            Json.check(isNumber, field + " is no number up to 1e30");
+            return value.doubleValue();
         }
 
         private static List<String> scopeOf(JsonNode entity) throws IOException {
             if (entity.isMissingNode() || entity.isNull()) {
                 return EVERYBODY;
             }
+            Json.check(entity.isObject(), "the entity is no object");
             for (String part : (Iterable<String>) entity::fieldNames) {
                 Json.check(PARTS.contains(part), "the entity is no client");
             }
+            String user = Json.textOrNull(entity, "user");
+            String clientId = Json.textOrNull(entity, "client_id");
             List<String> scope = scope(
-                    Json.textOrNull(entity, "user"), Json.textOrNull(entity, "client_id"), Json.textOrNull(entity, "tenant"));
+                    user == null ? null : Names.bounded(user),
+                    clientId == null ? null : Names.bounded(clientId),
+                    Json.textOrNull(entity, "tenant"));
             Json.check(!scope.equals(EVERYBODY), "the entity is empty");
             return scope;
         }
@@ -228,7 +283,7 @@ final class Overrides {
                 String gateway,
                 String reason,
                 long untilMs,
-                JsonNode consumers)
+                boolean isOfConsumers)
                 throws IOException {
             this.kind = kind;
             this.factor = factor;
@@ -236,8 +291,7 @@ final class Overrides {
             this.gateway = gateway;
             this.reason = reason;
             this.untilMs = untilMs;
-            this.isOfConsumers = consumers.asBoolean();
-            Json.check(consumers.isMissingNode() || consumers.isBoolean(), "consumers is neither true nor false");
+            this.isOfConsumers = isOfConsumers;
             Json.check(isPossible(), kind + " can't have this factor or scope");
         }
 

@@ -47,6 +47,9 @@ final class TopicReader {
         /** The topic is read from its beginning again, because it was made again or has lost records. */
         void restart();
 
+        /** All that the topic had when reading began has been read; it is told once. */
+        default void noteRead() {}
+
         /** Whether records are missing that the topic has lost; then it is read from its beginning, but seldom. */
         default boolean hasGaps() {
             return false;
@@ -65,10 +68,12 @@ final class TopicReader {
     private final Handler handler;
     private final Map<TopicPartition, Long> positions = new HashMap<>();
     private final LastingThread thread;
+    private final Map<TopicPartition, Long> past = new HashMap<>(); // where it ends that wasn't read yet
     private volatile boolean isReading;
     private volatile long unreadable;
     private final Fence fence = new Fence();
     private Uuid topicId; // null before the topic was there
+    private boolean hasReadPast;
     private boolean hasReadAgain;
     private long readAgainNs;
     private String said = "";
@@ -180,10 +185,21 @@ final class TopicReader {
                 positions.put(new TopicPartition(topic, record.partition()), record.offset() + 1);
             }
             noteReading();
+            notePast(consumer);
             if (handler.hasGaps() && mayReadAgain()) {
                 LOG.warn("Topic {} has removed records that Sluice hasn't read; it reads it from its beginning", topic);
                 beginAgain();
                 lookAgainNs = System.nanoTime();
+            }
+        }
+    }
+
+    private void notePast(KafkaConsumer<byte[], byte[]> consumer) {
+        if (!hasReadPast) {
+            past.entrySet().removeIf(each -> consumer.position(each.getKey(), ASK) >= each.getValue());
+            hasReadPast = past.isEmpty();
+            if (hasReadPast) {
+                handler.noteRead();
             }
         }
     }
@@ -268,6 +284,9 @@ final class TopicReader {
         List<TopicPartition> unread = new ArrayList<>(partitions);
         unread.removeAll(positions.keySet());
         if (!unread.isEmpty()) { // only then the leaders have to answer
+            if (!hasReadPast) {
+                past.putAll(consumer.endOffsets(unread, ASK));
+            }
             positions.putAll(beginnings(consumer, unread, positions.isEmpty()));
         }
         consumer.assign(partitions);

@@ -43,11 +43,16 @@ final class PlainMeter extends Meter {
         long ownMs = ownWaitMs(nowMs);
         long waitMs = Math.max(ownMs, waitOfCommon(nowMs));
         if (waitMs > 0) {
-            noteThrottled(Math.min(waitMs, ProxyGateway.MAX_MUTE_MS), ownMs > 0, nowMs);
+            noteThrottled(Math.min(waitMs, longestMuteMs()), ownMs > 0, nowMs);
         } else {
             noteServed(nowMs);
         }
         return waitMs;
+    }
+
+    /** The longest wait that one response asks for. */
+    synchronized long longestMuteMs() {
+        return isHeld() ? Overrides.HELD_MS : ProxyGateway.MAX_MUTE_MS;
     }
 
     /** Gives back what was charged and not done, and tells the job of `told`, less that. */

@@ -14,7 +14,7 @@ import org.apache.kafka.common.utils.Time;
  * limits have refused. Request threads call it; it never waits.
  */
 public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
-    /** The longest wait that one response asks for; what was used stays charged, so the next request waits again. */
+    /** The longest wait of a quota that one response asks for; what was used stays charged, so the next request waits again. */
     public static final long MAX_MUTE_MS = 5_000;
 
     private static final int MAX_AWAITED = 10_000;
@@ -59,6 +59,12 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
             bytesOut.add((long) amount);
         }
         return meter(counter).charge(amount, false, time.milliseconds());
+    }
+
+    /** The longest wait that a response to a counter's client asks for, in ms. */
+    public long longestMuteMs(CounterKey counter) {
+        PlainMeter known = meters.of(counter);
+        return known == null ? MAX_MUTE_MS : known.longestMuteMs();
     }
 
     /** Charges time of a request, and returns the wait in ms, which Kafka caps so. */

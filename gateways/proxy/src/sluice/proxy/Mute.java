@@ -10,9 +10,14 @@ final class Mute {
 
     /** Notes that a request was charged, for which the connection waits so long, in ms. */
     void note(long waitMs) {
+        note(waitMs, ProxyGateway.MAX_MUTE_MS);
+    }
+
+    /** The same, of so many ms at most. */
+    void note(long waitMs, long mostMs) {
         isCharged = true;
         if (waitMs > 0) {
-            long nextNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Math.min(waitMs, ProxyGateway.MAX_MUTE_MS));
+            long nextNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Math.min(waitMs, mostMs));
             untilNs = nextNs - untilNs > 0 ? nextNs : untilNs;
         }
     }

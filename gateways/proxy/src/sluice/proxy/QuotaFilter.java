@@ -250,7 +250,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private void charge(Map<CounterKey, Integer> charges) {
         charges.forEach((counter, amount) -> {
             if (amount > 0) {
-                mute.note(proxy.gateway().charge(counter, amount));
+                mute.note(proxy.gateway().charge(counter, amount), proxy.gateway().longestMuteMs(counter));
             }
         });
     }

@@ -1,0 +1,121 @@
+"""Holds of operators in the job: how long each lasts, over restarts, lost records and tables that can't be read."""
+
+import pytest
+
+from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.overrides.operator_holds import NONE_TAKEN, OperatorHold, OperatorHolds
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.overrides import OverridesInForce, by_another_clock
+from sluice.state.quotas.tenants import Tenants
+
+NOW_MS = 1_760_011_200_000
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+APP, ETL = Tags(client_id="app"), Tags("etl")
+
+
+def ends_in_ms(decider: OperatorHolds, now_ms: int) -> dict[str, int]:
+    """The time left to each hold, by client-id or user."""
+    held = decider.decide(now_ms).overrides
+    return {
+        str(each.entity and (each.entity.client_id or each.entity.user)): (each.until_ms or 0) - now_ms for each in held
+    }
+
+
+def record(decider: OperatorHolds, now_ms: int) -> Overrides:
+    decided = decider.decide(now_ms)
+    return Overrides(7, now_ms, decider.fresh_ms, [*decided.overrides], command=decided.command)
+
+
+def test_a_hold_lasts_on_over_restarts_as_it_was_taken_and_one_that_has_ended_does_not_begin_anew() -> None:
+    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5), OperatorHold(ETL, NOW_MS, MINUTE_MS, "x", 6)]
+    decider, found = OperatorHolds(lambda: holds), []
+    decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
+    for minutes in range(0, 12, 2):
+        now_ms = NOW_MS + minutes * MINUTE_MS
+        found.append(ends_in_ms(decider, now_ms))
+        before, decider = record(decider, now_ms), OperatorHolds(lambda: holds)
+        decider.remember(before)
+    assert found[0] == {"app": 10 * MINUTE_MS, "etl": MINUTE_MS}
+    assert found[1:] == [{"app": minutes * MINUTE_MS} for minutes in (8, 6, 4, 2)] + [{}]
+
+
+@pytest.mark.parametrize("ahead_ms", [HOUR_MS, -HOUR_MS])
+def test_a_command_that_came_while_no_job_ran_is_taken_at_its_start_whatever_the_operators_clock_says(
+    ahead_ms: int,
+) -> None:
+    holds = [OperatorHold(APP, NOW_MS + ahead_ms, MINUTE_MS, "x", 5)]
+    decider = OperatorHolds(lambda: holds)
+    decider.remember(Overrides(1, NOW_MS - HOUR_MS, 1, command=NONE_TAKEN))
+    assert ends_in_ms(decider, NOW_MS) == {"app": MINUTE_MS}
+    holds.append(OperatorHold(APP, NOW_MS, 0, "", 6))
+    assert ends_in_ms(decider, NOW_MS) == {}
+
+
+def test_without_a_record_of_what_was_taken_a_hold_ends_by_the_operators_clock() -> None:
+    """The limits topic is lost, or another cluster's: a hold of last month must not begin anew."""
+    holds = [
+        OperatorHold(APP, NOW_MS - 2 * MINUTE_MS, 10 * MINUTE_MS, "x", 5),
+        OperatorHold(ETL, NOW_MS - 720 * HOUR_MS, 10 * MINUTE_MS, "x", 4),
+        OperatorHold(Tags("ahead"), NOW_MS + HOUR_MS, 10 * MINUTE_MS, "x", 3),
+    ]
+    assert ends_in_ms(OperatorHolds(lambda: holds), NOW_MS) == {"app": 8 * MINUTE_MS, "ahead": 10 * MINUTE_MS}
+
+
+def test_until_the_commands_could_be_read_all_holds_that_were_published_go_on() -> None:
+    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5)]
+    first, table = OperatorHolds(lambda: holds), list[OperatorHold]()
+    before = record(first, NOW_MS)
+    decider = OperatorHolds(lambda: table or None)
+    decider.remember(before)
+    assert decider.decide(NOW_MS + MINUTE_MS) == first.decide(NOW_MS + MINUTE_MS)
+    assert ends_in_ms(decider, NOW_MS + 11 * MINUTE_MS) == {}
+    table += holds
+    assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
+
+
+def test_a_table_from_a_backup_is_obeyed_whatever_was_taken_before() -> None:
+    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5), OperatorHold(APP, NOW_MS, 0, "", 6)]
+    decider = OperatorHolds(lambda: holds)
+    decider.remember(Overrides(1, NOW_MS, 1, command=4))
+    assert ends_in_ms(decider, NOW_MS) == {}
+    holds.pop()
+    assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 10 * MINUTE_MS}
+
+
+STOP = Override(
+    "hold", entity=CountedEntity(client_id="app"), reason="x", until_ms=NOW_MS + 5 * MINUTE_MS, consumers=True
+)
+
+
+def held_ms(ahead_ms: int, heard_after_ms: int, *, is_past: bool, stop: Override = STOP) -> int:
+    """For how long a gateway stops a client by a record of NOW_MS, from when it hears of it."""
+    gateway, heard_ms = OverridesInForce("b-1"), NOW_MS + ahead_ms + heard_after_ms
+    gateway.hear({"operator": Overrides(7, NOW_MS, 10 * MINUTE_MS, [stop])}, heard_ms, is_past=is_past)
+    hold = gateway.hold("", "app", Tenants([]), heard_ms)
+    return 0 if hold is None else hold.until_ms - heard_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [0, HOUR_MS, -HOUR_MS])
+def test_a_gateway_stops_a_client_for_what_the_record_says_however_wrong_its_clock_is(ahead_ms: int) -> None:
+    assert held_ms(ahead_ms, 200, is_past=False) == 5 * MINUTE_MS
+    endless = Override("hold", entity=STOP.entity, consumers=True)
+    assert held_ms(ahead_ms, 200, is_past=False, stop=endless) == 10 * MINUTE_MS
+
+
+def test_a_gateway_that_starts_late_believes_a_record_no_longer_than_the_others_do() -> None:
+    endless = Override("hold", entity=STOP.entity, consumers=True)
+    late_ms = 10 * MINUTE_MS - 5_000
+    assert held_ms(0, late_ms, is_past=True, stop=endless) == 5_000
+    assert held_ms(0, 4 * MINUTE_MS, is_past=True) == MINUTE_MS
+    assert held_ms(0, 11 * MINUTE_MS, is_past=True, stop=endless) == 0
+
+
+def test_a_record_that_is_read_again_is_not_believed_anew() -> None:
+    """As when the topic has lost records, and a gateway reads it from its beginning."""
+    gateway, said = OverridesInForce("b-1"), Overrides(7, NOW_MS, 10 * MINUTE_MS, [STOP])
+    gateway.hear({"operator": said}, NOW_MS)
+    gateway.hear({"operator": by_another_clock(said, 0)}, NOW_MS + MINUTE_MS)
+    hold = gateway.hold("", "app", Tenants([]), NOW_MS + MINUTE_MS)
+    assert hold is not None
+    assert hold.until_ms == NOW_MS + 5 * MINUTE_MS
