@@ -43,6 +43,7 @@ FOREIGN = {"rate_limit_quota", "ConfigCommand", "CustomQuotaCallbackTest", "Abor
 """Names of others that pages mention and the source doesn't."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_TEST = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -234,6 +235,18 @@ def test_a_decision_record_has_ten_lines_at_most_and_is_listed_with_its_number_a
         assert f"* [{number}]({record.name}) {title}\n" in listed
         assert re.match(r"\* 20\d\d-\d\d-\d\d: ", lines[2])
         assert len(lines) <= 10, record.name
+
+
+def test_each_test_that_shows_a_bound_exists() -> None:
+    """The table of all that grows has one in each row."""
+    section = (REPOSITORY / "docs/sizing.md").read_text().partition("## Growth and its bounds")[2]
+    rows = [line.split("|") for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    named = [re.fullmatch(r" `(test_\w+)` ", row[4]) for row in rows]
+    defined = {name for file in (REPOSITORY / "tests").rglob("test_*.py") for name in _TEST.findall(file.read_text())}
+
+    assert len(rows) > 30
+    assert all(named)
+    assert [found[1] for found in named if found and found[1] not in defined] == []
 
 
 @pages

@@ -455,6 +455,22 @@ class Held(Decider):
         return Decided(self.held)
 
 
+def test_of_changes_that_wait_for_a_table_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be away for days."""
+    monkeypatch.setattr("sluice.streaming.overrides.watch._MAX_ROWS", 3)
+    decider, place = Held(), tmp_path / "overrides"
+    place.write_text("no table")
+    watch = OverridesWatch([decider], OverridesTable(str(place), {}), 20)
+    for number in range(10):
+        decider.held = [Override("hold", entity=Tags(client_id=f"app-{number}").entity(), consumers=True)]
+        watch.decide(number * 20_000)
+    place.unlink()
+    watch.decide(300_000)
+
+    rows = DeltaTable(str(place)).to_pyarrow_table()["overrides"].to_pylist()
+    assert sorted(row[0]["client_id"] for row in rows) == ["app-7", "app-8", "app-9"]
+
+
 @pytest.mark.parametrize("fault", [a_file, cut_commit, other_columns])
 def test_overrides_hold_though_their_history_cant_be_written(
     tmp_path: Path, fault: Callable[[Path], None], caplog: pytest.LogCaptureFixture

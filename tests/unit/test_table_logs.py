@@ -1,20 +1,30 @@
 """The logs of audit tables stay short over months, so that a commit costs what it cost on the first day."""
 
+import json
 import os
 import time
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice.configs.settings import DeltaSettings, Properties
+from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import AuditTable, Commit, columns, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
-from sluice.sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.quotas import TABLE_PROPERTIES, ChangedFrom, QuotasTable
+from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.runtime.maintenance import maintain
+from tests.builders import quota
 
 DAY_S = 86_400
 COLUMNS = columns("source_offset BIGINT, date DATE")
@@ -120,6 +130,94 @@ def test_the_history_of_quotas_is_kept(delta: DeltaSettings) -> None:
     list(maintain(delta, retention_hours=1))
 
     assert log_of(delta.quotas) == [f"{0:020}.json"]
+
+
+def quotas_of(number: float) -> list[QuotaEntry]:
+    return [quota(QuotaKind.PRODUCER_BYTE_RATE, number, user="alice")]
+
+
+def grown(path: str, versions: int) -> QuotasTable:
+    """A table of quotas with these versions, each of a day, whose log names what was replaced as of that day."""
+    table = QuotasTable(path)
+    table.create(quotas_of(1), "test", datetime.now(UTC))
+    for number in range(1, versions):
+        table.alter(partial(lambda value, _: quotas_of(value), number + 1), "test", datetime.now(UTC))
+        commit = Path(path) / "_delta_log" / f"{number:020}.json"
+        lines = [json.loads(line) for line in commit.read_text().splitlines()]
+        for line in lines:
+            if "remove" in line:
+                line["remove"]["deletionTimestamp"] -= (versions - number) * DAY_S * 1000
+        commit.write_text("\n".join(map(json.dumps, lines)))
+    return table
+
+
+def names_of_old_files(path: str) -> int:
+    """The number of those in a checkpoint that is made now."""
+    DeltaTable(path).create_checkpoint()
+    newest = max((Path(path) / "_delta_log").glob("*.checkpoint.parquet"))
+    return len([each for each in pq.read_table(newest)["remove"].to_pylist() if each])
+
+
+def test_a_checkpoint_of_quotas_names_the_files_of_the_last_day_and_all_versions_can_be_read(
+    delta: DeltaSettings,
+) -> None:
+    """With the names of all files there ever were, checkpoints would grow with each version."""
+    table = grown(delta.quotas, 15)
+
+    assert names_of_old_files(delta.quotas) <= 2
+    assert [table.entries(version) for version in range(15)] == [quotas_of(version + 1) for version in range(15)]
+    assert [change.new and change.new.value for change in table.history()] == [*range(15, 0, -1)]
+    assert len(list(Path(delta.quotas).glob("*.parquet"))) == 15
+
+
+def test_the_maintenance_shortens_the_log_of_a_quotas_table_of_an_earlier_release(delta: DeltaSettings) -> None:
+    """Only once, and the quotas stay."""
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setitem(TABLE_PROPERTIES, "delta.deletedFileRetentionDuration", "interval 36500 days")
+        table = grown(delta.quotas, 15)
+    assert names_of_old_files(delta.quotas) == 14
+
+    for _ in range(2):
+        list(maintain(delta, retention_hours=168))
+
+    assert table.version() == 15
+    assert names_of_old_files(delta.quotas) <= 2
+    assert (table.entries(), table.entries(3)) == (quotas_of(15), quotas_of(4))
+
+
+@pytest.mark.parametrize("kind", ["quotas", "holds"])
+def test_a_poll_reads_the_newest_commit_alone_whatever_there_is_of_older_ones(delta: DeltaSettings, kind: str) -> None:
+    """Without the others no library could read the table: it is as fast after years."""
+    quotas, holds = grown(delta.quotas, 12), HoldsTable(delta.quotas)
+    for number in range(12):
+        hold = OperatorHold(Tags(client_id=f"app-{number}"), number, number + 1, "it floods")
+        holds.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+    quotas.newest()
+    holds.look()
+    log = Path({"quotas": quotas.path, "holds": holds.path}[kind]) / "_delta_log"
+    *old, _ = sorted(log.glob("0*.json"))
+    for file in (*old, *log.glob("*.parquet"), *log.glob("_last*")):
+        file.unlink()
+
+    assert quotas.is_newest()
+    assert holds.look()
+    assert len(holds.holds) == 12
+    (log / f"{12 if kind == 'quotas' else 13:020}.json").write_text("{}")
+    with pytest.raises(QuotasTableError):
+        (holds.look if kind == "holds" else quotas.newest)()
+
+
+def test_the_maintenance_makes_one_file_of_many_holds(delta: DeltaSettings) -> None:
+    """All of them stay: they are the history."""
+    table = HoldsTable(delta.quotas)
+    for number in range(5):
+        hold = OperatorHold(Tags(client_id=f"app-{number}"), number, number + 1, "it floods")
+        table.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+
+    list(maintain(delta, retention_hours=0))
+
+    assert len(list(Path(table.path).glob("*.parquet"))) == 1
+    assert [each.hold.client.client_id for each in table.changes()] == [f"app-{number}" for number in range(4, -1, -1)]
 
 
 def test_files_that_the_log_has_forgotten_are_removed(delta: DeltaSettings) -> None:
