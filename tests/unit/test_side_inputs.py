@@ -461,6 +461,7 @@ def test_of_changes_that_wait_for_a_table_the_newest_are_kept(tmp_path: Path, mo
     decider, place = Held(), tmp_path / "overrides"
     place.write_text("no table")
     watch = OverridesWatch([decider], OverridesTable(str(place), {}), 20)
+    watch.remember({})
     for number in range(10):
         decider.held = [Override("hold", entity=Tags(client_id=f"app-{number}").entity(), consumers=True)]
         watch.decide(number * 20_000)

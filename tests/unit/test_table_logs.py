@@ -201,7 +201,7 @@ def test_a_poll_reads_the_newest_commit_alone_whatever_there_is_of_older_ones(de
 
     assert quotas.is_newest()
     assert holds.look()
-    assert len(holds.holds) == 12
+    assert len(holds.holds or ()) == 12
     (log / f"{12 if kind == 'quotas' else 13:020}.json").write_text("{}")
     with pytest.raises(QuotasTableError):
         (holds.look if kind == "holds" else quotas.newest)()
