@@ -4,7 +4,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +24,7 @@ from kafka.errors import KafkaError
 from msgspec import structs, to_builtins
 
 from sluice.cli.errors import CheckError, CheckWarningError
+from sluice.cli.options import quotas_in_force
 from sluice.cli.start_checks import Check, start_checks
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
@@ -148,7 +149,12 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
 
     def own_login() -> str:
         cluster = client_quotas(read_cluster_quotas(settings.kafka)).entries
-        return own_login_verdict(settings.kafka, [*limits.result().entries.values()], cluster, brokers.result())
+        read: Mapping[str, Request] | None = None
+        try:
+            in_force, read = [*limits.result().entries.values()], beats.result().by_instance
+        except (KafkaError, TopicLostError):  # a login that is throttled itself reads no topic
+            in_force = quotas_in_force(settings)
+        return own_login_verdict(settings.kafka, in_force, cluster, brokers.result(), read)
 
     yield (
         {
@@ -405,17 +411,29 @@ def own_login_verdict(
     limits: Iterable[QuotaEntry],
     cluster: Iterable[QuotaEntry],
     brokers: Mapping[int, Mapping[str, str | None]],
+    beats: Mapping[str, Request] | None,
 ) -> str:
     """The quotas on Sluice's own login: those of the cluster, and the limits where brokers have the plugin.
 
-    Raises CheckWarningError for one that brokers don't exempt. They show that they exempt somebody, and not whom.
+    Raises CheckWarningError for one that brokers don't exempt. Their configuration shows that they exempt somebody, and
+    not whom; heartbeats have each login with a client-id of Sluice, as this command's own, that they don't exempt. None
+    are heartbeats that can't be read, as by a login that is throttled.
     """
     principal, has_plugin = principal_of(kafka), [each.get(CALLBACK) == CALLBACK_CLASS for each in brokers.values()]
+    exempting = [any(key in each for key in _EXEMPT) for each in brokers.values()]
+    told = [beat.heartbeat for beat in (beats or {}).values() if beat.heartbeat]
+    held = {each.principal: each for heartbeat in told for each in heartbeat.not_exempt}
+    if held and any(exempting):
+        clients = _some([f"{name} (client-id {each.client_id})" for name, each in sorted(held.items())])
+        raise CheckWarningError(
+            f"brokers don't exempt {clients}, by its client-id one of Sluice: under a quota on it requests, decisions"
+            f" and limits wait. {_how_to_exempt(held)}"
+        )
     if principal is None and has_layer(kafka, "SSL") and kafka.get("ssl.keystore.location"):
         return "unknown; brokers make a name of its certificate"
     user = NO_LOGIN if principal is None else principal.removeprefix("User:")
-    if has_plugin and all(has_plugin) and all(any(key in each for key in _EXEMPT) for each in brokers.values()):
-        return f"{user}; all brokers exempt the logins of sluice.exempt.principals or sluice.exempt.client.id"
+    if has_plugin and all(has_plugin) and all(exempting) and beats is not None:
+        return f"{user}; all brokers exempt somebody, and none has a login of Sluice that it doesn't exempt"
     client_id, texts = kafka.get("client.id", ""), dict[str, None]()
     for entries in (limits if any(has_plugin) else (), cluster):
         quotas = Quotas(entries)
@@ -426,9 +444,31 @@ def own_login_verdict(
     if texts:
         raise CheckWarningError(
             f"{user}, which is Sluice's own, is limited: {', '.join(texts)}; requests, decisions and limits wait for"
-            " it. Name it in sluice.exempt.principals of every broker with the plugin, or give it a larger quota"
+            f" it{', unless brokers exempt it: no heartbeat can be read, which would say so' if beats is None else ''}."
+            f" {_how_to_exempt({f'User:{user}'})}, or give it a larger quota"
         )
     return f"{user} has no quota"
+
+
+def _how_to_exempt(principals: Collection[str]) -> str:
+    """The step by which every broker with the plugin exempts these logins of Sluice, and nobody else.
+
+    >>> _how_to_exempt({"User:ANONYMOUS"})
+    "Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same; \
+User:ANONYMOUS in sluice.exempt.principals would exempt all clients without a login"
+    """
+    steps = []
+    if named := sorted(set(principals) - {f"User:{NO_LOGIN}"}):
+        steps.append(
+            f"Name exactly {_some(named)} in sluice.exempt.principals of every broker with the plugin: the type, each"
+            " letter, blanks and case count, and semicolons separate names"
+        )
+    if len(named) < len(principals):
+        steps.append(
+            "Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same;"
+            f" User:{NO_LOGIN} in sluice.exempt.principals would exempt all clients without a login"
+        )
+    return ". ".join(steps)
 
 
 def clocks_verdict(ahead_ms: Mapping[str, int]) -> str:

@@ -69,7 +69,8 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
         searches.append(BrokerSearch(**configs))
         return searches[-1]
 
-    config = kafka_python_config(kafka) | {"kafka_client": search}
+    # brokers with the plugin know Sluice's own clients by this name, and say if they don't exempt one
+    config = {"client_id": "sluice"} | kafka_python_config(kafka) | {"kafka_client": search}
     for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
         if argument in config and not Path(str(config[argument])).is_file():
             raise KafkaUnavailableError(f"no file {config[argument]}, which ssl.* names; expected a PEM file there")

@@ -203,6 +203,13 @@ class UnlimitedClient(msgspec.Struct, gc=False):
     bytes_out_per_s: Annotated[Rate, _says("Bytes that it fetched.")]
 
 
+class NotExemptClient(msgspec.Struct, gc=False):
+    """A client that bears Sluice's client-id, and that a broker holds to quotas as any other."""
+
+    principal: Annotated[str, _says("Its principal as the broker sees it, such as User:sluice.")]
+    client_id: Name
+
+
 class Heartbeat(msgspec.Struct, gc=False):
     """State of a gateway."""
 
@@ -237,6 +244,10 @@ class Heartbeat(msgspec.Struct, gc=False):
             extra=NO_COLUMN,
         ),
     ] = 0
+    not_exempt: Annotated[
+        list[NotExemptClient],
+        Meta(description="Clients that seem to be Sluice's own and aren't exempt from quotas.", extra=NO_COLUMN),
+    ] = []
 
 
 AmountBytes = Annotated[

@@ -50,6 +50,7 @@ _GAUGES = (
     ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
     ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
     ("sluice_gateway_metrics_seen", "0 while its broker doesn't hand over its metrics", ("gateway",)),
+    ("sluice_gateway_not_exempt", "Logins with a client-id of Sluice that its broker doesn't exempt", ("gateway",)),
     ("sluice_gateway_clock_ahead_seconds", "By which its clock was ahead of the job's, at most 60", ("gateway",)),
     ("sluice_gateway_clock_behind_seconds", "By which its clock is behind the other gateways'", ("gateway",)),
     ("sluice_broker_load", "Greatest part of a broker's load, mean of 10 s; 0.9: full", ("gateway",)),
@@ -148,6 +149,7 @@ class ClientMetrics(Collector):
                 gauges["sluice_gateway_silent_seconds"].add_metric((label,), (now_ms - seen.read_ms) / 1000)
                 gauges["sluice_gateway_threads_down"].add_metric((label,), seen.heartbeat.threads_down)
                 gauges["sluice_gateway_metrics_seen"].add_metric((label,), float(seen.heartbeat.metrics_seen))
+                gauges["sluice_gateway_not_exempt"].add_metric((label,), len(seen.heartbeat.not_exempt))
                 ahead = max(0, seen.at_ms - seen.read_ms)
                 gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead / 1000)
             if now_ms - seen.read_ms < _HEARD_MS:

@@ -1,14 +1,20 @@
 """Brokers with the plugin whose clients log in: Sluice's own are exempt by their principal, and may lack rights."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
+from sluice.cli import doctor
+from sluice.cli.errors import CheckWarningError
+from sluice.configs.settings import Properties, load_settings
 from sluice.state.quotas.kinds import QuotaKind
+from tests.broker_plugin import SECRET
 from tests.builders import quota
 from tests.integration.plugin_broker import Login, PluginBroker, check_throttled, produce, published
 from tests.waiting import eventually
@@ -89,3 +95,43 @@ def test_sluice_is_exempt_by_principal_alone_and_a_plugin_without_rights_leaves_
     events = published(plugin.servers, **login("admin"))
     assert sum(event.get("bytes", 0) for event in events) < 20 * QUOTA
     assert {event["user"] for event in events if "bytes" in event} == {"app"}
+
+
+MISSPELT = "User:Sluice;user:sluice;User: sluice;Group:sluice;User:sluice,User:x;User:sluice@EXAMPLE.ORG;User:CN=sluice"
+"""Names that aren't the login's, letter by letter; a comma separates none."""
+
+
+def test_a_misspelt_exemption_is_named_everywhere_with_the_login_as_the_broker_sees_it(
+    tmp_path: Path, classes: list[Path]
+) -> None:
+    properties = {**login_properties(), "sluice.exempt.principals": MISSPELT}
+    plugin = PluginBroker(tmp_path, classes, properties=properties, login=login("admin"))
+    with plugin.broker:
+        plugin.create_topics("quota-requests", "quota-sums", "quota-limits", "orders")
+        let_in(plugin)
+
+        def named() -> bool:
+            beats = [each["heartbeat"] for each in published(plugin.servers, **login("admin")) if "heartbeat" in each]
+            held = [client["principal"] for beat in beats for client in beat.get("not_exempt", [])]
+            return "User:sluice" in held
+
+        eventually(named)
+        line = (
+            f"of User:sluice isn't exempt .* name exactly User:sluice in sluice.exempt.principals, which has {MISSPELT}"
+        )
+        eventually(lambda: re.search(line, plugin.log.read_text()) is not None)
+        warnings = [text for text in plugin.log.read_text().splitlines() if "isn't exempt" in text]
+        assert not any(SECRET in text for text in warnings)  # nobody may learn it from a log
+        sluice, admin = (java_login(plugin.servers, user) for user in ("sluice", "admin"))
+        beats = doctor.read_heartbeats(replace(load_settings(), kafka=sluice)).by_instance
+        with pytest.raises(
+            CheckWarningError, match=r"brokers don't exempt .*User:sluice \(client-id .*Name exactly"
+        ):
+            doctor.own_login_verdict(sluice, [], [], doctor.broker_configs(admin), beats)
+
+
+def java_login(servers: str, user: str) -> Properties:
+    """Section `kafka` of settings with this login."""
+    jaas = login_properties()["sluice.client.sasl.jaas.config"].replace('"sluice"', f'"{user}"')
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    return Properties({"bootstrap.servers": servers} | sasl)

@@ -166,6 +166,7 @@ def test_the_table_has_every_field_that_a_decision_can_have() -> None:
         "metrics_seen",
         "load",
         "unlimited",
+        "not_exempt",
     }
 
 

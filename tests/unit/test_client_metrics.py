@@ -233,6 +233,14 @@ def test_a_broker_that_does_not_hand_over_its_metrics_is_seen_until_it_does_agai
     assert scraped.series("sluice_gateway_metrics_seen", ("gateway",))["a",] == 1.0
 
 
+def test_a_broker_that_does_not_exempt_a_login_of_sluice_is_seen() -> None:
+    scraped, held = Scraped(), [{"principal": "User:sluice", "client_id": "sluice"}]
+    for beat in (heartbeat_of("a", "a-1", not_exempt=held), heartbeat_of("b", "b-1")):
+        scraped.metrics.on_record(json.dumps(beat).encode())
+
+    assert scraped.series("sluice_gateway_not_exempt", ("gateway",)) == {("a",): 1.0, ("b",): 0.0}
+
+
 def test_a_gateway_whose_clock_is_ahead_is_seen_by_how_much_up_to_a_minute() -> None:
     scraped = Scraped()
     for name, ahead_ms in (("a", 20_000), ("b", 1_200_000), ("c", -700)):

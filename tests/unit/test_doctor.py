@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
@@ -35,6 +36,7 @@ from sluice.state.contract.records import (
     CountedEntity,
     Heartbeat,
     Load,
+    NotExemptClient,
     Override,
     Overrides,
     Request,
@@ -513,20 +515,68 @@ def test_a_quota_on_sluices_own_login_is_a_warning_unless_all_brokers_exempt_som
 ) -> None:
     entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, entity)]
     if limited is None:
-        doctor.own_login_verdict(kafka, entries, entries, brokers)
+        doctor.own_login_verdict(kafka, entries, entries, brokers, {})
         return
     words = f"^{limited}, which is Sluice's own, is limited: producer_byte_rate 1000;"
     with pytest.raises(CheckWarningError, match=words):
-        doctor.own_login_verdict(kafka, entries, entries, brokers)
+        doctor.own_login_verdict(kafka, entries, entries, brokers, {})
 
 
 def test_limits_of_sluice_count_for_its_own_login_only_where_brokers_have_the_plugin() -> None:
     """Without it brokers know the quotas of the cluster alone."""
     entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 5.0, QuotaEntity(user=DEFAULT))]
 
-    assert doctor.own_login_verdict({}, entries, [], {1: {}}) == "ANONYMOUS has no quota"
+    assert doctor.own_login_verdict({}, entries, [], {1: {}}, {}) == "ANONYMOUS has no quota"
     with pytest.raises(CheckWarningError, match="request_percentage 5;"):
-        doctor.own_login_verdict({}, entries, [], {1: WITH_PLUGIN})
+        doctor.own_login_verdict({}, entries, [], {1: WITH_PLUGIN}, {})
+
+
+def beats_with(*principals: str) -> dict[str, Request]:
+    """A heartbeat of a broker that doesn't exempt these clients."""
+    held = [NotExemptClient(principal, "sluice-doctor") for principal in principals]
+    return {"b-1-0a1b2c3d": Request("GatewayHeartbeat", heartbeat=Heartbeat(0, 0, not_exempt=held))}
+
+
+@pytest.mark.parametrize(
+    ("kafka", "principal"),
+    [
+        (PLAIN, "User:sluice"),  # exempt is User:Sluice, "User: sluice", Group:sluice, User:sluice,User:x or another
+        (PLAIN, "User:sluice@EXAMPLE.ORG"),
+        ({"security.protocol": "SSL", "ssl.keystore.location": "k"}, "User:CN=sluice,O=shop"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "User:sluice/host"),
+    ],
+)
+def test_a_misspelt_exemption_is_named_with_the_login_as_brokers_see_it(kafka: dict[str, str], principal: str) -> None:
+    """Also before any quota holds it; a broker's configuration only shows that somebody is exempt."""
+    name = re.escape(principal)
+    words = rf"^brokers don't exempt {name} \(client-id sluice-doctor\), .* Name exactly {name} in"
+    with pytest.raises(CheckWarningError, match=words):
+        doctor.own_login_verdict(kafka, [], [], {1: EXEMPTS}, beats_with(principal))
+
+    assert "none has a login" in doctor.own_login_verdict(PLAIN, [], [], {1: EXEMPTS}, beats_with())
+
+
+def test_a_login_that_is_too_throttled_to_read_heartbeats_is_named_with_its_limit() -> None:
+    """Brokers exempt somebody; nobody knows whom."""
+    entries = [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000.0, QuotaEntity(user=DEFAULT))]
+
+    words = (
+        r"^sluice, which is Sluice's own, is limited: consumer_byte_rate 1000; .* unless .* Name exactly User:sluice in"
+    )
+    with pytest.raises(CheckWarningError, match=words):
+        doctor.own_login_verdict(PLAIN, entries, [], {1: EXEMPTS}, None)
+
+
+def test_no_advice_exempts_all_clients_without_a_login() -> None:
+    """Neither where brokers exempt somebody nor where they exempt nobody."""
+    entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, QuotaEntity(user=DEFAULT))]
+
+    for brokers, beats in (({1: EXEMPTS}, beats_with("User:ANONYMOUS")), ({1: WITH_PLUGIN}, {}), ({1: {}}, {})):
+        with pytest.raises(CheckWarningError) as warned:
+            doctor.own_login_verdict({}, entries, entries, brokers, beats)
+        assert "Name exactly" not in str(warned.value)
+        assert "Set kafka.client.id to a secret, and sluice.exempt.client.id" in str(warned.value)
+        assert "would exempt all clients without a login" in str(warned.value)
 
 
 def test_a_clock_that_is_some_seconds_off_is_a_warning_and_a_minute_a_failure() -> None:

@@ -211,7 +211,9 @@ final class PacedBrokers {
             }
             if (nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
                 heartbeatMs = nowMs;
-                decide(events.heartbeat(0, 1, 0, true, Collections.emptyList(), Collections.emptyList(), "1", null, 0, nowMs), nowMs);
+                byte[] beat = events.heartbeat(
+                        0, 1, 0, true, Collections.emptyList(), Collections.emptyList(), Collections.emptyList(), "1", null, 0, nowMs);
+                decide(beat, nowMs);
             }
         }
 

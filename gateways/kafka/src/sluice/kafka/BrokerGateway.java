@@ -1,8 +1,11 @@
 package sluice.kafka;
 
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.common.utils.Time;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -17,6 +20,7 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
     private final BrokerSettings settings;
     private final LoadReader loadReader;
     private final AtomicInteger reporters = new AtomicInteger();
+    private final NotExempt notExempt;
 
     BrokerGateway(BrokerSettings settings) {
         this(settings, Time.SYSTEM, sender(settings));
@@ -27,6 +31,7 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
         super(settings, time, sender, new KafkaMeters(settings.maxMuteMs, settings.window, time::milliseconds));
         this.settings = settings;
         this.loadReader = new LoadReader(settings);
+        this.notExempt = new NotExempt(settings.exemptClientId);
     }
 
     @Override
@@ -37,6 +42,10 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
                     ? "Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too"
                     : "sluice.exempt.client.id exempts only clients that don't log in: where Sluice's do, quotas hold them,"
                             + " too, unless sluice.exempt.principals names them");
+        }
+        if (settings.exemptPrincipals.contains("User:ANONYMOUS")) {
+            LOG.warn("sluice.exempt.principals has User:ANONYMOUS: quotas hold no client without a login; exempt Sluice's own by"
+                    + " sluice.exempt.client.id instead");
         }
         if (settings.role.servesClients()) {
             loadReader.start();
@@ -83,6 +92,37 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
     void remove(KafkaMetric metric) {
         loadReader.remove(metric);
         meters.remove(metric, time.milliseconds());
+    }
+
+    /** Notes a client that seems to be Sluice's own and that quotas hold, with a line once a minute. Never waits. */
+    void noteIfOwn(KafkaPrincipal principal, String clientId) {
+        boolean isExemptionMeant = !settings.exemptPrincipals.isEmpty() || settings.exemptClientId != null;
+        if (!isExemptionMeant || !notExempt.isOwn(clientId)) {
+            return;
+        }
+        String name = principal.getPrincipalType() + ":" + principal.getName();
+        if (notExempt.note(name, clientId, time.milliseconds())) {
+            String limits = Stream.of(Kind.PRODUCE, Kind.FETCH, Kind.REQUEST)
+                    .filter(kind -> limit(meterOf(kind, principal.getName(), clientId)) != null)
+                    .map(kind -> kind.key + " " + limit(meterOf(kind, principal.getName(), clientId)))
+                    .collect(Collectors.joining(", "));
+            LOG.warn("Client {} of {} isn't exempt and has {}: requests, decisions and limits wait if Sluice is throttled; {}",
+                    notExempt.shown(clientId),
+                    Names.bounded(name),
+                    limits.isEmpty() ? "no limit yet" : "here " + limits,
+                    NotExempt.cure(Names.bounded(name), settings.exemptPrincipals));
+        }
+    }
+
+    @Override
+    List<NotExempt.Client> notExempt() {
+        return notExempt.present(time.milliseconds());
+    }
+
+    @Override
+    public String getNotExempt() {
+        String names = notExempt().stream().map(client -> client.principal).sorted().collect(Collectors.joining(";"));
+        return names.isEmpty() ? null : names;
     }
 
     @Override

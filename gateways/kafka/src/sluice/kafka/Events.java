@@ -107,8 +107,9 @@ final class Events {
     }
 
     /**
-     * A heartbeat, with the shares of the busiest counters, the heaviest clients without a limit, and the load, null if it
-     * isn't known. `broker` is the number of the broker, null of a proxy. `command` is the operator's last one in force.
+     * A heartbeat, with the shares of the busiest counters, the heaviest clients without a limit, those of Sluice that aren't
+     * exempt, and the load, null if it isn't known. `broker` is the number of the broker, null of a proxy. `command` is the
+     * operator's last one in force.
      */
     byte[] heartbeat(
             long stalenessMs,
@@ -117,6 +118,7 @@ final class Events {
             boolean isMetricsSeen,
             List<HeldShare> shares,
             List<Unlimited.Rates> unlimited,
+            List<NotExempt.Client> notExempt,
             String broker,
             Load load,
             long command,
@@ -146,6 +148,12 @@ final class Events {
                         .put("client_id", each.client.clientId)
                         .put("bytes_in_per_s", each.in)
                         .put("bytes_out_per_s", each.out);
+            }
+        }
+        if (!notExempt.isEmpty()) {
+            ArrayNode clients = heartbeat.putArray("not_exempt");
+            for (NotExempt.Client each : notExempt) {
+                clients.addObject().put("principal", each.principal).put("client_id", each.clientId);
             }
         }
         if (load != null) {

@@ -317,6 +317,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         noteStale();
     }
 
+    /** Clients that seem to be Sluice's own and aren't exempt. */
+    List<NotExempt.Client> notExempt() {
+        return List.of();
+    }
+
     /** A heartbeat of now; `load` is null if it isn't known. */
     byte[] heartbeat(Load load, long nowMs) {
         return events.heartbeat(
@@ -326,6 +331,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 isMetricsSeen(),
                 busiest(nowMs),
                 unlimited.heaviest(meters, nowMs),
+                notExempt(),
                 settings.brokerId,
                 load,
                 overrides.command,

@@ -35,6 +35,12 @@ public interface GatewayMXBean {
     /** The log directory that is low, of this or another broker, so that producers are throttled; null if none is. */
     String getLowDisk();
 
+    /**
+     * The principals that bear Sluice's client-ids and weren't exempt in the last minute, separated by semicolons; null if
+     * there are none.
+     */
+    String getNotExempt();
+
     /** How many entities' sums were read, one for each and micro-batch. */
     long getSums();
 

@@ -41,6 +41,7 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
         if (exempt.isExempt(principal, id)) {
             return EXEMPT_TAGS;
         }
+        gateway.noteIfOwn(principal, id);
         return KafkaMeters.metricTags(gateway.meterOf(Kind.of(type), principal.getName(), id).tags);
     }
 
