@@ -167,6 +167,7 @@ def test_the_table_has_every_field_that_a_decision_can_have() -> None:
         "load",
         "unlimited",
         "not_exempt",
+        "command",
     }
 
 
