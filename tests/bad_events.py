@@ -2,7 +2,7 @@
 
 import json
 
-from sluice.streaming.enforce.parsing import EventLimits
+from sluice.state.decisions.checks import EventLimits
 from sluice.streaming.enforce.wire import Source
 from tests.builders import DEFAULTS, T0, Json, unlimited_of
 

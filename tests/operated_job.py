@@ -25,10 +25,11 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.configs.settings import Settings
+from sluice.kafka_io.client import TopicSettings
 from sluice.sinks.tables import delta_files, quota_metrics
 from sluice.sinks.tables.delta import create_table
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch, read_epoch
+from sluice.state.decisions.leader_epochs import MARKER_KEY, Fence, LeaderEpoch, read_epoch
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.balances.extract import stored_balances
@@ -46,10 +47,13 @@ from sluice.streaming.checkpoint.spark_files import (
 )
 from sluice.streaming.enforce import batch_properties, planning
 from sluice.streaming.enforce.batch_properties import BatchProperties
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from sluice.streaming.enforce.repetition import answered_places, places_in, without_answered
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
+from sluice.streaming.enforce.wire import OVERHEAD_BYTES
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import new_epoch
 from sluice.streaming.queries.gated_query import GatedQuery
@@ -65,6 +69,10 @@ ENFORCE, AUDIT, TABLES = {0}, {1}, {2, 3, 4, 5}
 
 STATE = "state/0/0"
 """The folder of the one state store."""
+
+
+Event = tuple[str, int]
+"""The id of its topic, and its offset."""
 
 
 class Record(NamedTuple):
@@ -93,9 +101,13 @@ class Topic:
         """Offset and record of those that count: neither markers nor of a driver that was replaced."""
         fence, counting = Fence(), []
         for offset, record in enumerate(self.records):
-            if fence.passes(0, read_epoch(record.epoch), record.value) and record.at_ms >= since_ms:
+            if fence.passes(0, read_epoch(record.epoch), record.value, record.key) and record.at_ms >= since_ms:
                 counting.append((offset, record))
         return counting
+
+
+Made = tuple[str, bytes | None, bytes | None]
+"""Topic, key and value of a record."""
 
 
 class KilledError(BaseException):
@@ -107,9 +119,10 @@ class Kafka(dict[str, Topic]):
 
     now_ms = T0
 
-    def publish(self, topic: str, value: bytes | None, key: bytes | None = None, epoch: bytes | None = None) -> None:
-        """Append a record."""
+    def publish(self, topic: str, value: bytes | None, key: bytes | None = None, epoch: bytes | None = None) -> Event:
+        """Append a record; returns its place, by which an event is known."""
         self[topic].records.append(Record(self.now_ms, key, value, epoch))
+        return self[topic].id, self[topic].end - 1
 
 
 @dataclass
@@ -205,7 +218,7 @@ class Requests(list[tuple[int, Record]]):
     """Stands for the DataFrame of a micro-batch of requests."""
 
     sparkSession: Any = None  # noqa: N815 - Spark's name
-    combined = False
+    combined_by: PipelineSettings | None = None
     repeated: Batch | None = None
 
 
@@ -221,16 +234,17 @@ class Enforce(EnforceQuery):
         topic: RequestsTopicWatch,
     ) -> None:
         self._cluster = cluster
-        super().__init__(JobContext(cluster.spark, settings, watch, epoch=epoch), topic=topic)
+        job = JobContext(cluster.spark, settings, watch, epoch=epoch)
+        super().__init__(job, topic=topic, max_record_bytes=cluster.max_record_bytes)
         self._files = Checkpoint(settings.enforce.checkpoint).spark
-        self._stages = planner(settings, self._pipeline), combiner(self._pipeline, is_native=settings.enforce.native)
+        self._planner = planner(settings, self._pipeline)
         self._decider = PageDecider(settings, self._pipeline)
 
     def _rows(self) -> DataFrame:
         raise NotImplementedError
 
-    def _combined(self, rows: Any) -> Any:
-        rows.combined = True
+    def _combined(self, rows: Any, settings: PipelineSettings) -> Any:
+        rows.combined_by = settings
         return rows
 
     def _unwritten(self, records: Any, batch: Batch) -> Any:
@@ -238,33 +252,39 @@ class Enforce(EnforceQuery):
         return records
 
     def _publish(self, rows: Any) -> None:
-        """Publish what isn't written yet; what is has to be the same."""
         made = self._decided(rows)
         if rows.repeated is not None:
-            written = dict(self._written(rows.repeated.decided_at_ms - 60_000))
-            for topic, _, value in made:
-                before = written.get(answered_event(value), value)
-                assert before == value, f"repeated, {before!r} became {value!r} in {topic}"
-            made = [record for record in made if answered_event(record[2]) not in written]
+            made = self._left(made, rows.repeated)
         epoch = self._epoch.header() if self._epoch is not None else None
         for topic, key, value in made:
             self._cluster.burn()
             self._cluster.kafka.publish(topic, value, key, epoch)
 
-    def _written(self, since_ms: int) -> Iterator[tuple[tuple[object, ...], bytes]]:
-        topics = self._settings.topics
-        for name in (topics.decisions, topics.dead_letters):
-            for _, record in self._cluster.kafka[name].counting(since_ms):
-                yield answered_event(record.value), record.value or b""
+    def _left(self, made: list[Made], batch: Batch) -> list[Made]:
+        """The records that aren't written yet; others are the same, unless topics take none of their size now."""
+        answers, topics = self._answers_of(batch), self._cluster.kafka
+        since_ms = batch.decided_at_ms - 60_000
+        written = [record for name in answers.topics for _, record in topics[name].counting(since_ms)]
+        found = answered_places(answers)(iter([_batch([(record.value,) for record in written], ("value",))]))
+        before = {answers.place(record.value): record for record in written}
+        for topic, _, value in made:
+            known = before.get(answers.place(value)) if topic in answers.topics else None
+            if known is not None and value is not None and not self._is_too_large(known):
+                assert known.value == value, f"repeated, {known.value!r:.500} became {value!r:.500} in {topic}"
+        leave_out = without_answered(answers, places_in(pa.Table.from_batches(found)))
+        return _rows(leave_out(iter([_batch(made, ("topic", "key", "value"))])))
 
-    def _decided(self, requests: Requests) -> list[tuple[str, bytes | None, bytes]]:
+    def _is_too_large(self, record: Record) -> bool:
+        sizes = len(record.key or b""), len(record.value or b""), OVERHEAD_BYTES
+        return sum(sizes) > self._pipeline.max_record_bytes
+
+    def _decided(self, requests: Requests) -> list[Made]:
         """Topic, key and value of all records of a micro-batch; its state is stored."""
         batch_id = BatchProperties.of_task().batch_id
         stored = msgspec.msgpack.decode(self._files.read(f"{STATE}/{batch_id}") or b"\x80", type=dict[int, bytes])
         page_batches: dict[int, list[bytes]] = {}
         events = [(record.value, 0, offset, record.at_ms) for offset, record in requests]
-        plan, combine = self._stages
-        for planned in plan(iter([_batch(events, ("value", "partition", "offset", "timestamp_ms"))])):
+        for planned in self._planner(iter([_batch(events, ("value", "partition", "offset", "timestamp_ms"))])):
             for row in planned.to_pylist():
                 page_batches.setdefault(row["shard_key"], []).append(row["payload"])
         groups = Groups(
@@ -280,24 +300,10 @@ class Enforce(EnforceQuery):
             for key, value in zip(keys, values, strict=True)
         ]
         names = ("partial", "topic", "key", "value")
-        made = combine(iter([_batch(rows, names)])) if requests.combined else iter([_batch(rows, names)])
-        answers = (self._settings.topics.decisions, self._settings.topics.dead_letters)
-        return [
-            (row["topic"], row["key"], row["value"])
-            for batch in made
-            for row in batch.to_pylist()
-            if row["topic"] in answers
-        ]
-
-
-def answered_event(value: bytes | None) -> tuple[object, ...]:
-    """The event that a decision or dead letter answers, as the query reads it; nothing for a foreign record."""
-    try:
-        answer = json.loads(value or b"{}")
-    except ValueError:
-        return ()
-    source = answer.get("source", {})
-    return answer.get("source_topic_id"), answer.get("decision_id"), *source.values()
+        if requests.combined_by is None:
+            return _rows([_batch(rows, names)])
+        combine = combiner(requests.combined_by, is_native=self._settings.enforce.native)
+        return _rows(combine(iter([_batch(rows, names)])))
 
 
 class Driver:
@@ -314,11 +320,7 @@ class Driver:
         self.watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(checkpoint))
         if (pending := pending_batch(checkpoint)) is not None:
             self.watch.keep_snapshot_of(pending)
-        epoch = (
-            None
-            if checkpoint.is_local
-            else self._new_epoch(kafka, settings.topics.decisions, settings.topics.dead_letters, checkpoint)
-        )
+        epoch = None if checkpoint.is_local else self._new_epoch(kafka, settings.topics, checkpoint)
         topic = RequestsTopicWatch(settings)
         topic.begin()
         enforce, audit = Enforce(cluster, settings, self.watch, epoch, topic), AuditQuery(cluster.spark, settings)
@@ -329,13 +331,14 @@ class Driver:
         self._enforce = Stream(enforce, checkpoint, cluster, [settings.topics.requests])
         self._audit = Stream(audit, audit_checkpoint, cluster, audit._writer.topics)
 
-    def _new_epoch(self, kafka: Kafka, topic: str, letters: str, checkpoint: Checkpoint) -> LeaderEpoch:
+    def _new_epoch(self, kafka: Kafka, topics: TopicSettings, checkpoint: Checkpoint) -> LeaderEpoch:
         job_id = job_identity(checkpoint).job_id
-        known = [read_epoch(record.epoch) for record in kafka[topic].records]
+        known = [read_epoch(record.epoch) for record in kafka[topics.decisions].records]
         published = max((epoch.number for epoch in known if epoch and epoch.job_id == job_id), default=0)
         epoch = LeaderEpoch(job_id, new_epoch(checkpoint, checkpoint.sluice.create, published))
-        for name in (topic, letters):
-            kafka.publish(name, None, b"epoch", epoch.header())
+        for name in (topics.decisions, topics.dead_letters, topics.sums):
+            kafka.publish(name, None, MARKER_KEY, epoch.header())
+        kafka.publish(topics.waits, b"", MARKER_KEY, epoch.header())
         return epoch
 
     def decide(self) -> None:
@@ -388,7 +391,9 @@ class Cluster:
         self.context = Context()
         self.spark = cast(SparkSession, SimpleNamespace(sparkContext=self.context))
         topics = settings.topics
-        self.kafka = Kafka({name: Topic() for name in (topics.requests, topics.decisions, topics.dead_letters)})
+        names = (topics.requests, topics.decisions, topics.dead_letters, topics.sums, topics.waits)
+        self.kafka = Kafka({name: Topic() for name in names})
+        self.max_record_bytes = topics.max_message_bytes
         self._past_topics: list[tuple[str, Topic]] = []
         self.driver: Driver | None = None
         self._folder = folder
@@ -581,6 +586,11 @@ def _batch(rows: Sequence[Sequence[object]], names: Sequence[str]) -> pa.RecordB
     kinds = {"value": pa.binary(), "key": pa.binary(), "topic": pa.string(), "partial": pa.bool_()}
     columns = [pa.array([row[place] for row in rows], kinds.get(name)) for place, name in enumerate(names)]
     return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[Made]:
+    """Topic, key and value of these records."""
+    return [(row["topic"], row["key"], row["value"]) for batch in batches for row in batch.to_pylist()]
 
 
 def _records(topic: str, records: Sequence[tuple[int, Record]], read_at_ms: int) -> pa.Table:

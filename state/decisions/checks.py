@@ -1,6 +1,7 @@
 """Bounds of events and control records: every error names the field, the problem and what would be right."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sluice.state.contract.records import (
     BYTES_APIS,
@@ -31,6 +32,15 @@ from sluice.state.contract.records import (
 )
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
+
+
+class EventLimits(NamedTuple):
+    """Bounds that protect the job: size of an event, its charges, and how far its time may lie from its record's."""
+
+    max_event_bytes: int
+    max_future_ms: int
+    max_past_ms: int = MAX_TIMESTAMP_MS
+    max_charges: int = MAX_ENTRIES
 
 
 def bound_waits(request: Request) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice.state.contract.records import Overrides
+from sluice.state.decisions.checks import EventLimits
 from sluice.state.errors import UNREADABLE
+from sluice.state.quotas.kinds import QuotaSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 
@@ -16,6 +18,16 @@ _KEPT = 2
 
 CreateFile = Callable[[str, bytes], bool]
 """Makes a file of Sluice's in the checkpoint, by its name, with this content; False if there is one. Never both."""
+
+
+class JudgedBy(msgspec.Struct, frozen=True):
+    """The settings that can change an answer of a micro-batch, the release, and Kafka's id of the requests topic."""
+
+    release: str
+    topic_id: str | None
+    max_record_bytes: int
+    limits: EventLimits
+    quota: QuotaSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,8 @@ class Batch:
     overrides: Overrides | None = None
     quota_digest: str = ""
     """The digest of its snapshot of the quotas; empty if an earlier release began it."""
+    judged_by: JudgedBy | None = None
+    """None if an earlier release began it."""
 
 
 class BatchLog:
@@ -76,6 +90,7 @@ class BatchLog:
         pages: int = 0,
         overrides: Overrides | None = None,
         quota_digest: str = "",
+        judged_by: JudgedBy | None = None,
     ) -> tuple[Batch, bool]:
         """The batch as it was started the first time, and whether that was before, so that records may be written.
 
@@ -84,7 +99,7 @@ class BatchLog:
         if self._last.batch_id == batch_id:
             return self._last, True
         before, repeated = self._last.pages, False
-        self._last = Batch(batch_id, quota_version, now_ms, pages, before, overrides, quota_digest)
+        self._last = Batch(batch_id, quota_version, now_ms, pages, before, overrides, quota_digest, judged_by)
         content = msgspec.json.encode(self._last)
         if self._create is None:
             self._files.write(_LAST, content)

@@ -13,9 +13,11 @@ from pyspark import SparkContext, TaskContext
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.overrides import lend_of
 from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.batch_log import JudgedBy
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.garbage_collection import freeze_objects
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.workers.release import check_release
 
 _PROPERTY = "sluice.batch"
@@ -26,7 +28,8 @@ class BatchProperties(msgspec.Struct, frozen=True):
 
     It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them. `task` is the number of the task that
     reads this, among those of its stage. `overrides` say how far limits give way, None if all are the quotas.
-    `quota_digest` is that of the snapshot, None for the newest of the version.
+    `quota_digest` is that of the snapshot, None for the newest of the version. `judged_by` has the settings of a
+    micro-batch that is repeated.
     """
 
     quota_version: int
@@ -38,6 +41,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     task: int = 0
     overrides: Overrides | None = None
     quota_digest: str | None = None
+    judged_by: JudgedBy | None = None
 
     @property
     def splits(self) -> bool:
@@ -60,6 +64,11 @@ class BatchProperties(msgspec.Struct, frozen=True):
         if context is None or content is None:
             raise RuntimeError("this runs in the tasks of an announced micro-batch only")
         return msgspec.structs.replace(msgspec.json.decode(content, type=cls), task=context.partitionId())
+
+    def settings(self, settings: PipelineSettings) -> PipelineSettings:
+        """The job's settings as this micro-batch is judged by them, with its pages."""
+        own = settings._replace(pages=self.pages)
+        return own if self.judged_by is None else own.as_judged_by(self.judged_by)
 
     def quotas(self, checkpoint: str) -> Quotas:
         """The quotas of the micro-batch, read once per worker process, as they are lent. Raises CheckpointError."""

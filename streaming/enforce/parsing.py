@@ -5,13 +5,12 @@ import re
 from functools import reduce
 from operator import or_
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import (
-    MAX_ENTRIES,
     MAX_NAME_LENGTH,
     MAX_TIMESTAMP_MS,
     Mutation,
@@ -20,6 +19,7 @@ from sluice.state.contract.records import (
     Unmute,
 )
 from sluice.state.decisions.checks import (
+    EventLimits,
     bound_waits,
     check_amounts,
     check_gateway_fields,
@@ -78,15 +78,6 @@ _MARKS = msgspec.json.Decoder(_Marks)
 _VALIDATION_MESSAGE = re.compile(r"Expected `(?P<expected>.+?)`, got `(?P<found>.+?)`(?: - at `\$\.?(?P<path>.*)`)?$")
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.+?)`(?: - at `\$\.?(?P<path>.*)`)?$")
 _OTHER_MESSAGE = re.compile(r"(?P<problem>.+?)(?: - at `\$\.?(?P<path>.*)`)?$")
-
-
-class EventLimits(NamedTuple):
-    """Bounds that protect the job: size of an event, its charges, and how far its time may lie from its record's."""
-
-    max_event_bytes: int
-    max_future_ms: int
-    max_past_ms: int = MAX_TIMESTAMP_MS
-    max_charges: int = MAX_ENTRIES
 
 
 def parse_event(value: bytes | None, source: Source, limits: EventLimits) -> Request | Unmute:

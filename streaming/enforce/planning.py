@@ -27,6 +27,7 @@ from sluice.state.decisions.charge_plan import (
     request_points,
     traits_of,
 )
+from sluice.state.decisions.checks import EventLimits
 from sluice.state.decisions.decision import (
     batch_text,
     overridden_texts,
@@ -43,8 +44,9 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 from sluice.state.shares.sums import UNKNOWN_GATEWAY, Reported, applied_waits, gateway_text
 from sluice.state.store.pages import page_of_entity
+from sluice.streaming.checkpoint.batch_log import JudgedBy
 from sluice.streaming.checkpoint.origin import new_pages
-from sluice.streaming.enforce.parsing import EventLimits, parse_event
+from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     OutputRecord,
@@ -121,6 +123,18 @@ class PipelineSettings(NamedTuple):
             settings.topics.max_message_bytes,
             broker_limits=broker_limits(settings.elastic) if limits is None else limits,
         )
+
+    def judged_by(self, release: str) -> JudgedBy:
+        """The part that a micro-batch's record keeps: all that can change an answer."""
+        return JudgedBy(release, self.topic_id, self.max_record_bytes, self.limits, self.quota)
+
+    def as_judged_by(self, recorded: JudgedBy) -> "PipelineSettings":
+        """The settings of a micro-batch that is repeated.
+
+        The topics may take smaller records now, and would refuse a larger one at each attempt.
+        """
+        most = min(self.max_record_bytes, recorded.max_record_bytes)
+        return self._replace(max_record_bytes=most, limits=recorded.limits, quota=recorded.quota)
 
 
 def read_event(value: bytes | None, source: Source, settings: PipelineSettings) -> Request | Unmute | OutputRecord:

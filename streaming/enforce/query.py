@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -23,9 +24,17 @@ from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import grown_pages, job_identity, new_pages
 from sluice.streaming.checkpoint.page_keys import can_split
+from sluice.streaming.checkpoint.spark_files import read_offsets
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice.streaming.enforce.repetition import (
+    ANSWERED_SCHEMA,
+    BatchAnswers,
+    answered_places,
+    places_in,
+    without_answered,
+)
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.stages import (
     COMBINED_SCHEMA,
@@ -43,6 +52,7 @@ from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
 from sluice.streaming.workers.contract import are_batched, broken_contract
+from sluice.streaming.workers.release import package_digest
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -116,6 +126,7 @@ class EnforceQuery(GatedQuery):
             topic_id=topic.id if topic is not None else None,
             max_record_bytes=max_record_bytes or settings.topics.max_message_bytes,
         )
+        self._judged_by = self._pipeline.judged_by(f"{version('sluice-kafka')} ({package_digest()})")
 
     def _rows(self) -> DataFrame:
         """Rows (partial, topic, key, value): finished records, and groups of parts, which have no topic."""
@@ -136,11 +147,11 @@ class EnforceQuery(GatedQuery):
     def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Decide and write one micro-batch, in one action: a second action would run the stateful operator again.
 
-        1. Record quotas, overrides and time of the batch; a repeated batch uses the recorded ones.
+        1. Record quotas, overrides, settings and time of the batch; a repeated batch uses the recorded ones.
         2. Tell the tasks, before anything runs.
         3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
            quotas may be older than those in force now.
-        4. Leave out what a repeated batch has written before.
+        4. Leave out the answers that a repeated batch has written before.
         5. Write.
         """
         if self._topic is not None and self._topic.id != self._pipeline.topic_id:
@@ -148,7 +159,7 @@ class EnforceQuery(GatedQuery):
         in_force, first_pages = self._watch.now, self._pipeline.pages
         pages = self._grown(self._log.pages or first_pages, rows)
         batch, repeated = self._log.begin(
-            batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest
+            batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest, self._judged_by
         )
         combined = repeated or not in_force.quotas.charges_one_counter()
         pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
@@ -161,14 +172,18 @@ class EnforceQuery(GatedQuery):
             batch_id,
             overrides=batch.overrides,
             quota_digest=batch.quota_digest,
+            judged_by=batch.judged_by if batch.judged_by != self._judged_by else None,
         )
         properties.announce(self._spark.sparkContext)
         if properties.splits:
             log.info("micro-batch %d splits %d pages into %d", batch_id, before, pages)
         if combined:
-            rows = self._combined(rows)
+            rows = self._combined(rows, properties.settings(self._pipeline))
         if repeated:
             log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
+            if batch.judged_by is not None and batch.judged_by.release != self._judged_by.release:
+                told = "micro-batch %d was begun by release %s; the events that it has left are decided by this one, %s"
+                log.warning(told, batch_id, batch.judged_by.release, self._judged_by.release)
             rows = self._unwritten(rows, batch)
         self._publish(rows)
 
@@ -195,28 +210,39 @@ class EnforceQuery(GatedQuery):
             rows = rows.withColumn("headers", F.array(header))
         kafka_writer(rows.write, self._settings).save()
 
-    def _combined(self, rows: DataFrame) -> DataFrame:
+    def _combined(self, rows: DataFrame, settings: PipelineSettings) -> DataFrame:
         """Finished records as they are, and the records that the parts make; parts are brought together by key."""
         together = rows.repartition("key")
-        return together.mapInArrow(combiner(self._pipeline, is_native=self._settings.enforce.native), COMBINED_SCHEMA)
+        return together.mapInArrow(combiner(settings, is_native=self._settings.enforce.native), COMBINED_SCHEMA)
 
     def _unwritten(self, records: DataFrame, batch: Batch) -> DataFrame:
-        """The records that the topics haven't received since the batch began for the first time.
+        """The records but for answers that the topics have received since the batch began for the first time.
 
-        A record counts as received only if it counts for those who read it.
+        An answer counts as received only if it counts for those who read it. Only those to the batch's own events are
+        kept: after a restored backup of the checkpoint any number of records may have been written since.
         """
-        topics = self._settings.topics
+        answers = self._answers_of(batch)
         since_ms = batch.decided_at_ms - _MAX_CLOCK_DIFFERENCE_MS
-        written = kafka_since(self._spark, self._settings, [topics.decisions, topics.dead_letters], since_ms)
+        written = kafka_since(self._spark, self._settings, sorted(answers.topics), since_ms)
         if self._epoch is not None:
             written = self._counting(written, self._epoch)
-        # A driver of an earlier release gave no id of the topic.
-        topic_id = F.lit(self._pipeline.topic_id)
-        written = written.where(F.coalesce(_source_topic_id(), topic_id).eqNullSafe(topic_id))
-        return (
-            records.withColumn("event", _answered_event())
-            .join(F.broadcast(written.select(_answered_event().alias("event"))), "event", "left_anti")
-            .drop("event")
+        answered = written.select("value").mapInArrow(answered_places(answers), ANSWERED_SCHEMA).toArrow()
+        return records.mapInArrow(without_answered(answers, places_in(answered)), COMBINED_SCHEMA)
+
+    def _answers_of(self, batch: Batch) -> BatchAnswers:
+        """The marks of answers to the events of a micro-batch that is repeated. Raises CheckpointError."""
+        checkpoint, topics = Checkpoint(self._settings.enforce.checkpoint), self._settings.topics
+        before = read_offsets(checkpoint, batch.batch_id - 1) if batch.batch_id else {}
+        topic_ids = {self._pipeline.topic_id}
+        if batch.judged_by is None or batch.judged_by.topic_id is None:  # its answers gave no id
+            topic_ids.add(None)
+        return BatchAnswers(
+            frozenset((topics.decisions, topics.dead_letters)),
+            topics.requests,
+            frozenset(topic_ids),
+            None if batch.judged_by is None else self._pipeline.job_id,
+            before.get(topics.requests, {}),
+            read_offsets(checkpoint, batch.batch_id).get(topics.requests, {}),
         )
 
     def _counting(self, written: DataFrame, epoch: LeaderEpoch) -> DataFrame:
@@ -238,19 +264,6 @@ def _marker_of_record(marker: Row) -> Column:
     """The offset of a marker (topic, partition, first); null for records of other partitions."""
     is_there = (F.col("topic") == marker["topic"]) & (F.col("partition") == marker["partition"])
     return F.when(is_there, F.lit(marker["first"]))
-
-
-def _answered_event() -> Column:
-    """The event that a record answers: a decision has its id, a dead letter its source."""
-    value = F.col("value").cast("string")
-    source = [F.get_json_object(value, f"$.source.{name}") for name in ("topic", "partition", "offset")]
-    return F.coalesce(F.get_json_object(value, "$.decision_id"), F.concat_ws(" ", *source))
-
-
-def _source_topic_id() -> Column:
-    """The id of the topic that the event is of; null if the record doesn't say."""
-    value = F.col("value").cast("string")
-    return F.coalesce(*(F.get_json_object(value, field) for field in ("$.source_topic_id", "$.source.topic_id")))
 
 
 def check_can_split(pending: Batch, settings: Settings) -> None:

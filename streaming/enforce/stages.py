@@ -67,7 +67,7 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         properties = BatchProperties.of_task()
         quotas = properties.quotas(checkpoint)
-        own = pipeline_settings._replace(pages=properties.pages)
+        own = properties.settings(pipeline_settings)
         of_batch = properties.decided_at_ms, properties.overrides
         native = native_planner(planner_of(quotas, own), own) if is_native else None
         with collection_paused():
@@ -150,7 +150,7 @@ class PageDecider:
         A page is split where all pages are that it becomes: `page_keys` gives them to one task, `batched` to one call.
         """
         properties = BatchProperties.of_task()
-        settings = self._settings._replace(pages=properties.pages)
+        settings = properties.settings(self._settings)
         stored = {page_of_spark_key(page.spark_key, self._settings.pages): page.payload for page in pages}
         if properties.splits and not stored.keys() >= {number % properties.stored_pages for number in stored}:
             raise RuntimeError("a page is split without the page that has its entities; batched workers have both")

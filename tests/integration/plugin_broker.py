@@ -21,9 +21,10 @@ from sluice.jvm.machine import Jvm
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Override, Overrides
+from sluice.state.decisions.checks import EventLimits
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import overrides_key, overrides_value
-from sluice.streaming.enforce.parsing import EventLimits, parse_request
+from sluice.streaming.enforce.parsing import parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import changed

@@ -26,6 +26,7 @@ from sluice.jvm.plugin import JAR_NAME
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.decisions.charge_plan import plan_charges
+from sluice.state.decisions.checks import EventLimits
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
@@ -58,7 +59,7 @@ from sluice.state.quotas.tenants import Tenants
 from sluice.state.shares.alive import MAX_GATEWAYS
 from sluice.state.shares.counter_share import CounterShare
 from sluice.state.shares.read_sums import read_sums
-from sluice.streaming.enforce.parsing import EventLimits, parse_request
+from sluice.streaming.enforce.parsing import parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import JavaCases, plugin_properties
 from tests.decided_sums import sums_of

@@ -42,6 +42,8 @@ def test_many_requests_survive_kill_9_halfway(kafka_broker: str, tmp_path: Path,
     load = LoadGenerator(seed=7, users=200, clients=20, zipf_skew=1.1, api_mix=DEFAULT_MIX, bad_share=0.01)
     with connect(KafkaProducer, job.settings.kafka, **PRODUCER_OPTIONS) as producer:
         publish(producer, topics.requests, load, Event(), count=requests)
+        for foreign in (b"hello", b"{}", b""):  # they have no event, as sums and waits have none
+            producer.send(topics.dead_letters, foreign)
 
     job.start()
     wait_until(lambda: job.count(topics.decisions) > requests * 0.4, 240)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from sluice.configs.settings import Settings
-from sluice.state.quotas.kinds import QuotaSettings, Window
+from sluice.state.decisions.checks import EventLimits
+from sluice.state.quotas.kinds import QuotaSettings, RequestPolicy, Window
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import new_epoch
 from tests.builders import DEFAULTS, changed
@@ -44,6 +46,30 @@ def test_a_replayed_batch_splits_the_same_pages(tmp_path: Path) -> None:
     assert first == (Batch(8, 3, 2000, pages=1024, pages_before=256), False)
     assert BatchLog(folder).begin(8, quota_version=3, now_ms=3000, pages=4096) == (first[0], True)
     assert BatchLog(folder).pages == 1024
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_replayed_batch_is_judged_by_the_settings_it_was_begun_with(tmp_path: Path, is_shared: bool) -> None:
+    """All that can change an answer, but that topics may take smaller records now."""
+    folder = Checkpoint(tmp_path.as_uri() if is_shared else str(tmp_path))
+    create = folder.sluice.create if is_shared else None
+    before = PipelineSettings.of(changed(DEFAULTS, "quota", policy=RequestPolicy.KIP124_DRAFT))._replace(
+        topic_id="A", limits=EventLimits(4096, 1, 2, 3), max_record_bytes=32_768
+    )
+    now = PipelineSettings.of(DEFAULTS)._replace(topic_id="A", max_record_bytes=16_384)
+    BatchLog(folder, create).begin(7, quota_version=3, now_ms=1000, judged_by=before.judged_by("1.0"))
+
+    batch, _ = BatchLog(folder, create).begin(7, quota_version=3, now_ms=2000, judged_by=now.judged_by("1.1"))
+
+    assert batch.judged_by == before.judged_by("1.0")
+    assert now.as_judged_by(batch.judged_by) == before._replace(max_record_bytes=16_384)
+
+
+def test_a_batch_that_an_earlier_release_began_says_of_no_settings(tmp_path: Path) -> None:
+    folder = Checkpoint(str(tmp_path))
+    folder.sluice.write("batch.json", b'{"batch_id":7,"quota_version":3,"decided_at_ms":1000}')
+
+    assert BatchLog(folder).last == Batch(7, 3, 1000)
 
 
 def test_two_drivers_on_one_batch_begin_it_alike_and_the_second_knows(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
+from sluice.state.decisions.checks import EventLimits
 from sluice.state.errors import InvalidRequestError, StateError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
-from sluice.streaming.enforce.parsing import EventLimits, parse_event
+from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.wire import Source, dead_letter_record
 from tests.stored_pages import GOLDEN
 

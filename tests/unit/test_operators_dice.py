@@ -2,37 +2,57 @@
 
 import json
 import logging
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.decision_id import answered_event
+from sluice.state.contract.records import HEARTBEAT_API, Sums
+from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Coexistence, QuotaKind
+from sluice.state.shares.counter_share import CounterShare
 from tests.audit_tables import rows
 from tests.builders import DEFAULTS, Json, member, quota
-from tests.operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Cluster, date
+from tests.operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Cluster, Event, date
 
-KINDS = ("produce", "mutation", "tenant", "hostile", "forged decision", "forged letter")
-REQUESTS, DECISIONS, LETTERS = (getattr(DEFAULTS.topics, name) for name in ("requests", "decisions", "dead_letters"))
+KINDS = ("produce", "mutation", "tenant", "heartbeat", "long", "foreign")
+REQUESTS, DECISIONS, LETTERS, SUMS, WAITS = TOPICS = [
+    getattr(DEFAULTS.topics, name) for name in ("requests", "decisions", "dead_letters", "sums", "waits")
+]
 MADE_AGAIN = ((REQUESTS,), (REQUESTS,), (DECISIONS, LETTERS), (REQUESTS, DECISIONS, LETTERS))
 
 RESTORED = (ENFORCE, AUDIT, ENFORCE | AUDIT, TABLES, AUDIT | TABLES, ENFORCE | AUDIT | TABLES)
 
 kinds = st.lists(st.sampled_from(KINDS), min_size=1, max_size=3)
-effects = st.integers(0, 12)
+effects = st.integers(0, 20)
 pages = st.integers(1, 3)
+
+
+class Altered(NamedTuple):
+    """Settings that can change answers, and the record bound of topics."""
+
+    max_event_bytes: int
+    max_record_bytes: int
+    coexistence: Coexistence
+
+
+altered = st.none() | st.builds(
+    Altered, st.sampled_from([4096, 1_048_576]), st.sampled_from([16_384, 1_048_576]), st.sampled_from(Coexistence)
+)
 
 
 def quotas(number: int) -> list[QuotaEntry]:
@@ -59,11 +79,15 @@ class OperatedJob(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = Path(mkdtemp(prefix="sluice-dice-"))
-        self._due: dict[str, bool] = {}
-        """By the name of each request whether it has to have a row: one whose topic was deleted needs none."""
-        self._forged: dict[bytes, bool] = {}
-        """The same of foreign records, and the table `unreadable`."""
-        self._decided_again: set[str] = set()
+        self._due: dict[Event, bool] = {}
+        """By event whether it has to have a row: one whose topic was deleted needs none."""
+        self._instances: dict[Event, str] = {}
+        """The gateway of an event, each of its own, by which its charges are found in sums."""
+        self._forged = Counter[bytes | None]()
+        """By the value of foreign records, how many the table `unreadable` has to have."""
+        self._forgotten: set[bytes | None] = set()
+        """Foreign records of before retention passed, which may be there or not."""
+        self._decided_again: set[Event] = set()
         self._backups: list[Backup] = []
         self._quotas = 0
 
@@ -109,12 +133,19 @@ class OperatedJob(RuleBasedStateMachine):
             if self.cluster.driver is not None:
                 self.settle()
 
-    @rule(kinds=kinds, effects=effects)
-    def kill(self, kinds: list[str], effects: int) -> None:
-        """The job is killed before it has published all decisions, or committed to all tables."""
+    @rule(kinds=kinds, effects=effects, altered=altered)
+    def kill(self, kinds: list[str], effects: int, altered: Altered | None) -> None:
+        """The job is killed before it has published all decisions, or committed to all tables.
+
+        It may get other settings then, and topics other bounds.
+        """
         self._send(kinds)
         self.cluster.kill(effects)
         self._check(settled=False)
+        if altered is not None:
+            self.cluster.set("enforce", max_event_bytes=altered.max_event_bytes)
+            self.cluster.set("quota", coexistence=altered.coexistence)
+            self.cluster.max_record_bytes = altered.max_record_bytes
 
     @precondition(lambda self: self.shared)
     @rule(kinds=kinds, effects=effects)
@@ -183,67 +214,143 @@ class OperatedJob(RuleBasedStateMachine):
     def pass_retention(self) -> None:
         """Topics lose what was read, tables their oldest days."""
         self.cluster.pass_retention()
-        self._due, self._forged = dict.fromkeys(self._due, False), dict.fromkeys(self._forged, False)
+        self._due = dict.fromkeys(self._due, False)
+        self._forgotten |= self._forged.keys()
         self._backups.clear()
         self.settle()
 
     def _go_on(self) -> None:
         """The job does what there is, and what comes then."""
         self.cluster.settle()
-        self._send(["produce", "hostile"])
+        self._send(["produce", "foreign"])
         self.settle()
 
     def _send(self, kinds: list[str]) -> None:
         kafka = self.cluster.kafka
         for kind in kinds:
             kafka.now_ms += 1000
-            name = f"{kind} {len(self._due) + len(self._forged)}"
-            if kind.startswith("forged"):
-                self._forged[name.encode()] = True
-                kafka.publish(DECISIONS if kind == "forged decision" else LETTERS, name.encode())
+            if kind == "foreign":
+                self._send_foreign()
                 continue
-            self._due[name] = True
-            event: Json = {"request_id": name, "timestamp_ms": kafka.now_ms, "user": "alice", "client_id": "app"}
+            instance = f"i-{len(self._due)}"
+            event: Json = {"timestamp_ms": kafka.now_ms, "user": "alice", "client_id": "app", "instance": instance}
             if kind == "mutation":
                 event |= {"api": "CreateTopics", "mutations": [{"topic": "t", "partitions": 9}]}
+            elif kind == "heartbeat":
+                event |= {"api": HEARTBEAT_API}
             else:
-                event |= {"api": "Produce", "bytes": 9000, "user": "shop-a" if kind == "tenant" else "bob"}
-            kafka.publish(REQUESTS, name.encode() if kind == "hostile" else json.dumps(event).encode())
+                names = {"user": "shop-a"} if kind == "tenant" else {"user": "bob"}
+                event |= {"api": "Produce", "bytes": 9000} | names
+                event |= {"client_id": "c" * 9000} if kind == "long" else {}
+            sent = kafka.publish(REQUESTS, json.dumps(event).encode())
+            self._due[sent], self._instances[sent] = True, instance
+
+    def _send_foreign(self) -> None:
+        """Somebody writes to each topic what is no record of Sluice, and half of one for an event that comes next."""
+        kafka = self.cluster.kafka
+        topic_id, offset = kafka[REQUESTS].id, kafka[REQUESTS].end
+        halves: list[Json] = [
+            {"decision_id": f"{REQUESTS}-0-{offset}", "source_topic_id": topic_id},
+            {"source": {"topic": REQUESTS, "partition": 0, "offset": offset, "topic_id": topic_id}},
+            {"source": {"topic": REQUESTS, "partition": 0}, "error": {}},
+        ]
+        for value in (b"hello", b"{}", b"", None, *(json.dumps(half).encode() for half in halves)):
+            for name in TOPICS:
+                sent = kafka.publish(name, value)
+                if name == REQUESTS:
+                    self._due[sent] = True
+                elif name in (DECISIONS, LETTERS):
+                    self._forged[value] += 1
 
     def _check(self, settled: bool = True) -> None:
         delta = self.cluster.settings.delta
         decisions, letters, unreadable = map(rows, (delta.decisions, delta.dead_letters, delta.unreadable))
-        found = Counter(row["request_id"] for row in decisions) + Counter(row["value"].decode() for row in letters)
+        found = Counter((row["source_topic_id"], row["source_offset"]) for row in [*decisions, *letters])
         refused = Counter(row["value"] for row in unreadable)
+        second = self._second_answers()
         assert found.keys() <= self._due.keys()
-        assert [name for name, times in found.items() if times > 1] == [], "requests with several rows"
-        assert refused.keys() <= self._forged.keys() | self._second_answers(), "answers that nobody can read"
+        assert [event for event, times in found.items() if times > 1] == [], "events with several rows"
+        assert refused.keys() <= self._forged.keys() | second, "answers that nobody can read"
         if settled:
-            assert [name for name, is_due in self._due.items() if is_due and name not in found] == [], "without a row"
-            assert [value for value, is_due in self._forged.items() if refused[value] != 1 and is_due] == []
+            due = [event for event, is_due in self._due.items() if is_due and event not in found]
+            assert due == [], "events without a row"
+            forged = self._forged.keys() - self._forgotten
+            assert [value for value in forged if refused[value] != self._forged[value]] == []
             assert metered(rows(delta.quota_metrics)) == charged(decisions)
+            self._check_sums()
 
     def _second_answers(self) -> set[bytes | None]:
         """Answers that count for nothing: of a driver that was replaced, or to a request that had one."""
-        answered, second = set[str](), set[bytes | None]()
+        answered, second = set[Event](), set[bytes | None]()
         for topic in self.cluster.topics(DECISIONS, LETTERS):
             counting = dict(topic.counting())
             for offset, record in enumerate(topic.records):
+                event = event_of(record.value)
                 if offset not in counting:
                     second.add(record.value)
-                elif record.value not in self._forged:
-                    name = request_of(record.value or b"")
-                    if name in answered:
-                        assert name in self._decided_again, f"two answers to {name}"
+                elif event is not None:
+                    if event in answered:
+                        assert event in self._decided_again, f"two answers to {event}"
                         second.add(record.value)
-                    answered.add(name)
+                    answered.add(event)
         return second
 
+    def _check_sums(self) -> None:
+        """Gateways learn of each charge once, of each heartbeat, and of each decision that they wait for."""
+        decided, told, heartbeats, answers = Counter[Charge](), Counter[Charge](), set[str](), set[Event | None]()
+        for topic in self.cluster.topics(DECISIONS):
+            for _, record in topic.counting():
+                if (event := event_of(record.value)) in self._instances and event not in self._decided_again:
+                    decided.update(charges_of(self._instances[event], json.loads(record.value or b"")))
+        taken: dict[tuple[str, str], CounterShare] = {}
+        for _, record in self.cluster.kafka[SUMS].counting():
+            with suppress(*UNREADABLE):
+                sums = msgspec.json.decode(record.value or b"", type=Sums)
+                heartbeats |= {sums.heartbeat.instance} if sums.heartbeat else set()
+                answers |= {event_of(msgspec.json.encode(sums.answer))} if sums.answer else set()
+                told.update(new_charges(sums, taken))
+        # A dead letter in place of a decision that is too large leaves what its event has charged.
+        lettered = {event_of(record.value) for topic in self.cluster.topics(LETTERS) for _, record in topic.counting()}
+        others = {self._instances[event] for event in self._instances.keys() & (self._decided_again | lettered)}
+        assert {charge: value for charge, value in told.items() if charge[0] not in others} == decided
+        assert all(event in answers for event in self._answered("CreateTopics")), "gateways wait for ever"
+        assert {self._instances[event] for event in self._answered(HEARTBEAT_API)} <= heartbeats
 
-def request_of(answer: bytes) -> str:
-    """The request that a decision or dead letter answers."""
-    decoded = json.loads(answer)
-    return str(decoded["request_id"]) if "request_id" in decoded else b64decode(decoded["value"]).decode()
+    def _answered(self, api: str) -> list[Event]:
+        """The events of this API that have a decision."""
+        answers = (record.value for topic in self.cluster.topics(DECISIONS) for _, record in topic.counting())
+        found = [(event_of(value), value) for value in answers]
+        return [event for event, value in found if event is not None and json.loads(value or b"")["api"] == api]
+
+
+def event_of(answer: bytes | None) -> Event | None:
+    """The event that a decision or dead letter answers; None for a foreign record."""
+    event = answered_event(answer)
+    return None if event is None else (event.topic_id or "", event.offset)
+
+
+Charge = tuple[str, str, str]
+"""The gateway, the quota and the entity of a charge."""
+
+
+def charges_of(instance: str, decision: Json) -> dict[Charge, float]:
+    """The charges of a decision."""
+    return {(instance, each["quota"], json.dumps(each["entity"])): each["value"] for each in decision["charges"]}
+
+
+def new_charges(sums: Sums, taken: dict[tuple[str, str], CounterShare]) -> dict[Charge, float]:
+    """The charges in a record of the sums topic, of sums that a gateway takes."""
+    found: dict[Charge, float] = {}
+    for of_entity in sums.sums:
+        entity = json.dumps(msgspec.to_builtins(of_entity.entity))
+        for counter in of_entity.counters:
+            quota = sums.quotas[counter.quota]
+            share = taken.setdefault((quota, entity), CounterShare())
+            if share.is_new(sums.job_id, sums.batch or 0, sums.decided_at_ms):
+                for charged in counter.by_gateway:
+                    instance = sums.gateways[charged.gateway].instance or ""
+                    found[instance, quota, entity] = charged.value
+    return found
 
 
 def charged(decisions: list[Json]) -> Counter[tuple[object, ...]]:
@@ -276,6 +383,27 @@ def throw(times: int) -> None:
             phases=set(Phase) - {Phase.explain},
         ),
     )
+
+
+UNALTERED = Altered(1_048_576, 1_048_576, Coexistence.MAX)
+ALTERED = [
+    pytest.param(False, Altered(4096, 1_048_576, Coexistence.SEQUENTIAL), id="other limits"),
+    pytest.param(True, Altered(1_048_576, 16_384, Coexistence.MAX), id="smaller records, in shared storage"),
+]
+
+
+@pytest.mark.parametrize(("is_shared", "altered"), ALTERED)
+def test_a_repetition_completes_what_was_written(is_shared: bool, altered: Altered) -> None:
+    """After a crash before each of its records; the dice find it too, if they are thrown often."""
+    state = OperatedJob()
+    try:
+        state.install(shared=is_shared, pages=1)
+        for effects in range(9):
+            for after in (altered, UNALTERED):
+                state.kill(kinds=["long", "foreign", "heartbeat", "mutation"], effects=effects, altered=after)
+                state.settle()
+    finally:
+        state.teardown()
 
 
 def test_books_balance_after_whatever_an_operator_does() -> None:
