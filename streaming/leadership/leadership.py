@@ -50,8 +50,10 @@ class LeaseTopic:
 
     def close(self) -> None:
         """Close both clients."""
-        self._reader.close()
-        self._producer.close(timeout=_STOP_TIMEOUT_S)
+        try:
+            self._reader.close()
+        finally:
+            self._producer.close(timeout=_STOP_TIMEOUT_S)
 
     def read(self) -> Driver | None:
         """The leader by all records that the topic has now."""

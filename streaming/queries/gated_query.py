@@ -31,10 +31,13 @@ class GatedQuery(ABC):
         self._last_begun: int | None = None
 
     def start(self) -> StreamingQuery:
-        """Start the query on its checkpoint."""
+        """Start the query on its checkpoint, after what is left of one of its name whose stop failed."""
+        rows = self._rows()
+        for left in rows.sparkSession.streams.active:
+            if left.name == self._name:
+                left.stop()
         self._query = (
-            self._rows()
-            .writeStream.queryName(self._name)
+            rows.writeStream.queryName(self._name)
             .foreachBatch(self._begin_batch)
             .option("checkpointLocation", Checkpoint(self._checkpoint).location)
             .trigger(processingTime=f"{self._trigger_ms} milliseconds")
@@ -44,13 +47,15 @@ class GatedQuery(ABC):
 
     def stop(self) -> None:
         """Close the gate, wait until the current micro-batch is committed, and stop the query."""
+        self._closed.set()
         if self._query is None:
             return
-        self._closed.set()
         deadline = time.monotonic() + _COMMIT_TIMEOUT_S
-        while self._query.isActive and not self._committed(self._query) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        self._query.stop()
+        try:
+            while self._query.isActive and not self._committed(self._query) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        finally:  # also if its progress can't be read
+            self._query.stop()
 
     @abstractmethod
     def _rows(self) -> DataFrame:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import RestartSettings
+from sluice.process.format import error_line
 from sluice.streaming.errors import RunFolderError
 from sluice.streaming.queries.reasons import Cause, Place, QueryState, Reason, RunState, reason_of
 
@@ -117,6 +118,7 @@ class SupervisedQuery:
         self._attempted = Event()
         self._after = after
         self._first_trigger_ended = Event()
+        self._progressed = False
         self._batches: list[dict[str, Any]] = []
         self._clock_s = clock_s
         self._progress_at_s = clock_s()
@@ -158,10 +160,10 @@ class SupervisedQuery:
         text: str | None = None
         place: Place | None = None
         while not self._stopping.is_set():
-            progressed, ended = self._run_once(QueryState(RunState.RUNNING, restarts, failures, text, place))
+            ended = self._run_once(QueryState(RunState.RUNNING, restarts, failures, text, place))
             if self._stopping.is_set():
                 break
-            failures = 1 if progressed else failures + 1
+            failures = 1 if self._progressed else failures + 1
             try:
                 self._check_process()
             except RunFolderError as error:
@@ -196,33 +198,46 @@ class SupervisedQuery:
                 if self._stopping.wait(_POLL_S):
                     return
 
-    def _run_once(self, running: QueryState) -> tuple[bool, BaseException | None]:
-        """Run the query until it ends. Returns whether it made progress, and the error that ended it."""
+    def _run_once(self, running: QueryState) -> BaseException | None:
+        """Run the query until it ends. Returns the error that ended it, and notes whether it made progress."""
+        self._progressed, started = False, None
         try:
             started = self._make()
             query = started.start()
             self.state = running
             self._attempted.set()
-            progressed = self._follow(query)
+            self._follow(query)
             if not self._stopping.is_set():
-                return progressed, query.exception()
+                return query.exception()
             started.stop()
         except Exception as error:  # any error: this thread must survive to restart the query
-            return False, error
-        return True, None
+            if started is not None:
+                self._end(started)
+            return error
+        return None
 
-    def _follow(self, query: StreamingQuery) -> bool:
-        """Collect its micro-batches until it ends or is to stop. Returns whether it made progress."""
-        progress, progressed = QueryProgress(query), False
+    def _end(self, started: Startable) -> None:
+        """Stop a query that may run on after an error here: the next start would be beside it, on its checkpoint."""
+        try:
+            started.stop()
+        except Exception as error:  # any error: the next start finds what is left of it
+            log.warning("query %s can't be stopped: %s", self.name, error_line(error))
+
+    def _follow(self, query: StreamingQuery) -> None:
+        """Collect its micro-batches until it ends or is to stop."""
+        progress = QueryProgress(query)
         self._progress_at_s = self._clock_s()
         while query.isActive and not self._stopping.wait(_POLL_S):
-            if not progressed and _has_progressed(query):
-                progressed = True
-                self._first_trigger_ended.set()
-                self.state = replace(self.state, failures_in_a_row=0)
+            self._note_progress(query)
             self._collect(progress)
         self._collect(progress)
-        return progressed or _has_progressed(query)
+        self._note_progress(query)
+
+    def _note_progress(self, query: StreamingQuery) -> None:
+        if not self._progressed and _has_progressed(query):
+            self._progressed = True
+            self._first_trigger_ended.set()
+            self.state = replace(self.state, failures_in_a_row=0)
 
     def _collect(self, progress: QueryProgress) -> None:
         known_at = progress.newest_at

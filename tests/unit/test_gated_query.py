@@ -67,3 +67,52 @@ def test_a_query_that_is_stopped_while_it_waits_begins_nothing() -> None:
     with pytest.raises(JobError, match="stopping between two micro-batches"):
         query._begin_batch(cast(DataFrame, MagicMock()), 7)
     assert query._last_begun is None
+
+
+class BrokenProgress:
+    """A streaming query that runs until it is stopped, and whose progress can't be read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.isActive = True
+
+    @property
+    def lastProgress(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        raise OSError("one call to Java failed")
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+def test_a_query_whose_progress_cant_be_read_is_stopped() -> None:
+    running = BrokenProgress("enforce")
+    query = Query("enforce", "/nowhere", 0)
+    query._query, query._last_begun = cast(StreamingQuery, running), 7
+
+    with pytest.raises(OSError, match="one call"):
+        query.stop()
+
+    assert not running.isActive
+
+
+def test_no_micro_batch_begins_after_a_start_whose_answer_was_lost() -> None:
+    """Spark may have started the query all the same."""
+    query = Query("enforce", "/nowhere", 0)
+    query.stop()
+
+    with pytest.raises(JobError, match="stopping"):
+        query._begin_batch(cast(DataFrame, MagicMock()), 7)
+
+
+def test_a_start_stops_what_is_left_of_the_query_before() -> None:
+    left, other = BrokenProgress("enforce"), BrokenProgress("audit")
+
+    class Startable(Query):
+        def _rows(self) -> DataFrame:
+            rows = MagicMock()
+            rows.sparkSession.streams.active = [left, other]
+            return cast(DataFrame, rows)
+
+    Startable("enforce", "/nowhere", 0).start()
+
+    assert (left.isActive, other.isActive) == (False, True)

@@ -133,6 +133,51 @@ def test_damage_that_no_restart_cures_ends_it_at_once(is_made: bool) -> None:
     assert (query.state.state, query.state.reason) == ("given up", "CheckpointError: sluice.json is damaged")
 
 
+class BrokenCall(MadeUpQuery):
+    """Runs until it is stopped; its progress can be read once, as if the socket to Java broke then."""
+
+    def __init__(self, is_stoppable: bool = True) -> None:
+        super().__init__(batches=1)
+        self._is_stoppable = is_stoppable
+        self._reads = 0
+
+    def stop(self) -> None:
+        super().stop()
+        if not self._is_stoppable:
+            raise OSError("it broke again")
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 # Spark's name
+        return not self.stopped
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 # Spark's name
+        self._reads += 1
+        if self._reads > 1:
+            raise OSError("one call to Java failed")
+        return super().lastProgress
+
+
+@pytest.mark.parametrize("is_stoppable", [True, False])
+def test_a_query_whose_progress_cant_be_read_is_stopped_before_the_next_starts(is_stoppable: bool) -> None:
+    """Three times, each after a micro-batch: that is no failure in a row, and no two queries run at once."""
+    active_at_start: list[bool] = []
+    runs = [*(BrokenCall(is_stoppable) for _ in range(4)), MadeUpQuery()]
+    made = iter(runs)
+
+    def make() -> MadeUpQuery:
+        active_at_start.append(any(not run.stopped for run in runs[: len(active_at_start)]))
+        return next(made)
+
+    query = SupervisedQuery("q", make, QUICK)
+    query.start()
+    eventually(lambda: query.state.state == "running" and query.state.restarts == 4)
+    end(query)
+
+    assert active_at_start == [False] * 5
+    assert query.state.state == "stopped"
+
+
 def test_a_stop_ends_the_pause() -> None:
     """SIGTERM is obeyed immediately, whatever the backoff."""
     query = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
