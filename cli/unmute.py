@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
+from msgspec import structs
 
 from sluice.cli.errors import UnmuteError
 from sluice.cli.quota_text import no_members_text
@@ -180,7 +181,8 @@ def _wait_for_answer(decisions: TopicReader, letters: TopicReader, source: Sourc
                 return answer
         for _, record in letters.read(_WAIT_MS):
             letter = _decoded(_DEAD_LETTER, record)
-            if letter is not None and letter.source == source:
+            # Nobody makes the topic again meanwhile, and the acknowledgement doesn't give its id.
+            if letter is not None and structs.replace(letter.source, topic_id=None) == source:
                 wrong = letter.error
                 problem = f"{wrong.field}: {wrong.problem}; expected {wrong.expected}"
                 raise UnmuteError(f"the job refused the control record: {problem}")

@@ -1,18 +1,22 @@
 """Unmuting: a control record among the events resets counters in their order, and is answered by a decision."""
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from sluice.cli.unmute import client_ids_apart, nobody_text, run_unmute
+from sluice.cli.errors import UnmuteError
+from sluice.cli.unmute import _wait_for_answer, client_ids_apart, nobody_text, run_unmute
 from sluice.insight.live import LiveModel
 from sluice.insight.reports.recent_usage import Usage
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import Decision, Unmute, UnmutedEntity
+from sluice.state.contract.records import Decision, SourceRecord, Unmute, UnmutedEntity
 from sluice.state.decisions.waits import read_wait
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
@@ -22,7 +26,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import Source
+from sluice.streaming.enforce.wire import Source, dead_letter_record
 from tests.bad_events import LIMITS, SOURCE
 from tests.builders import DEFAULTS, T0, Json, changed, quota
 from tests.commands import invoke
@@ -351,3 +355,24 @@ def test_a_wrong_command_is_one_line_and_exit_2(arguments: list[str], line: str)
     ended = invoke("unmute", *arguments, code=2)
 
     assert ended.error_line.startswith(f"sluice: error: {line}")
+
+
+class Read(TopicReader):
+    """A topic that has these values and nothing more."""
+
+    def __init__(self, *values: bytes) -> None:
+        self._values = list(values)
+
+    def read(self, wait_ms: int = 0) -> Iterator[tuple[int, Any]]:  # noqa: ARG002 - the reader has it
+        values, self._values = self._values, []
+        yield from ((0, SimpleNamespace(value=value)) for value in values)
+
+
+def test_a_control_record_that_the_job_refuses_ends_the_command_with_the_reason() -> None:
+    """The dead letter has the topic's id, which the command isn't told."""
+    settings, error = SETTINGS._replace(topic_id="A"), InvalidRequestError("entity", "is empty", "a client")
+    source = Source(settings.requests_topic, 0, 7, T0)
+    letter = dead_letter_record(settings.dead_letters_topic, b"{}", source, error, 4096, settings.topic_id)
+
+    with pytest.raises(UnmuteError, match="refused the control record: entity: is empty"):
+        _wait_for_answer(Read(), Read(letter.value), SourceRecord(source.topic, 0, 7), timeout_s=60)
