@@ -1,6 +1,7 @@
 """The command line of the job. `command` is what the installed `sluice` runs."""
 
 import sys
+import warnings
 from importlib.util import find_spec
 
 
@@ -8,6 +9,9 @@ def command() -> None:
     """Run the command line; without the extra `job`, one line that says how to get it, and exit 1."""
     if find_spec("pyspark") is None:
         sys.exit("sluice: error: the commands need the extra job; pip install 'sluice-kafka[job]'")
+    if sys.warnoptions:  # of PYTHONWARNINGS: `error` would end a command at a library's first remark
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
     from sluice.cli.main import main  # what it imports comes with the extra
 
     main()

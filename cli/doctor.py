@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 from msgspec import structs, to_builtins
 
 from sluice.cli.errors import CheckError, CheckWarningError
@@ -42,10 +42,10 @@ from sluice.kafka_io.topics import differing_topics, topic_id_now
 from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
-from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.trouble import lost_files, missing_rights, table_trouble
 from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, Override, Overrides, Request
 from sluice.state.errors import UNREADABLE, InvalidQuotaError, SluiceError
 from sluice.state.overrides.operator_holds import holds_at
@@ -112,7 +112,8 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
             show(f"warn  {name}: {printable(' '.join(str(warning).split()))}")
         except (SluiceError, OSError, KafkaError) as error:
             unread = f"can't be read ({error}); check that the user may describe topics, and read them"
-            words = unread if isinstance(error, KafkaError) else str(error)
+            is_of_topics = isinstance(error, KafkaError) and not isinstance(error, KafkaConnectionError)
+            words = unread if is_of_topics else str(error)
             show(f"FAIL  {name}: {printable(' '.join(words.split()))}")
             return False
         return True
@@ -640,10 +641,14 @@ def _table_text(settings: Settings, name: str) -> str:
     try:
         actions = DeltaTable(path, storage_options=dict(settings.delta.storage_options)).get_add_actions(flatten=True)
     except TableNotFoundError:
+        if reason := missing_rights(path):
+            raise CheckError(f"{path} can't be read: {reason}") from None
         return f"{name} isn't there yet"
     except (DeltaError, OSError, ValueError) as error:
-        reason = storage_reason(error)
+        reason = table_trouble(path, error)
         raise CheckError(f"{path} can't be read ({reason}); check delta.{name} and delta.storage_options") from error
+    if reason := missing_rights(path) or lost_files(path):
+        raise CheckError(reason)
     rows, sizes = (actions[column].to_pylist() for column in ("num_records", "size_bytes"))
     return f"{name} has {sum(count or 0 for count in rows)} rows in {len(sizes)} files, {_mebibytes(sum(sizes))}"
 

@@ -22,6 +22,7 @@ from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, PROXY_CLASSES, proxy_class
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
 from sluice.process.addresses import is_loopback, is_numeric, listening_address
+from sluice.process.format import error_line
 from sluice.process.processes import free_ports
 from sluice.state.errors import SluiceError
 
@@ -362,7 +363,11 @@ def run_kafka_gateway(
 
 def _node_ids(settings: Settings) -> list[int]:
     from kafka import KafkaAdminClient  # slow to import
+    from kafka.errors import KafkaError
 
-    with connect(KafkaAdminClient, settings.kafka | OF_COMMANDS) as admin:
-        nodes = admin.describe_cluster()["brokers"]
+    try:
+        with connect(KafkaAdminClient, settings.kafka | OF_COMMANDS) as admin:
+            nodes = admin.describe_cluster()["brokers"]
+    except KafkaError as error:
+        raise KafkaGatewayError(f"the cluster can't be described ({error_line(error)}); look at its brokers") from error
     return sorted(int(node["broker_id"]) for node in nodes)

@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
+from traceback import extract_tb
 from typing import Annotated
 
 import typer
@@ -38,7 +39,7 @@ from sluice.cli.whatif import whatif
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
-from sluice.insight.errors import NoTableError, QueryError, SpanError
+from sluice.insight.errors import NoTableError, QueryError, SpanError, UnreadableTableError
 from sluice.process.format import printable
 from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.checks import check_unmute
@@ -364,6 +365,9 @@ app.command()(top)
 app.command()(console)
 app.command()(usage)
 
+UNEXPECTED = "Sluice didn't expect this:"
+"""Begins the line of an error that no command knows."""
+
 BAD_INPUT = (
     InvalidSettingsError,
     InvalidQuotaError,
@@ -377,21 +381,12 @@ BAD_INPUT = (
 
 def main() -> None:
     """Run the command line; every error is one line on standard error."""
-    if (odd := next((each for each in sys.argv if not _is_text(each)), None)) is not None:
-        if sys.getfilesystemencoding() != "utf-8":
-            cure = f"this Python reads them as {sys.getfilesystemencoding()}: set LC_ALL=C.UTF-8 and no PYTHONUTF8"
-        else:
-            cure = "check the encoding of the terminal or script"
-        _fail(f"{odd} isn't UTF-8, as all names are; {cure}", EXIT_BAD_INPUT)
-    try:
-        os.getcwd()
-    except OSError as error:
-        _fail(f"the working directory was removed, or can't be read ({error.strerror}); go to another one: cd /", 1)
+    _check_surroundings()
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:
         _fail(error.format_message().replace(": Value error, ", ": ", 1), error.exit_code)  # pydantic's words
-    except NoTableError as error:  # the command is right
+    except (NoTableError, UnreadableTableError) as error:  # the command is right
         _fail(str(error), EXIT_FAILED)
     except BAD_INPUT as error:
         _fail(str(error), EXIT_BAD_INPUT)
@@ -402,6 +397,28 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except (KeyboardInterrupt, Abort):
         _fail("interrupted", 130)
+    except Exception as error:  # a fault of Sluice's own: the place is enough for a report
+        _fail(f"{UNEXPECTED} {type(error).__name__} at {_place(error)}: {error}; please report it", EXIT_FAILED)
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of Sluice's code that an error came from, such as `cli/top.py:12`."""
+    lines = [each for each in extract_tb(error.__traceback__) if f"{os.sep}sluice{os.sep}" in each.filename]
+    return ", ".join(f"{each.filename.rpartition(f'sluice{os.sep}')[2]}:{each.lineno}" for each in lines[-1:])
+
+
+def _check_surroundings() -> None:
+    """End the process if a name isn't UTF-8, or its working directory is gone."""
+    if (odd := next((each for each in sys.argv if not _is_text(each)), None)) is not None:
+        if sys.getfilesystemencoding() != "utf-8":
+            cure = f"this Python reads them as {sys.getfilesystemencoding()}: set LC_ALL=C.UTF-8 and no PYTHONUTF8"
+        else:
+            cure = "check the encoding of the terminal or script"
+        _fail(f"{odd} isn't UTF-8, as all names are; {cure}", EXIT_BAD_INPUT)
+    try:
+        os.getcwd()
+    except OSError as error:
+        _fail(f"the working directory was removed, or can't be read ({error.strerror}); go to another one: cd /", 1)
 
 
 def _is_text(argument: str) -> bool:

@@ -47,13 +47,13 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
     yield "python", check_python
     yield "account", check_account
     yield "environment", partial(check_environment, settings)
+    yield "folders", partial(check_folders, settings)
+    yield "temporary files", partial(check_temporary_files, settings)
     yield "java", lambda: "{1} ({0})".format(*find_java())
     yield "jars of Spark", partial(check_jars, SPARK_JARS)
     yield "native code", partial(check_native_code, settings)
     if settings.checkpoints_on_s3:
         yield "jars of S3", partial(check_jars, S3_JARS)
-    yield "folders", partial(check_folders, settings)
-    yield "temporary files", partial(check_temporary_files, settings)
     if settings.elastic.capacity_file is not None:
         yield "capacities", partial(check_capacities, settings)
 
@@ -127,12 +127,17 @@ def _is_table(key: str) -> bool:
 
 
 def _fault(key: str, folder: Path) -> str | None:
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = _nearest(folder)
     if not existing.is_dir():
         return f"{existing}, of {key}, is no folder; set another one, or remove that file"
     if existing != folder:
         if _is_usable(existing):
             return None
+        if not os.access(existing, os.X_OK, effective_ids=_EFFECTIVE):
+            return (
+                f"{folder}, of {key}, is out of reach of this account ({os.geteuid()}), as {existing} is of"
+                f" {_owner(existing)}; use that account, or let this one in"
+            )
         return (
             f"{folder}, of {key}, can't be made by this account ({os.geteuid()}), as {existing} is of"
             f" {_owner(existing)}; make it: install -d -m 700 -o {os.geteuid()} {quote(str(folder))}"
@@ -153,6 +158,11 @@ _INNER = ("_delta_log", "date=*", "sluice", "state", "offsets", "commits")
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest one above that is there, as far as this account can see."""
+    return next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+
+
 def _is_usable(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)
 
@@ -168,7 +178,7 @@ def check_temporary_files(settings: Settings) -> str:
     """The place of sockets and of working copies of the state. Raises CheckError if Java can't use it."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     place = Path(checkpoint.location) / RUNS if checkpoint.is_local else Path(_temporary_folder())
-    existing = next(path for path in (place, *place.parents) if path.exists())
+    existing = _nearest(place)
     found = os.statvfs(existing)
     cure = "set enforce.checkpoint to a folder elsewhere" if checkpoint.is_local else "set TMPDIR to a folder elsewhere"
     if found.f_flag & os.ST_NOEXEC:

@@ -30,7 +30,7 @@ from sluice.configs.object_store import S3Settings, is_s3, s3_environment
 from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.errors import UnsupportedPropertyError
-from sluice.kafka_io.properties import check_properties, has_layer
+from sluice.kafka_io.properties import check_properties, has_layer, servers_of
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.state.shares.load import Capacity, DiskFloor
 
@@ -311,10 +311,18 @@ def reach_s3(settings: Settings) -> None:
 
 
 def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) -> Settings:
-    """The settings with another Kafka address, where one is given on the command line."""
+    """The settings with another Kafka address, where one is given on the command line.
+
+    Raises InvalidSettingsError for one that isn't an address.
+    """
     if not bootstrap_servers:
         return settings
-    return replace(settings, kafka=Properties({**settings.kafka, "bootstrap.servers": bootstrap_servers}))
+    try:
+        return replace(
+            settings, kafka=_checked_kafka(Properties(settings.kafka | {"bootstrap.servers": bootstrap_servers}))
+        )
+    except _SettingError as error:
+        raise InvalidSettingsError(f"--bootstrap-servers: {error}") from None
 
 
 class _SettingError(InvalidSettingsError):
@@ -358,8 +366,7 @@ def _settings(sections: Mapping[str, Mapping[str, object]], environment: Mapping
     """The sections, each converted to its type, and checked together."""
     kinds = get_type_hints(Settings, include_extras=True) | {"quota": _QuotaSection}
     values = {name: _converted(name, _replaced(name, sections[name], environment), kinds[name]) for name in kinds}
-    settings = Settings(**values | {"quota": values["quota"].settings()})
-    _check_kafka(settings.kafka)
+    settings = Settings(**values | {"quota": values["quota"].settings(), "kafka": _checked_kafka(values["kafka"])})
     _check_spark(settings.spark)
     _check_s3(settings)
     _check_stalled(settings.health.stalled_after_s, settings.enforce.trigger_ms)
@@ -416,18 +423,21 @@ def _converted(section: str, values: Any, kind: Any) -> Any:
         raise _SettingError(f"{section}.{key} is {_shown(values[key])}; expected {_expected(expected)}") from None
 
 
-def _check_kafka(kafka: Mapping[str, str]) -> None:
-    try:
-        check_properties(kafka)
-    except UnsupportedPropertyError as error:
-        raise _SettingError(f"kafka.{error}") from None
+def _checked_kafka(kafka: Properties) -> Properties:
+    """The properties, with addresses in the form that every client, and the proxy, takes."""
     if not kafka["bootstrap.servers"].strip():
         raise _SettingError("kafka.bootstrap.servers is empty; expected host:port, or several with commas between them")
+    try:
+        check_properties(kafka)
+        servers = ",".join(servers_of(kafka["bootstrap.servers"]))
+    except UnsupportedPropertyError as error:
+        raise _SettingError(f"kafka.{error}") from None
     if has_layer(kafka, "SSL") and "ssl.ca.location" in kafka and "ssl.truststore.location" not in kafka:
         raise _SettingError(
             "kafka.ssl.ca.location is read by Python's clients alone; expected kafka.ssl.truststore.location, which all"
             " read where kafka.ssl.truststore.type is PEM"
         )
+    return Properties(kafka | {"bootstrap.servers": servers})
 
 
 def _check_spark(spark: Mapping[str, str]) -> None:

@@ -25,6 +25,10 @@ class NoTableError(QueryError):
         return type(self), self._missing
 
 
+class UnreadableTableError(QueryError):
+    """A table can't be read: a fault of this machine or of the table, not of the query."""
+
+
 class EarlierTableError(QueryError):
     """A table was made by an earlier release: it lacks columns that a query needs."""
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.insight.errors import EarlierTableError, NoTableError, QueryError
-from sluice.sinks.errors import storage_reason
+from sluice.insight.errors import EarlierTableError, NoTableError, QueryError, UnreadableTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import SOURCE_ID, lacking_columns
+from sluice.sinks.tables.trouble import lost_files, missing_rights, table_trouble
 
 _USAGE = """
 SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id, d.api, d.gateway, d.verdict,
@@ -124,7 +124,10 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
     query = query.strip().rstrip(";")
     engine, missing = _engine(query, paths, storage_options)
 
-    def failed(error: Exception) -> QueryError:
+    def failed(error: Exception, *, is_planned: bool = True) -> QueryError:
+        for path in (paths[name] for name in tables_of(query, paths) if is_planned):
+            if reason := missing_rights(path) or lost_files(path):
+                return UnreadableTableError(f"the table {path} can't be read: {reason}")
         if missing:
             return NoTableError(*(f"{name} ({path})" for name, path in missing.items()))
         if "decisions" in tables_of(query, paths) and (lacking := _lacking(paths["decisions"], storage_options, query)):
@@ -145,7 +148,7 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
             engine.execute(f"SELECT 1 FROM (\n{query}\n) LIMIT 0")  # noqa: S608 - the query is the user's own
         return Rows(pa.RecordBatchReader.from_stream(engine.execute(query)), failed)
     except Exception as error:  # deltalake and arro3 raise no narrower class
-        raise failed(error) from error
+        raise failed(error, is_planned=False) from error
 
 
 def _usage(engine: QueryBuilder) -> str:
@@ -192,9 +195,11 @@ def _engine(
         try:
             engine.register(name, DeltaTable(path, storage_options=dict(storage_options)))
         except TableNotFoundError:
+            if reason := missing_rights(path):
+                raise UnreadableTableError(f"the table {path} can't be read: {reason}") from None
             missing[name] = path
         except (DeltaError, OSError, ValueError) as error:
-            raise QueryError(f"the table {path} can't be read: {storage_reason(error)}") from error
+            raise UnreadableTableError(f"the table {path} can't be read: {table_trouble(path, error)}") from error
     return engine, missing
 
 

@@ -7,7 +7,6 @@ what its own processes need; section `spark` of the settings has what operators 
 import os
 import re
 import sys
-import warnings
 from collections.abc import Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Final
@@ -49,9 +48,6 @@ def without_java_options(environment: Mapping[str, str] = os.environ) -> dict[st
 
 
 def leave_out(names: list[str], environment: MutableMapping[str, str] = os.environ) -> None:
-    """Remove variables from this process, and undo what they have done to it already."""
+    """Remove variables from this process."""
     for name in names:
         environment.pop(name, None)
-    if sys.warnoptions:
-        warnings.resetwarnings()
-        warnings.simplefilter("ignore")  # -W error would end a query at a library's first remark

@@ -1,5 +1,6 @@
 """The search for a broker with kafka-python: why no server can be used, and an end as soon as that is clear."""
 
+import random
 import socket
 import ssl
 import time
@@ -46,6 +47,14 @@ class NoBrokerUsableError(KafkaError):  # type: ignore[misc] # kafka-python ship
 
 class OutOfReachError(KafkaConnectionError):  # type: ignore[misc] # as above
     """No connection within CONNECTION_S, and nothing that refuses it."""
+
+
+class UnreachableBrokerError(KafkaConnectionError):  # type: ignore[misc] # as above
+    """A broker of the cluster can't be reached at the address that the cluster gives for it."""
+
+    def __str__(self) -> str:
+        """Without the name of the class: the text says all."""
+        return str(self.args[0])
 
 
 class _Failure(NamedTuple):
@@ -102,6 +111,7 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         self.is_searching = True
         self._failures: dict[str, _Failure] = {}
         self._tries = Counter[str]()
+        self._unreachable: Exception | None = None
         self._give_up_s = time.monotonic() + PATIENCE_S
         self._most_backoff_ms = self.config["reconnect_backoff_max_ms"]
         self.config["reconnect_backoff_max_ms"] = min(self._most_backoff_ms, _MOST_BACKOFF_MS)
@@ -119,7 +129,9 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         return connection
 
     def fault(self) -> str | None:
-        """The fault of the server that came nearest to an answer."""
+        """The fault of the server that came nearest to an answer; if it named its cluster, that of a broker there."""
+        if self._unreachable is not None:
+            return str(self._unreachable)
         servers = {broker.node_id: broker for broker in self.cluster.bootstrap_brokers()}
         protocol = self.config["security_protocol"]
         faults = [
@@ -141,13 +153,32 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         failure = self._failures[server]
         return failure.is_final or (failure.is_out_of_reach and self._tries[server] > 1)
 
+    async def _do_bootstrap(self, deadline: float | None) -> Any:
+        """Search on until a broker is reached where its cluster says it is: all that follows is asked there."""
+        found = await super()._do_bootstrap(deadline)
+        if self.is_searching:
+            for broker in random.sample(brokers := list(self.cluster.brokers()), len(brokers)):
+                try:
+                    await self.get_connection(broker.node_id, refresh_metadata_on_err=False)
+                except (KafkaError, OSError) as error:
+                    is_named = isinstance(error, UnreachableBrokerError)
+                    self._unreachable = error if is_named else UnreachableBrokerError(_unreached(broker, error))
+                else:
+                    self._unreachable = None
+                    break
+            if self._unreachable is not None:
+                raise self._unreachable
+        return found
+
     async def _build_transport(self, node: Any, timeout_at: float) -> Any:
-        if not self.is_searching:
-            return await super()._build_transport(node, timeout_at)
+        if self.is_searching:
+            timeout_at = min(timeout_at, time.monotonic() + CONNECTION_S)
         try:
-            return await super()._build_transport(node, min(timeout_at, time.monotonic() + CONNECTION_S))
+            return await super()._build_transport(node, timeout_at)
         except KafkaConnectionError as error:
-            if isinstance(error.__context__, KafkaTimeoutError):
+            if not self.cluster.is_bootstrap(node.node_id):
+                raise UnreachableBrokerError(_unreached(node, error)) from error
+            if self.is_searching and isinstance(error.__context__, KafkaTimeoutError):
                 raise OutOfReachError(f"no connection within {CONNECTION_S:g} s") from None
             raise
 
@@ -156,6 +187,22 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         was_answered = connection.broker_version_data is not None
         self._failures[node_id] = _Failure(error, connection.parser is not None, was_answered)
         self._tries[node_id] += 1
+
+
+def _unreached(broker: Any, error: Exception) -> str:
+    """The fault of a broker that is away, or whose cluster advertises an address that isn't one here."""
+    server = f"[{broker.host}]:{broker.port}" if ":" in broker.host else f"{broker.host}:{broker.port}"
+    try:
+        socket.getaddrinfo(broker.host, broker.port)
+    except OSError:
+        return (
+            f"broker {broker.node_id} says it is {server}, which isn't known here; set its advertised.listeners to a"
+            " name that this machine knows, or teach its DNS that name"
+        )
+    return (
+        f"broker {broker.node_id} says it is {server}, and can't be reached there ({error_line(error)}); check that it"
+        " runs, and that its advertised.listeners are of this network"
+    )
 
 
 def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int, str]:

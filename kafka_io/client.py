@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 from sluice.kafka_io.jaas import login_of
-from sluice.kafka_io.properties import check_properties, has_layer
+from sluice.kafka_io.properties import check_properties, has_layer, servers_of
 from sluice.process.format import error_line
 
 ClientT = TypeVar("ClientT")
@@ -75,7 +75,7 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
         if argument in config and not Path(str(config[argument])).is_file():
             raise KafkaUnavailableError(f"no file {config[argument]}, which ssl.* names; expected a PEM file there")
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_MS / 1000
-    servers = list(dict.fromkeys(_servers(kafka["bootstrap.servers"])))
+    servers = servers_of(kafka["bootstrap.servers"])
     alone = random.sample(servers, min(len(servers), _MOST_ALONE)) if servers[1:] else []
     attempts = [servers, *([server] for server in alone)]
     while True:
@@ -109,10 +109,7 @@ def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
     certificate store that the Python client can't use.
     """
     check_properties(kafka)
-    if not kafka.get("bootstrap.servers", "").strip():
-        raise UnsupportedPropertyError(
-            "bootstrap.servers is missing or empty; expected host:port, or several with commas between them"
-        )
+    servers_of(kafka.get("bootstrap.servers", ""))
     config: dict[str, object] = {}
     for name, (argument, convert) in _ARGUMENTS.items():
         if name in kafka:
@@ -127,17 +124,13 @@ def _converted(name: str, value: str, convert: Callable[[str], object]) -> objec
         raise UnsupportedPropertyError(f"{name} is {value!r}; expected a whole number") from None
 
 
-def _servers(value: str) -> list[str]:
-    return [server.strip() for server in value.split(",") if server.strip()]
-
-
 def _buffer_bytes(value: str) -> int | None:
     """Kafka's -1 is the default of the operating system."""
     return None if int(value) < 0 else int(value)
 
 
 _ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "bootstrap.servers": ("bootstrap_servers", _servers),
+    "bootstrap.servers": ("bootstrap_servers", servers_of),
     "client.id": ("client_id", str),
     "client.dns.lookup": ("client_dns_lookup", str),
     "connections.max.idle.ms": ("connections_max_idle_ms", int),

@@ -1,5 +1,6 @@
 """Kafka's client properties: which of Sluice's clients take each, and the one check that refuses all others."""
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from enum import Flag, auto
@@ -118,6 +119,33 @@ def check_properties(kafka: Mapping[str, str]) -> None:
         raise UnsupportedPropertyError(f"security.protocol is {protocol!r}; expected one of {expected}")
     if has_layer(kafka, "SASL") and "sasl.jaas.config" in kafka:
         check_login(kafka["sasl.jaas.config"], kafka.get("sasl.mechanism", "GSSAPI"))
+
+
+_SERVER = re.compile(r"(?:[0-9A-Za-z\-%._]*://)?\[?(?P<host>[0-9A-Za-z\-%._:]*)]?:(?P<port>[0-9]+)")
+"""An address as Kafka's Java clients take it (Utils.HOST_PORT_PATTERN): what comes before :// is passed over."""
+
+
+def servers_of(bootstrap_servers: str) -> list[str]:
+    """The addresses of `bootstrap.servers`, each once, as all clients take them. Raises UnsupportedPropertyError.
+
+    >>> servers_of("SASL_SSL://a.example:9092, [::1]:9093,")
+    ['a.example:9092', '[::1]:9093']
+    """
+    found = dict[str, None]()
+    for text in filter(None, map(str.strip, bootstrap_servers.split(","))):
+        server = _SERVER.fullmatch(text)
+        if server is None or not server["host"] or not 0 < int(server["port"]) <= _MOST_PORT:
+            raise UnsupportedPropertyError(f"bootstrap.servers has {text!r}; expected host:port, such as kafka-1:9092")
+        host, port = server["host"], int(server["port"])
+        found[f"[{host}]:{port}" if ":" in host else f"{host}:{port}"] = None
+    if not found:
+        raise UnsupportedPropertyError(
+            "bootstrap.servers is missing or empty; expected host:port, or several with commas between them"
+        )
+    return list(found)
+
+
+_MOST_PORT = 65_535
 
 
 def java_properties(kafka: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING
 
 import pytest
@@ -126,6 +126,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is the current one, in which the default settings have their tables."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A folder that every account may enter, unlike those of pytest."""
+    with TemporaryDirectory(prefix="sluice-rights-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
 
 
 @pytest.fixture

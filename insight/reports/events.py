@@ -21,12 +21,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
-from sluice.insight.errors import EarlierTableError, NoTableError, QueryError
+from sluice.insight.errors import EarlierTableError, NoTableError, QueryError, UnreadableTableError
 from sluice.insight.reports.columns import coded, column_of, numbers
 from sluice.insight.reports.span import Span
-from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import lacking_columns
+from sluice.sinks.tables.trouble import missing_rights, table_trouble
 from sluice.state.arithmetic.columns import Flags
 from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API
 
@@ -86,8 +86,8 @@ class Events:
             files = _files(table)
             self._files = {name: file for name, file in files.items() if _overlaps(span, file.first_ms, file.last_ms)}
             self._undeleted = _undeleted(table)
-        except TableNotFoundError:
-            raise NoTableError(f"decisions ({path})") from None
+        except TableNotFoundError as error:
+            raise (self._unreadable(error) if missing_rights(path) else NoTableError(f"decisions ({path})")) from None
         except (DeltaError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
         if table.metadata().configuration.get(_MAPPING, "none") != "none":
@@ -189,7 +189,7 @@ class Events:
         return kept
 
     def _unreadable(self, error: Exception) -> QueryError:
-        return QueryError(f"the table {self._path} can't be read: {storage_reason(error)}")
+        return UnreadableTableError(f"the table {self._path} can't be read: {table_trouble(self._path, error)}")
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.texts import counter_text
 from sluice.process.format import amount, short
+from sluice.sinks.tables.trouble import missing_rights
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
@@ -49,7 +50,7 @@ class RecentUsage:
         try:
             self._table = DeltaTable(path, storage_options=dict(storage_options))
         except TableNotFoundError:
-            raise UsageUnknownError(f"no usage is recorded yet in {path}") from None
+            raise UsageUnknownError(missing_rights(path) or f"no usage is recorded yet in {path}") from None
         except Exception as error:  # deltalake raises no narrower class than this one
             raise self._unreadable(error) from error
 

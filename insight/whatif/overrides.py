@@ -11,9 +11,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from sluice.insight.errors import QueryError
+from sluice.insight.errors import UnreadableTableError
 from sluice.insight.reports.span import Span
-from sluice.sinks.errors import storage_reason
+from sluice.sinks.tables.trouble import missing_rights, table_trouble
 from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.contract.records import Override, Overrides
 from sluice.state.quotas.overrides import bound_of_share, factor_of, lend_of, lent_limit
@@ -85,9 +85,11 @@ def recorded_overrides(path: str, storage_options: Mapping[str, str], span: Span
         )
         changes = pa.table(rows.read_all()).to_pylist()
     except TableNotFoundError:
+        if reason := missing_rights(path):
+            raise UnreadableTableError(f"table overrides ({path}) can't be read: {reason}") from None
         return []
     except Exception as error:  # arro3 raises no narrower class
-        raise QueryError(f"table overrides ({path}) can't be read: {storage_reason(error)}") from error
+        raise UnreadableTableError(f"table overrides ({path}) can't be read: {table_trouble(path, error)}") from error
     present: dict[str, list[Override]] = {}
     records = []
     for row in sorted(changes, key=itemgetter("at_ms")):

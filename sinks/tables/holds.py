@@ -13,6 +13,7 @@ from sluice.process.format import short
 from sluice.sinks.errors import QuotasTableError, storage_reason
 from sluice.sinks.tables.newest import NewestCommit
 from sluice.sinks.tables.quotas import ChangedFrom
+from sluice.sinks.tables.trouble import missing_rights, warn_of_owner
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
@@ -46,6 +47,7 @@ class HoldsTable:
 
     def __init__(self, quotas: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = quotas.rstrip("/") + "-holds"
+        self._quotas = quotas
         self.holds: list[OperatorHold] | None = None
         self._storage_options = dict(storage_options or {})
         self._newest = NewestCommit(self.path, self._storage_options)
@@ -70,6 +72,7 @@ class HoldsTable:
         """Append to this very version. Raises CommitFailedError if there is a later one."""
         try:
             write_deltalake(table, rows, mode="append", commit_properties=CommitProperties(max_commit_retries=0))
+            warn_of_owner(self.path, beside=self._quotas)
         except CommitFailedError:
             raise
         except (DeltaError, OSError, ValueError) as error:
@@ -131,11 +134,15 @@ class HoldsTable:
         try:
             return DeltaTable(self.path, storage_options=self._storage_options)
         except TableNotFoundError:
+            if reason := missing_rights(self.path):
+                raise QuotasTableError(f"the table of holds {self.path} can't be read: {reason}") from None
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise self._error("read", error) from error
 
     def _error(self, done: str, error: Exception) -> QuotasTableError:
+        if reason := missing_rights(self.path):
+            return QuotasTableError(f"the table of holds {self.path} can't be {done}: {reason}")
         return QuotasTableError(
             f"the table of holds {self.path} can't be {done} ({storage_reason(error)}); check its permissions,"
             " delta.quotas and delta.storage_options"

@@ -16,6 +16,7 @@ from deltalake.schema import Field, PrimitiveType
 
 from sluice.sinks.errors import QuotasTableError, storage_reason
 from sluice.sinks.tables.newest import NewestCommit
+from sluice.sinks.tables.trouble import missing_rights, warn_of_owner
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
@@ -136,6 +137,8 @@ class QuotasTable:
         try:
             DeltaTable(self.path, storage_options=self._storage_options)  # `is_deltatable` stops all threads meanwhile
         except TableNotFoundError:
+            if reason := missing_rights(self.path):
+                raise QuotasTableError(f"the quotas table {self.path} can't be read: {reason}") from None
             return False
         except (DeltaError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
@@ -259,6 +262,8 @@ class QuotasTable:
                 table.load_as_version(version)
             found = {field.name: field.type for field in table.schema().fields}
         except TableNotFoundError:
+            if reason := missing_rights(self.path):
+                raise QuotasTableError(f"the quotas table {self.path} can't be read: {reason}") from None
             raise QuotasTableError(
                 f"no quotas table at {self.path}; the job makes it when it starts (`sluice run`): start it, or name the"
                 " settings of the one you mean (--config)"
@@ -333,6 +338,7 @@ class QuotasTable:
                 # quotas would be doubled.
                 commit_properties=commit,
             )
+            warn_of_owner(self.path)
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, CommitFailedError) and self.version() != base:
                 return False
@@ -340,6 +346,8 @@ class QuotasTable:
         return True
 
     def _unreadable(self, error: Exception) -> QuotasTableError:
+        if reason := missing_rights(self.path):
+            return QuotasTableError(f"the quotas table {self.path} can't be read: {reason}")
         return QuotasTableError(
             f"the quotas table {self.path} can't be read ({storage_reason(error)}); check delta.quotas and"
             " delta.storage_options"

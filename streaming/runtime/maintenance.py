@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 from deltalake import DeltaTable
@@ -17,6 +18,7 @@ from sluice.process.background import BackgroundService
 from sluice.sinks.errors import QuotasTableError, TableMaintenanceError, storage_reason
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.trouble import lost_files, missing_rights, warn_of_owner
 from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import CheckpointFiles
 
@@ -26,6 +28,7 @@ _HOUR_S = 3600.0
 _POLL_S = 60.0
 _RETRY_S = _HOUR_S
 _FILE = "maintained.json"
+_APPEND_ONLY = "delta.appendOnly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +156,37 @@ def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: 
         table = DeltaTable(path, storage_options=dict(delta.storage_options))
         before = len(table.file_uris())
         deleted = 0
-        if first_day is not None:  # a condition on the folders of days alone: no file is rewritten
+        if first_day is not None and _has_older(table, first_day):
+            if table.metadata().configuration.get(_APPEND_ONLY) == "true":
+                code = f"DeltaTable({path!r}).alter.set_table_properties({{{_APPEND_ONLY!r}: 'false'}})"
+                raise TableMaintenanceError(
+                    f"{path} has {_APPEND_ONLY}, which somebody has set: no day of it can be deleted; run without"
+                    f" --keep-days, or take it back: python -c {quote(f'from deltalake import DeltaTable; {code}')}"
+                )
+            # a condition on the folders of days alone: no file is rewritten
             deleted = table.delete(f"date < DATE '{first_day}'")["num_deleted_rows"] or 0
         table.optimize.compact(max_concurrent_tasks=1)  # leaves the other cores to decisions
         removed = _unused(table, path, retention_hours)
         if removed:
             _vacuum(table, retention_hours, dry_run=False)
         table.cleanup_metadata()
+        warn_of_owner(path)
         return Maintained(path, before, len(table.file_uris()), removed, deleted)
     except TableNotFoundError:
+        if reason := missing_rights(path):
+            raise TableMaintenanceError(f"{path} can't be maintained: {reason}") from None
         return Maintained(path, 0, 0, 0, exists=False)
     except (DeltaError, OSError) as error:
+        if reason := missing_rights(path) or lost_files(path):
+            raise TableMaintenanceError(f"{path} can't be maintained: {reason}") from error
         raise TableMaintenanceError(
             f"{path} can't be maintained ({storage_reason(error)}); nothing is lost, try again"
         ) from error
+
+
+def _has_older(table: DeltaTable, first_day: date) -> bool:
+    """True if the table has days before this one."""
+    return any(str(each["date"]) < f"{first_day}" for each in table.partitions())
 
 
 def _unused(table: DeltaTable, path: str, retention_hours: int) -> int:

@@ -108,7 +108,7 @@ def test_a_name_in_a_verdict_forges_no_line_and_moves_no_cursor(
     lines: list[str] = []
     doctor.run_doctor(settings, lines.append)
 
-    assert lines[3] == "ok    java: 21\\x1b[2J\\nok    broker (/usr/bin/java)"
+    assert lines[5] == "ok    java: 21\\x1b[2J\\nok    broker (/usr/bin/java)"
 
 
 def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

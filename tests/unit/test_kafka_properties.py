@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.settings import load_settings
+from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.gateways.client.client import Gateway
 from sluice.kafka_io import client as kafka_client
+from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.errors import UnsupportedPropertyError
 from sluice.kafka_io.properties import PROPERTIES, PROTOCOLS, Takes, check_properties, has_layer, java_properties
 
+DEFAULTS = load_settings(environment={})
 SECRET = "hunter2"  # noqa: S105 # of no broker
 
 REFUSED = {
@@ -90,3 +92,28 @@ def test_java_gets_no_files_that_python_alone_reads() -> None:
 
     check_properties(kafka)
     assert java_properties(kafka) == {"bootstrap.servers": "b:1", "linger.ms": "5"}
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ("kafka-1:9092", "kafka-1:9092"),
+        ("PLAINTEXT://kafka_1.example:9092, SASL_SSL://b:9093,", "kafka_1.example:9092,b:9093"),
+        ("[2001:db8::1]:9092,SSL://[::1]:1", "[2001:db8::1]:9092,[::1]:1"),
+        ("b:9092,b:9092", "b:9092"),
+    ],
+)
+def test_addresses_are_alike_for_every_client_and_the_proxy(written: str, taken: str) -> None:
+    """Kafka's Java clients pass over what comes before ://, as Confluent's console prints it; the proxy doesn't."""
+    assert with_bootstrap_servers(DEFAULTS, written).kafka["bootstrap.servers"] == taken
+    assert kafka_python_config({"bootstrap.servers": written})["bootstrap_servers"] == taken.split(",")
+
+
+@pytest.mark.parametrize(
+    "written", ["kafka", "kafka:", ":9092", "kafka:0", "kafka:65536", "ka fka:9092", "b:9092,x", " , "]
+)
+def test_what_is_no_address_is_refused(written: str) -> None:
+    with pytest.raises(UnsupportedPropertyError, match=r"^bootstrap\.servers .*; expected host:port"):
+        kafka_python_config({"bootstrap.servers": written})
+    with pytest.raises(InvalidSettingsError, match=r"^--bootstrap-servers: kafka\.bootstrap\.servers "):
+        with_bootstrap_servers(DEFAULTS, written)

@@ -115,7 +115,7 @@ def test_a_file_or_section_that_is_empty_changes_nothing(write: Write, text: str
 def test_the_profiles_load() -> None:
     embedded = load_settings(CONFIGS / "embedded.yaml", {})
     names = ("KAFKA_BOOTSTRAP_SERVERS", "KAFKA_USERNAME", "KAFKA_PASSWORD", "KAFKA_CA_FILE", "SLUICE_STORAGE")
-    cluster = load_settings(CONFIGS / "cluster.yaml", {name: name.lower() for name in names})
+    cluster = load_settings(CONFIGS / "cluster.yaml", {name: name.lower() for name in names} | {names[0]: "kafka:9092"})
 
     assert embedded.enforce.checkpoint.startswith(".work/")
     assert cluster.topics.replication_factor == 3

@@ -75,9 +75,9 @@ def rows(query: str) -> list[Json]:
     return [json.loads(line) for line in sql(query, "--format", "json").splitlines()]
 
 
-def refused(*arguments: str) -> str:
-    """The one line of an error, which ends the command with exit 2."""
-    ended = invoke("sql", *arguments, code=2)
+def refused(*arguments: str, code: int = 2) -> str:
+    """The one line of an error, which ends the command with exit 2, or 1 where the query is right."""
+    ended = invoke("sql", *arguments, code=code)
     said, error = ended.error.splitlines()
     assert said.startswith("sluice: settings: ")
     assert ended.output == ""
@@ -351,14 +351,14 @@ def test_a_damaged_table_is_one_line(tables: Path) -> None:
     for commit in (tables / SETTINGS.delta.decisions / "_delta_log").iterdir():
         commit.write_text("no commit")
 
-    assert "decisions can't be read" in refused("SELECT * FROM decisions")
+    assert "decisions can't be read" in refused("SELECT * FROM decisions", code=1)
 
 
 def test_a_table_whose_file_is_gone_is_one_line(tables: Path) -> None:
     for file in (tables / SETTINGS.delta.decisions).rglob("*.parquet"):
         file.unlink()
 
-    refused("SELECT * FROM decisions", "--format", "json")
+    assert "are in the log of" in refused("SELECT * FROM decisions", "--format", "json", code=1)
 
 
 _CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -3,10 +3,8 @@
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -14,6 +12,7 @@ from sluice.cli.errors import CheckError
 from sluice.cli.start_checks import NEEDED, check_environment, check_folders, check_temporary_files
 from sluice.configs.settings import Settings
 from sluice.jvm.jars import REPOSITORY
+from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed
 from tests.commands import invoke
 
@@ -27,23 +26,6 @@ delta:
 
 Foreign = Callable[[Path, pytest.MonkeyPatch], str]
 """Makes an environment; gives more settings."""
-
-
-@pytest.fixture
-def everybodys() -> Iterator[Path]:
-    """A folder that every account may enter, unlike those of pytest."""
-    with TemporaryDirectory(prefix="sluice-rights-") as folder:
-        yield Path(folder)
-
-
-@contextmanager
-def as_account(number: int) -> Iterator[None]:
-    """Have the rights of another account."""
-    os.seteuid(number)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 def settings_in(folder: Path) -> Settings:
@@ -179,7 +161,7 @@ def test_variables_of_another_spark_are_left_out_and_said() -> None:
         assert "HADOOP_CONF_DIR" not in check_environment(shared)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
+@as_root
 @pytest.mark.parametrize("place", ["decisions", "decisions/_delta_log", "decisions/date=2026-11-27", "ck/state"])
 def test_a_folder_of_another_account_is_named_with_its_owner(place: str, everybodys: Path) -> None:
     folder = everybodys / place
@@ -189,17 +171,20 @@ def test_a_folder_of_another_account_is_named_with_its_owner(place: str, everybo
     folder.chmod(0o700)
 
     with (
-        as_account(54321),
+        as_account(STRANGER),
         pytest.raises(CheckError, match=rf"^{folder}, of .*\(54321\).* root, or .* 54321 {folder}$"),
     ):
         check_folders(settings_in(everybodys))
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
+@as_root
 def test_a_folder_that_cannot_be_made_says_how_to_make_it(everybodys: Path) -> None:
     everybodys.chmod(0o755)
 
-    with as_account(54321), pytest.raises(CheckError, match=r"is of root; make it: install -d -m 700 -o 54321 /.*/ck$"):
+    with (
+        as_account(STRANGER),
+        pytest.raises(CheckError, match=r"is of root; make it: install -d -m 700 -o 54321 /.*/ck$"),
+    ):
         check_folders(settings_in(everybodys))
 
 

@@ -1,0 +1,130 @@
+"""The reasons of this machine for which a table can't be used, and their cures: rights, and files removed by hand.
+
+The reader of a table says of both that a file can't be had, or that there is no table.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from shlex import quote
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from sluice.sinks.errors import storage_reason
+
+log = logging.getLogger("sluice.tables")
+
+_DAY = "date="
+_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+def table_trouble(path: str, error: Exception) -> str:
+    """The reason for an error of a table, in one line, with the cure if it is one of this machine."""
+    return missing_rights(path) or lost_files(path) or storage_reason(error)
+
+
+def missing_rights(path: str) -> str | None:
+    """The first folder or file of a table that this account may not read, and the cure; None for a URI.
+
+    So a table that seems not to be there may be one that can't be seen.
+    """
+    if "://" in path:
+        return None
+    folder = Path(path).absolute()
+    place = next(_unreadable(folder), None)
+    if place is None:
+        return None
+    mode = place.stat().st_mode & 0o777
+    who = f"this account ({os.geteuid()}) may not read {place}, which is of {owner(place)} with mode {mode:03o}"
+    own = folder.stat() if folder in place.parents else None
+    if own is None or place.stat().st_uid == own.st_uid:
+        return f"{who}; use the account of the job, or let this one in"
+    return (
+        f"{who}, in a table of {owner(folder)}: a command of another account has written it; give it to the table's:"
+        f" chown -R {own.st_uid}:{own.st_gid} {quote(str(folder))}"
+    )
+
+
+def owner(place: Path) -> str:
+    """The name of an owner, or the number of one that has none."""
+    try:
+        return place.owner()
+    except KeyError:
+        return str(place.stat().st_uid)
+
+
+def lost_files(path: str) -> str | None:
+    """The days whose files were removed by hand, and the cure; None if there are none, or nobody can tell."""
+    if "://" in path:
+        return None
+    try:
+        files = DeltaTable(path).get_add_actions(flatten=True)["path"].to_pylist()
+    except (DeltaError, OSError, ValueError):
+        return None
+    lost = [file for file in files if not (Path(path) / file).exists()]
+    if not lost:
+        return None
+    days = sorted({file.partition("/")[0].removeprefix(_DAY) for file in lost if file.startswith(_DAY)})
+    named = f"files of {', '.join(days)}" if days else f"{len(lost)} files"
+    gone = f"{named} are in the log of {path} but not in its folder: somebody has removed them by hand"
+    age = (datetime.now(UTC).date() - date.fromisoformat(days[-1])).days if days else 0
+    if age > 1:
+        cure = f"sluice maintain --keep-days {age - 1} takes them, and all that is older, out of the table"
+    else:
+        code = f"from deltalake import DeltaTable; DeltaTable({path!r}).repair()"
+        cure = f"restore them, or take them out of the table: python -c {quote(code)}"
+    return f"{gone}; {cure}"
+
+
+def warn_of_owner(path: str, beside: str | None = None) -> None:
+    """Give what this account has written into another's table to that one; if it may not, a line of the log says so.
+
+    A command that root runs would leave files that the table's own account can't read. A table that this account may
+    have made is of the account that the one `beside` it is of.
+    """
+    if "://" in path:
+        return
+    folder, own = Path(path), Path(beside or path).stat()
+    if own.st_uid == os.geteuid():
+        return
+    for place in (folder, *_inner(folder)):
+        found = place.stat()
+        if found.st_uid != os.geteuid():
+            continue
+        try:
+            os.chown(place, own.st_uid, own.st_gid)
+            place.chmod(own.st_mode & 0o777 if place.is_dir() else own.st_mode & 0o666)
+        except OSError as error:
+            log.warning(
+                "%s is of this account (%d), in a table of account %d, which may not read it (%s); run such commands as"
+                " that one, and give it the file: chown -R %d:%d %s",
+                *(place, os.geteuid(), own.st_uid, error.strerror, own.st_uid, own.st_gid, quote(str(folder))),
+            )
+            return
+
+
+def _unreadable(folder: Path) -> Iterator[Path]:
+    """The folders on the way to a table that this account can't enter, and all in it that it can't read."""
+    for place in reversed(folder.parents):
+        if not place.is_dir():
+            return
+        if not os.access(place, os.X_OK, effective_ids=_EFFECTIVE):
+            yield place
+            return
+    yield from (place for place in (folder, *_inner(folder)) if place.exists() and not _is_readable(place))
+
+
+def _inner(folder: Path) -> Iterator[Path]:
+    """All in a folder, as far as it can be seen."""
+    if folder.is_dir() and not folder.is_symlink() and _is_readable(folder):
+        for place in sorted(folder.iterdir()):
+            yield place
+            yield from _inner(place)
+
+
+def _is_readable(place: Path) -> bool:
+    right = os.R_OK | os.X_OK if place.is_dir() else os.R_OK
+    return os.access(place, right, effective_ids=_EFFECTIVE)

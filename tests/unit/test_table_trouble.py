@@ -1,0 +1,145 @@
+"""Tables that an account may not read, and those whose files somebody has removed: said as that, with the cure."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from tests.accounts import STRANGER, as_account, as_root, give
+from tests.builders import quota
+from tests.commands import invoke
+from tests.recorded import event_at, simulated, write_decisions
+
+TABLES = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "overrides")
+READERS = (
+    ("quotas", "describe"),
+    ("quotas", "history"),
+    ("usage", "--from", "7d"),
+    ("slo", "--from", "7d"),
+    ("sql", "SELECT max(timestamp_ms) FROM decisions"),
+    ("explain", "--client-id", "app"),
+    ("advise", "--from", "7d"),
+    ("maintain",),
+)
+"""Commands that read a table."""
+
+NOW = datetime.now(UTC)
+
+
+def settings_in(folder: Path) -> Path:
+    """Settings of a job with tables in the folder."""
+    file = folder / "sluice.yaml"
+    tables = ", ".join(f"{name}: {folder}/{name}" for name in TABLES)
+    file.write_text(
+        f"delta: {{{tables}}}\nenforce: {{checkpoint: {folder}/enforce}}\naudit: {{checkpoint: {folder}/audit}}\n"
+        "kafka: {bootstrap.servers: 127.0.0.1:1}\n"
+    )
+    file.chmod(0o644)
+    return file
+
+
+def recorded(folder: Path, *days_ago: int) -> None:
+    """Decisions of these days, and a quota."""
+    quotas: list[QuotaEntry] = [quota(QuotaKind.PRODUCER_BYTE_RATE, 100.0, user="alice")]
+    QuotasTable(str(folder / "quotas")).create(quotas, "test", NOW)
+    for days in days_ago:
+        write_decisions(folder / "decisions", simulated([event_at(NOW - timedelta(days), "alice", "Produce")], quotas))
+
+
+@as_root
+@pytest.mark.parametrize("command", READERS)
+def test_a_table_that_cannot_be_seen_is_not_one_that_is_not_there(command: tuple[str, ...], everybodys: Path) -> None:
+    tables = everybodys / "tables"
+    tables.mkdir()
+    recorded(tables, 1)
+    settings = settings_in(everybodys)
+    settings.write_text(settings.read_text().replace(f"{everybodys}/", f"{tables}/"))
+    invoke(*command, "--config", settings, code=None)  # the other account may not read Python's own modules
+    tables.chmod(0o700)
+
+    with as_account(STRANGER):
+        said = invoke(*command, "--config", settings, code=1).error.splitlines()[-1]
+
+    assert f"this account ({STRANGER}) may not read {tables}, which is of root with mode 700; use the" in said
+
+
+@as_root
+def test_a_command_of_root_leaves_the_table_to_its_account(everybodys: Path) -> None:
+    """With a umask of 077 its commit was a file that the job's account couldn't read: no quota came into force."""
+    recorded(everybodys)
+    settings = settings_in(everybodys)
+    give(everybodys / "quotas", STRANGER)
+
+    with as_account(0):
+        change = ("--user", "bob", "--add-config", "producer_byte_rate=1", "--yes")
+        invoke("quotas", "alter", *change, "--config", settings)
+        invoke("quotas", "hold", "--user", "bob", "--for", "1h", "--reason", "test", "--config", settings, code=None)
+
+    assert {place.stat().st_uid for name in TABLES for place in everybodys.glob(f"{name}*/**/*")} == {STRANGER}
+    with as_account(STRANGER):
+        assert "bob" in invoke("quotas", "describe", "--config", settings).output
+
+
+@as_root
+def test_a_file_of_another_account_is_named_with_the_cure(everybodys: Path) -> None:
+    recorded(everybodys)
+    give(everybodys / "quotas", STRANGER)
+    commit = everybodys / "quotas" / "_delta_log" / f"{0:020}.json"
+    give(commit, 0)
+    commit.chmod(0o600)
+    settings = settings_in(everybodys)
+
+    with as_account(STRANGER):
+        said = invoke("quotas", "describe", "--config", settings, code=1).error_line
+
+    assert (
+        f"may not read {commit}, which is of root with mode 600, in a table of {STRANGER}: a command of another" in said
+    )
+    assert said.endswith(f"give it to the table's: chown -R {STRANGER}:{STRANGER} {everybodys}/quotas")
+
+
+@pytest.mark.parametrize("command", [command for command in READERS if command[0] in ("usage", "sql", "advise")])
+def test_a_day_that_was_removed_by_hand_is_named_with_the_cure(command: tuple[str, ...], tmp_path: Path) -> None:
+    recorded(tmp_path, 1, 4)
+    day = (NOW - timedelta(4)).date()
+    shutil.rmtree(tmp_path / "decisions" / f"date={day}")
+    settings = settings_in(tmp_path)
+
+    said = invoke(*command, "--config", settings, code=1).error.splitlines()[-1]
+
+    assert f"files of {day} are in the log of {tmp_path}/decisions but not in its folder" in said
+    assert said.endswith("sluice maintain --keep-days 3 takes them, and all that is older, out of the table")
+    doctor = invoke("doctor", "--config", settings, code=1).output
+    assert f"FAIL  tables: files of {day} are in the log" in doctor
+    invoke("maintain", "--keep-days", "3", "--config", settings)
+    invoke(*command, "--config", settings)
+
+
+def test_a_day_that_is_kept_is_repaired(tmp_path: Path) -> None:
+    recorded(tmp_path, 0, 1)
+    shutil.rmtree(tmp_path / "decisions" / f"date={NOW.date()}")
+
+    said = invoke("maintain", "--config", settings_in(tmp_path), code=None).error.splitlines()
+    found = invoke("sql", "SELECT * FROM decisions", "--config", settings_in(tmp_path), code=1).error.splitlines()[-1]
+
+    assert found.endswith(f"""DeltaTable('"'"'{tmp_path}/decisions'"'"').repair()'""")
+    assert not any("Parquet" in line for line in said)
+    DeltaTable(str(tmp_path / "decisions")).repair()
+    invoke("sql", "SELECT * FROM decisions", "--config", settings_in(tmp_path))
+
+
+def test_days_of_a_table_that_only_grows_are_not_deleted_and_the_property_is_named(tmp_path: Path) -> None:
+    recorded(tmp_path, 1, 4)
+    DeltaTable(str(tmp_path / "decisions")).alter.set_table_properties({"delta.appendOnly": "true"})
+    settings = settings_in(tmp_path)
+
+    said = invoke("maintain", "--keep-days", "2", "--config", settings, code=1).error_line
+    assert "decisions has delta.appendOnly, which somebody has set: no day of it can be deleted" in said
+    assert "try again" not in said
+    invoke("maintain", "--keep-days", "9", "--config", settings)  # nothing is to be deleted
+    invoke("maintain", "--config", settings)
