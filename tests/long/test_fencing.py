@@ -98,7 +98,8 @@ def summed(batch_id: int) -> bytes:
 
 def lettered(settings: Settings, batch_id: int) -> bytes:
     """The dead letter of a micro-batch."""
-    return text({"source": {"topic": settings.topics.requests, "partition": 1, "offset": batch_id}})
+    source = {"topic": settings.topics.requests, "partition": 1, "offset": batch_id}
+    return text({"source": source, "error": {"field": "api", "problem": "is missing", "expected": "a value"}})
 
 
 def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataFrame:
@@ -110,6 +111,12 @@ def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataF
         event = f"{settings.topics.requests}-0-{batch_id * EVENTS + number}"
         made.append((False, settings.topics.decisions, b"%d" % number, decided(event)))
     return spark.createDataFrame(made, "partial boolean, topic string, key binary, value binary").coalesce(1)
+
+
+def plan(settings: Settings, batch_id: int) -> None:
+    """Note the ends of a micro-batch's events, as Spark does it."""
+    ends = {settings.topics.requests: {"0": (batch_id + 1) * EVENTS, "1": batch_id + 1}}
+    Checkpoint(settings.enforce.checkpoint).spark.write(f"offsets/{batch_id}", b"v1\n{}\n" + text(ends))
 
 
 def counting(settings: Settings) -> Counter[bytes]:
@@ -157,6 +164,7 @@ def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one
     stale = taking_over(spark, settings, watch)
     for batch_id in range(tries):
         batch = micro_batch(spark, settings, batch_id)
+        plan(settings, batch_id)
         _, repeated = stale.query._log.begin(batch_id, 0, now_ms=time.time_ns() // 1_000_000)
         assert not repeated
         cut = chance.randrange(EVENTS + 1)
