@@ -110,7 +110,8 @@ def reconcile(settings: Settings) -> Reconciliation:
 def reconcile_counts(settings: Settings) -> Reconciliation:
     """The same counts by SQL, for runs of any size: nothing is simulated, and topics are not read.
 
-    Duplicates are those in Delta, which has a row for each source record.
+    Duplicates are those in Delta, which has a row for each source record. Requests are counted by offsets: none may be
+    the marker of a transaction.
     """
     topics, delta = settings.topics, settings.delta
     tables = {name: path for name in TABLES if DeltaTable.is_deltatable(path := getattr(delta, name))}
