@@ -4,24 +4,20 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from http.client import HTTPException
 from threading import Thread
 from typing import NamedTuple, TypeVar
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
 
 import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaConnectionError, KafkaError
-from msgspec import structs, to_builtins
+from msgspec import structs
 
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.options import quotas_in_force
@@ -31,31 +27,52 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
 from sluice.insight.texts import unlimited_text
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect, principal_of
+from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_brokers
+from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
 from sluice.kafka_io.cluster_facts import CALLBACK
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.kafka_io.properties import has_layer
+from sluice.kafka_io.newest_records import NewestRecords
+from sluice.kafka_io.own_login import exemptions_of, own_login
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import differing_topics, topic_id_now
 from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
+from sluice.process.job_probe import NO_ANSWER, asked, job_answer
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import lost_files, missing_rights, table_trouble
-from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, Override, Overrides, Request
+from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Overrides, Request
 from sluice.state.errors import UNREADABLE, InvalidQuotaError, SluiceError
 from sluice.state.overrides.operator_holds import holds_at
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.overrides import lend_of, overrides_now
-from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load, heaviest_unlimited
+from sluice.state.shares.load import BrokerLimits, broker_load, heaviest_unlimited
+from sluice.state.troubles import (
+    MAX_AHEAD_MS,
+    DeadLettersSeen,
+    Facts,
+    Flow,
+    JobSeen,
+    Severity,
+    Trouble,
+    broker_troubles,
+    clock_troubles,
+    dead_letter_troubles,
+    in_order,
+    job_troubles,
+    load_troubles,
+    login_troubles,
+    override_troubles,
+    plugin_troubles,
+    some,
+    source_troubles,
+)
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
@@ -83,29 +100,22 @@ _HEARTBEATS_MS = 10_000
 _NEXT_S = 2.0
 """Time for the next heartbeat of each gateway."""
 
-_MAX_AHEAD_MS = 1_000
-"""The shortest sample of a quota."""
+_NO_TIMES = "no gateway sends heartbeats with its time"
+_NOBODY_KNOWS = "nobody can tell whether one runs on {}, which is no local folder"
 
-_MAX_BEHIND_MS = 2_000
-"""A heartbeat is read some tenths of a second after it was sent."""
+_SAID_BY_THE_JOB = ("enforce_down", "audit_down", "foreign_decisions", "mirror_down", "native_missing")
+"""Troubles that a running job alone knows; all others have lines of their own."""
 
-_MAX_SKEW_MS = 60_000
-"""Skew of a clock from which the check fails."""
-
-_MOST_NAMED = 5
-"""Most overrides that a line names."""
-
-_INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
 _REQUEST = msgspec.json.Decoder(Request)
-
-_REPORTERS = "metric.reporters"
-_EXEMPT = ("sluice.exempt.principals", "sluice.exempt.client.id")
 
 
 def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
     """Show a line for each check, `ok`, `warn` or `FAIL`; returns 1 if one fails, else 0. Changes nothing."""
 
+    shown = set[str]()
+
     def passes(name: str, check: Check) -> bool:
+        shown.add(name)
         try:
             show(f"ok    {name}: {printable(check())}")  # heartbeats, which have names in them, may be forged
         except CheckWarningError as warning:
@@ -123,9 +133,18 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         *(passes(name, check) for name, check in start_checks(settings)),
         # without a broker the others would only wait and fail too
         all(all([passes(name, answer) for name, answer in begun(*checks)]) for checks in of_kafka),
-        *(passes(name, partial(check, settings)) for name, check in CHECKS_OF_JOB),
+        *(passes(name, partial(check, settings)) for name, check in CHECKS_OF_JOB if name not in shown),
     ]
     return 0 if all(passed) else 1
+
+
+def verdict(troubles: Iterable[Trouble], well: str, more: str = "") -> str:
+    """The words for a check that found these troubles. Raises CheckError or CheckWarningError if there are some."""
+    found = in_order(troubles)
+    if not found:
+        return well + more
+    is_failing = any(each.severity == "fail" for each in found)
+    raise (CheckError if is_failing else CheckWarningError)("; ".join(each.line for each in found) + more)
 
 
 def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], float]]:
@@ -135,7 +154,13 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
     enforced = settings.enforce.checkpoint, (topics.requests,)
     audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
     brokers, beats = in_thread(partial(broker_configs, settings.kafka)), in_thread(partial(read_heartbeats, settings))
-    limits = in_thread(partial(read_limits, settings))
+    limits, newest = in_thread(partial(read_limits, settings)), in_thread(partial(read_newest, settings))
+
+    def job() -> str:
+        try:
+            return check_job(settings, newest.result()[0])
+        except (KafkaError, TopicLostError):
+            return check_job(settings)
 
     def threads() -> str:
         having = {node for node, configs in brokers.result().items() if configs.get(CALLBACK) == CALLBACK_CLASS}
@@ -148,7 +173,7 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
             raise CheckWarningError(f"{error}; a job goes on with the capacities that it read last") from error
         return loads_verdict(beats.result().by_instance, capacities)
 
-    def own_login() -> str:
+    def login() -> str:
         cluster = client_quotas(read_cluster_quotas(settings.kafka)).entries
         read: Mapping[str, Request] | None = None
         try:
@@ -159,14 +184,17 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
 
     yield (
         {
+            "job": job,
             "topics": partial(check_topics, settings),
+            "leaders": _if_read("topics", partial(check_leaders, settings)),
             "requests topic": partial(check_requests_topic, settings),
             "brokers as gateways": _if_read("their configuration", lambda: plugin_verdict(brokers.result())),
             "threads of the plugin": _if_read("the heartbeats", threads),
             "clocks of gateways": _if_read("the heartbeats", lambda: clocks_verdict(beats.result().ahead_ms)),
             "load of brokers": _if_read("the heartbeats", loads),
             "overrides": _if_read("the limits", lambda: overrides_verdict(limits.result().overrides, now_ms())),
-            "own login": _if_read("quotas", own_login),
+            "own login": _if_read("quotas", login),
+            "dead letters": _if_read("them", lambda: dead_letters_verdict(newest.result()[1])),
             "enforce query": partial(check_progress, settings, *enforced),
             "audit query": partial(check_progress, settings, *audited),
             "quotas source": partial(check_quotas_source, settings),
@@ -222,9 +250,8 @@ def _answer(future: "Future[str]", deadline_s: float, longest_s: float) -> str:
 
 
 def check_broker(settings: Settings) -> str:
-    """The address that answered. Raises KafkaUnavailableError."""
-    connect(KafkaAdminClient, settings.kafka).close()
-    return f"{settings.kafka['bootstrap.servers']} answers"
+    """The address that answered. Raises KafkaUnavailableError, and CheckWarningError for brokers that are away."""
+    return verdict(_away(settings, "warn"), f"{settings.kafka['bootstrap.servers']} answers")
 
 
 def check_topics(settings: Settings) -> str:
@@ -260,15 +287,38 @@ def check_requests_topic(settings: Settings) -> str:
     return "no id" if found is None else f"id {found}"
 
 
-def broker_configs(kafka: Mapping[str, str]) -> dict[int, dict[str, str | None]]:
+def broker_configs(kafka: Mapping[str, str]) -> BrokerConfigs:
     """Configuration of each broker, as far as it is of the plugin, by node id. Raises KafkaError."""
     with connect(KafkaAdminClient, kafka) as admin:
-        nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
-        asked = [
-            ConfigResource(ConfigResourceType.BROKER, str(node), [CALLBACK, _REPORTERS, *_EXEMPT]) for node in nodes
-        ]
-        found = admin.describe_configs(asked, config_filter="all")["broker"]
-    return {int(node): {name: each["value"] for name, each in configs.items()} for node, configs in found.items()}
+        return read_broker_configs(admin)
+
+
+def check_leaders(settings: Settings) -> str:
+    """The leaders of the job's topics. Raises KafkaError, and CheckError for partitions without any."""
+    return verdict(_away(settings, "fail"), "each partition of the job's topics has one")
+
+
+def _away(settings: Settings, severity: Severity) -> list[Trouble]:
+    topics = settings.topics
+    names = (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
+    with connect(KafkaAdminClient, settings.kafka) as admin:
+        seen = read_brokers(admin, settings.kafka, names)
+    return [each for each in broker_troubles(Facts(brokers=seen), 0) if each.severity == severity]
+
+
+def read_newest(settings: Settings) -> tuple[Flow | None, DeadLettersSeen | None]:
+    """The newest requests and answers, and the dead letters of the last hour. Raises KafkaError."""
+    with NewestRecords(settings.kafka, settings.topics) as newest:
+        return newest.flow(), newest.dead_letters(now_ms())
+
+
+def dead_letters_verdict(seen: DeadLettersSeen | None) -> str:
+    """The dead letters of the last hour. Raises CheckWarningError if there are some.
+
+    >>> dead_letters_verdict(DeadLettersSeen(0))
+    'none in the last hour'
+    """
+    return verdict(dead_letter_troubles(Facts(dead_letters=seen), 0), "none in the last hour")
 
 
 class Heartbeats(NamedTuple):
@@ -297,7 +347,7 @@ def read_heartbeats(settings: Settings) -> Heartbeats:
         return found
 
     with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
-        found = read(reader.read_to_end(), -_MAX_AHEAD_MS)
+        found = read(reader.read_to_end(), -MAX_AHEAD_MS)
         until_s = time.monotonic() + _NEXT_S
         while time.monotonic() < until_s:
             found |= read(reader.read())
@@ -334,22 +384,17 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
     >>> loads_verdict({"host-2-0a1b2c3d": beat}, BrokerLimits())
     'the busiest of 1 is host-2-0a1b2c3d: request handlers 30 % busy'
     """
-    found_unlimited = heaviest_unlimited(beat.heartbeat for beat in beats.values() if beat.heartbeat)
-    heaviest = _some([unlimited_text(each) for each in found_unlimited])
-    measured = {name: beat.heartbeat.load for name, beat in beats.items() if beat.heartbeat and beat.heartbeat.load}
-    low = sorted(found for load in measured.values() if (found := limits.floor.low(load)) is not None)
-    if low:
-        raise CheckError(f"{'; '.join(low)}: producers are held; delete records, or give it a larger volume")
+    heartbeats_of = _of(beats)
+    heaviest = some([unlimited_text(each) for each in heaviest_unlimited(heartbeats_of.values())])
+    measured = {name: beat.load for name, beat in heartbeats_of.items() if beat.load}
     found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
     loads = {name: load for name, load in found_loads if load is not None}
-    if not loads:
-        return "none; brokers with the plugin report it"
-    busiest = max(loads, key=lambda name: loads[name].rho)
-    text = f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
-    text += f"; without a limit, the heaviest: {heaviest}" if heaviest else ""
-    if full := sum(load.rho >= FULL_LOAD for load in loads.values()):
-        raise CheckWarningError(f"{full} of {len(loads)} brokers are at their capacity; {text}")
-    return text
+    well = "none; brokers with the plugin report it"
+    if loads:
+        busiest = max(loads, key=lambda name: loads[name].rho)
+        well = f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
+    more = f"; without a limit, the heaviest: {heaviest}" if heaviest and loads else ""
+    return verdict(load_troubles(Facts(beats=heartbeats_of, capacities=limits), 0), well, more)
 
 
 def read_limits(settings: Settings) -> LimitsView:
@@ -367,109 +412,27 @@ def overrides_verdict(said: Mapping[str, Overrides], at_ms: int) -> str:
 
     Raises CheckWarningError for gateways that are tightened, and for producers that are throttled.
 
+    >>> from sluice.state.contract.records import Override
     >>> overrides_verdict({"elastic": Overrides(1, 0, 5_000, [Override("lend", 1.5)])}, 1_000)
     'limits with a ceiling are lent 1.5 times'
     """
-    now = list(overrides_now(said, at_ms))
-    tight = {each.gateway: each for _, each in now if each.kind == "tighten"}
-    troubles = []
-    if tight:
-        factors = sorted(each.factor for each in tight.values())
-        reasons = _some([f"{name}: {each.reason}" for name, each in sorted(tight.items(), key=str)])
-        troubles.append(
-            f"{len(tight)} brokers are tightened, clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares"
-            f" there, or their reservations ({reasons})"
-        )
-    if held := [f"{_scope_text(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"]:
-        troubles.append(f"throttled whatever their limits are: {_some(held)}")
-    if troubles:
-        raise CheckWarningError("; ".join(troubles))
-    lent = lend_of(each for _, each in now)
-    return "none" if lent == 1 else f"limits with a ceiling are lent {lent:g} times"
-
-
-def _scope_text(hold: Override) -> str:
-    """The clients of a hold.
-
-    >>> from sluice.state.contract.records import CountedEntity
-    >>> _scope_text(Override("hold")), _scope_text(Override("hold", entity=CountedEntity(tenant="shop"), gateway="b-1"))
-    ('all producers', 'producers of tenant shop at b-1')
-    """
-    names = {} if hold.entity is None else to_builtins(hold.entity)
-    clients = "clients" if hold.consumers else "producers"
-    of = " and ".join(f"{part.replace('_', '-')} {name}" for part, name in names.items())
-    scope = f"{clients} of {of}" if of else f"all {clients}"
-    return scope if hold.gateway is None else f"{scope} at {hold.gateway}"
-
-
-def _some(texts: Sequence[str]) -> str:
-    more = len(texts) - _MOST_NAMED
-    return ", ".join(texts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    lent = lend_of(each for _, each in overrides_now(said, at_ms))
+    well = "none" if lent == 1 else f"limits with a ceiling are lent {lent:g} times"
+    return verdict(override_troubles(Facts(overrides=said), at_ms), well)
 
 
 def own_login_verdict(
     kafka: Mapping[str, str],
     limits: Iterable[QuotaEntry],
     cluster: Iterable[QuotaEntry],
-    brokers: Mapping[int, Mapping[str, str | None]],
+    brokers: BrokerConfigs,
     beats: Mapping[str, Request] | None,
 ) -> str:
-    """The quotas on Sluice's own login: those of the cluster, and the limits where brokers have the plugin.
-
-    Raises CheckWarningError for one that brokers don't exempt. Their configuration shows that they exempt somebody, and
-    not whom; heartbeats have each login with a client-id of Sluice, as this command's own, that they don't exempt. None
-    are heartbeats that can't be read, as by a login that is throttled.
-    """
-    principal, has_plugin = principal_of(kafka), [each.get(CALLBACK) == CALLBACK_CLASS for each in brokers.values()]
-    exempting = [any(key in each for key in _EXEMPT) for each in brokers.values()]
-    told = [beat.heartbeat for beat in (beats or {}).values() if beat.heartbeat]
-    held = {each.principal: each for heartbeat in told for each in heartbeat.not_exempt}
-    if held and any(exempting):
-        clients = _some([f"{name} (client-id {each.client_id})" for name, each in sorted(held.items())])
-        raise CheckWarningError(
-            f"brokers don't exempt {clients}, by its client-id one of Sluice: under a quota on it requests, decisions"
-            f" and limits wait. {_how_to_exempt(held)}"
-        )
-    if principal is None and has_layer(kafka, "SSL") and kafka.get("ssl.keystore.location"):
-        return "unknown; brokers make a name of its certificate"
-    user = NO_LOGIN if principal is None else principal.removeprefix("User:")
-    if has_plugin and all(has_plugin) and all(exempting) and beats is not None:
-        return f"{user}; all brokers exempt somebody, and none has a login of Sluice that it doesn't exempt"
-    client_id, texts = kafka.get("client.id", ""), dict[str, None]()
-    for entries in (limits if any(has_plugin) else (), cluster):
-        quotas = Quotas(entries)
-        for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE):
-            found = quotas.resolve_client(kind, user, client_id)
-            if found.limit is not None and not found.shadow:
-                texts[f"{kind} {found.limit:g}"] = None
-    if texts:
-        raise CheckWarningError(
-            f"{user}, which is Sluice's own, is limited: {', '.join(texts)}; requests, decisions and limits wait for"
-            f" it{', unless brokers exempt it: no heartbeat can be read, which would say so' if beats is None else ''}."
-            f" {_how_to_exempt({f'User:{user}'})}, or give it a larger quota"
-        )
-    return f"{user} has no quota"
-
-
-def _how_to_exempt(principals: Collection[str]) -> str:
-    """The step by which every broker with the plugin exempts these logins of Sluice, and nobody else.
-
-    >>> _how_to_exempt({"User:ANONYMOUS"})
-    "Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same; \
-User:ANONYMOUS in sluice.exempt.principals would exempt all clients without a login"
-    """
-    steps = []
-    if named := sorted(set(principals) - {f"User:{NO_LOGIN}"}):
-        steps.append(
-            f"Name exactly {_some(named)} in sluice.exempt.principals of every broker with the plugin: the type, each"
-            " letter, blanks and case count, and semicolons separate names"
-        )
-    if len(named) < len(principals):
-        steps.append(
-            "Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same;"
-            f" User:{NO_LOGIN} in sluice.exempt.principals would exempt all clients without a login"
-        )
-    return ". ".join(steps)
+    """The quotas on Sluice's own login. Raises CheckWarningError for one that brokers don't exempt."""
+    found = own_login(
+        kafka, limits, cluster, exemptions_of(brokers, CALLBACK_CLASS), None if beats is None else _of(beats)
+    )
+    return verdict(login_troubles(Facts(own_login=found.limited), 0), found.text)
 
 
 def clocks_verdict(ahead_ms: Mapping[str, int]) -> str:
@@ -480,24 +443,8 @@ def clocks_verdict(ahead_ms: Mapping[str, int]) -> str:
     >>> clocks_verdict({"a": 900, "b": -1_900})
     'of 2 gateways, none is ahead or behind'
     """
-    if not ahead_ms:
-        return "no gateway sends heartbeats with its time"
-    ahead = sorted(ahead_ms.items())
-    troubles = []
-    if fast := [f"{name} by {ms / 1000:.0f} s" for name, ms in ahead if ms > _MAX_AHEAD_MS]:
-        troubles.append(
-            f"ahead of this machine's: gateway {', '.join(fast)}; after a request through it, mutations of the same"
-            " client are refused elsewhere until its time is reached"
-        )
-    if slow := [f"{name} by {-ms / 1000:.0f} s" for name, ms in ahead if ms < -_MAX_BEHIND_MS]:
-        troubles.append(
-            f"behind this machine's: gateway {', '.join(slow)}; tables have its requests at times that were over, and"
-            " waits for them are over elsewhere so much too early"
-        )
-    if troubles:
-        is_far = max(map(abs, ahead_ms.values())) >= _MAX_SKEW_MS
-        raise (CheckError if is_far else CheckWarningError)(f"{'; '.join(troubles)}; set the clocks by NTP")
-    return f"of {len(ahead_ms)} gateways, none is ahead or behind"
+    well = f"of {len(ahead_ms)} gateways, none is ahead or behind" if ahead_ms else _NO_TIMES
+    return verdict(clock_troubles(Facts(ahead_ms=ahead_ms), 0), well)
 
 
 def threads_verdict(nodes: Set[int], beats: Mapping[str, Request]) -> str:
@@ -508,54 +455,26 @@ def threads_verdict(nodes: Set[int], beats: Mapping[str, Request]) -> str:
     >>> threads_verdict(set(), {})
     'those of all 0 brokers live'
     """
-    known = {int(node[1]): beat.heartbeat for name, beat in beats.items() if (node := _INSTANCE_OF_BROKER.search(name))}
-    silent = sorted(nodes - known.keys())
-    blind = sorted(node for node in nodes & known.keys() if (beat := known[node]) and not beat.metrics_seen)
-    if blind:
-        raise CheckError(
-            f"broker {_names(blind)} of {len(nodes)} doesn't hand its metrics to the plugin: no charge there is"
-            f" published, though known shares hold; name {REPORTER_CLASS} in {_REPORTERS} again, also where"
-            " kafka-configs.sh --entity-type brokers has set it: no restart is needed"
-        )
-    down = sorted(node for node in nodes & known.keys() if (beat := known[node]) and beat.threads_down)
-    for found, trouble in ((silent, f"no heartbeat in {_HEARTBEATS_MS // 1000} s"), (down, "threads that don't work")):
-        if found:
-            raise CheckError(
-                f"broker {_names(found)} of {len(nodes)}: {trouble}, so shares stay as they are there; lines with"
-                " sluice in its log say why, and a restart of the broker ends it"
-            )
-    return f"those of all {len(nodes)} brokers live"
+    facts = Facts(plugins=dict.fromkeys(nodes, "there"), beats=_of(beats), heard_s=_HEARTBEATS_MS // 1000)
+    return verdict(plugin_troubles(facts, 0), f"those of all {len(nodes)} brokers live")
 
 
-def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
+def plugin_verdict(brokers: BrokerConfigs) -> str:
     """The plugin in the configuration of each broker, by node id. Raises CheckError.
 
     >>> plugin_verdict({1: {"client.quota.callback.class": None}})
     'no broker has the plugin'
     """
-    if not all(CALLBACK in configs for configs in brokers.values()):
+    plugins = plugins_of(brokers, CALLBACK_CLASS, REPORTER_CLASS)
+    if plugins is None:
         return "unknown; check that the user may describe the configuration of brokers"
-    having = [node for node, configs in brokers.items() if configs[CALLBACK] == CALLBACK_CLASS]
-    if not having:
-        return "no broker has the plugin"
-    missing = sorted(brokers.keys() - having)
-    deaf = sorted(node for node in having if REPORTER_CLASS not in (brokers[node].get(_REPORTERS) or ""))
-    if missing:
-        raise CheckError(
-            f"broker {_names(missing)} of {len(brokers)} is without {CALLBACK}={CALLBACK_CLASS}: what clients send"
-            " there counts for no quota; run sluice broker-plugin and add its lines to server.properties"
-        )
-    if deaf:
-        raise CheckError(
-            f"broker {_names(deaf)} of {len(brokers)} is without {REPORTER_CLASS} in {_REPORTERS}: no charge there is"
-            " published, though known shares hold; name it again, in server.properties and where kafka-configs.sh"
-            " --entity-type brokers has set it: no restart is needed"
-        )
-    return f"all {len(having)} brokers have the plugin"
+    having = sum(state != "missing" for state in plugins.values())
+    well = f"all {having} brokers have the plugin" if having else "no broker has the plugin"
+    return verdict(plugin_troubles(Facts(plugins=plugins), 0), well)
 
 
-def _names(nodes: Iterable[int]) -> str:
-    return ", ".join(map(str, nodes))
+def _of(beats: Mapping[str, Request]) -> dict[str, Heartbeat]:
+    return {name: beat.heartbeat for name, beat in beats.items() if beat.heartbeat}
 
 
 def check_checkpoint(settings: Settings) -> str:
@@ -583,15 +502,24 @@ def _is_new(settings: Settings) -> bool:
     return read_origin(Checkpoint(settings.enforce.checkpoint)) is None
 
 
-def check_job(settings: Settings) -> str:
-    """The lock of the checkpoint, which a job holds, or a command that needs it stopped."""
-    checkpoint = Checkpoint(settings.enforce.checkpoint)
-    match is_locked(checkpoint):
-        case True:
-            return f"one runs on {checkpoint.location}"
-        case False:
-            return f"none runs on {checkpoint.location}"
-    return f"nobody can tell whether one runs on {checkpoint.location}, which is no local folder"
+def check_job(settings: Settings, flow: Flow | None = None) -> str:
+    """The lock of the checkpoint, which a job holds, or a command that needs it stopped.
+
+    Raises CheckError if there is no job, or it stands still, although requests wait, and for what the job itself says.
+    """
+    checkpoint, health = Checkpoint(settings.enforce.checkpoint), settings.health
+    is_there = is_locked(checkpoint)
+    words: dict[bool | None, str] = {True: "one runs on {}", False: "none runs on {}", None: _NOBODY_KNOWS}
+    seen, reported = JobSeen(is_there), list[Trouble]()
+    if health.port:
+        try:
+            answer = job_answer(asked(f"http://{health.place}/readyz", _METRICS_TIMEOUT_S))
+            seen, reported = JobSeen(is_there, answers=True), answer.known_troubles()
+        except NO_ANSWER:
+            seen = JobSeen(is_there, answers=False)
+    own = job_troubles(Facts(job=seen, flow=flow), now_ms())
+    of_job = (each for each in reported if each.name in _SAID_BY_THE_JOB)
+    return verdict([*own, *of_job], words[is_there].format(checkpoint.location))
 
 
 def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> str:
@@ -621,9 +549,14 @@ def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> 
 
 
 def check_tables(settings: Settings) -> str:
-    """Rows and size of the tables that the job writes. Raises CheckError if one can't be read."""
-    names = (*_TABLES, "overrides") if settings.elastic.limits == "elastic" else _TABLES
-    return "; ".join(_table_text(settings, name) for name in names)
+    """Rows and size of the tables that the job writes. Raises CheckError for those that can't be read."""
+    texts, reasons = list[str](), dict[str, str | None]()
+    for name in (*_TABLES, "overrides") if settings.elastic.limits == "elastic" else _TABLES:
+        try:
+            texts.append(_table_text(settings, name))
+        except CheckError as error:
+            reasons[name] = str(error)
+    return verdict(source_troubles(Facts(tables=reasons), 0), "; ".join(texts))
 
 
 def _check_commits(name: str, path: str, storage_options: Mapping[str, str]) -> None:
@@ -670,31 +603,10 @@ def check_inputs(settings: Settings) -> str:
     if not health.port:
         return "unknown; health.port lets the running job say what it can't read"
     try:
-        answer = _asked(f"http://{health.place}/readyz")
-        failing = msgspec.json.decode(answer, type=_Inputs).inputs
-    except (OSError, ValueError, HTTPException) as error:
+        failing = job_answer(asked(f"http://{health.place}/readyz", _METRICS_TIMEOUT_S)).inputs
+    except NO_ANSWER as error:
         return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
-    if failing:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(failing.items()))
-        raise CheckWarningError(f"the job goes on with what it read last of {reasons}")
-    return "the job reads all of them"
-
-
-class _Inputs(msgspec.Struct):
-    """The part of `/readyz` that is about inputs."""
-
-    inputs: dict[str, str] = {}
-
-
-def _asked(url: str) -> bytes:
-    """The body of an answer, whatever its status is."""
-    try:
-        # of this machine, whatever http_proxy says
-        with build_opener(ProxyHandler({})).open(url, timeout=_METRICS_TIMEOUT_S) as answer:
-            body: bytes = answer.read()
-    except HTTPError as unready:
-        body = unready.read()
-    return body
+    return verdict(source_troubles(Facts(inputs=failing), 0), "the job reads all of them")
 
 
 def check_health(settings: Settings) -> str:
@@ -715,8 +627,8 @@ def check_tracked_entities(settings: Settings) -> str:
     if not health.port:
         return "unknown; health.port makes them a metric of the running job"
     try:
-        metrics = _asked(f"http://{health.place}/metrics").decode()
-    except (OSError, ValueError, HTTPException) as error:  # ValueError: what answers is no text
+        metrics = asked(f"http://{health.place}/metrics", _METRICS_TIMEOUT_S).decode()
+    except NO_ANSWER as error:
         return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
     found = re.search(r"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
     if found is None:

@@ -137,6 +137,12 @@ class TopicReader:
         """By partition the number of records up to the present end; the first call fixes where reading begins."""
         return {partition: end - self._position(partition) for partition, end in self._ends().items()}
 
+    def count_since(self, since_ms: int) -> int:
+        """The number of records of a time or later, by the offsets of Kafka. Raises TopicLostError without a topic."""
+        ends = {TopicPartition(self._topic, partition): end for partition, end in self._ends().items()}
+        found = self._connected().offsets_for_times(dict.fromkeys(ends, since_ms), OFFSETS_TIMEOUT_MS)
+        return sum(max(0, end - since.offset) for each, end in ends.items() if (since := found.get(each)))
+
     def skip_to_last(self, counts: Mapping[int, int]) -> None:
         """Leave out the oldest unread records of each partition, but for so many."""
         for partition, unread in self.unread().items():

@@ -18,13 +18,12 @@ from sluice.insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, 
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
 from sluice.insight.texts import client_text, entity_text, strict_text, tightened_text
+from sluice.kafka_io.newest_records import problem_of
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.format import duration, moment, short
 from sluice.sinks.tables.quotas import QuotaChange
-from sluice.state.contract.projection import projects
-from sluice.state.contract.records import DeadLetter, Decision, FieldError, Measured, Override
-from sluice.state.errors import UNREADABLE
+from sluice.state.contract.records import Decision, Measured, Override
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -58,20 +57,6 @@ Context = dict[str, Any]
 """The variables of a template, beside the facts and the time."""
 
 
-@projects(FieldError)
-class _Error(msgspec.Struct):
-    field: str = ""
-    problem: str = ""
-
-
-@projects(DeadLetter)
-class _DeadLetter(msgspec.Struct):
-    error: _Error
-
-
-_DEAD_LETTER = msgspec.json.Decoder(_DeadLetter)
-
-
 @dataclass
 class DeadLetters:
     """Dead letters by field and problem; beyond MOST_DEAD_LETTERS reasons they count as others."""
@@ -80,11 +65,7 @@ class DeadLetters:
 
     def take(self, value: bytes | None) -> None:
         """Count one record."""
-        try:
-            error = _DEAD_LETTER.decode(value or b"").error
-            reason = (error.field[:200], error.problem[:200])
-        except UNREADABLE:
-            reason = ("", "unreadable record")
+        reason = problem_of(value)
         if reason not in self.reasons and len(self.reasons) >= MOST_DEAD_LETTERS:
             reason = ("", "others")
         self.reasons[reason] += 1

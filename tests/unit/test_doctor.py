@@ -477,8 +477,8 @@ def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning
 
     assert str(raised.value) == (
         "2 brokers are tightened, clients get 0.10 to 0.21 of their shares there, or their reservations (b-1: bytes in,"
-        " b-2: bytes in); throttled whatever their limits are: producers of tenant shop by holds (862 % of its budget),"
-        " clients of client-id x by holds (by ops)"
+        " b-2: bytes in); throttled whatever their limits are: producers of tenant shop until 00:00:09 UTC by holds"
+        " (862 % of its budget), clients of client-id x until 00:00:09 UTC by holds (by ops)"
     )
     with pytest.raises(CheckWarningError, match=r"^throttled whatever"):
         doctor.overrides_verdict(said, 7_000)

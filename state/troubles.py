@@ -1,0 +1,432 @@
+"""The one model of what is wrong now: facts in, troubles out. Pure: time is an argument, in epoch milliseconds.
+
+`sluice doctor`, `sluice top`, the console, `/healthz`, `/readyz` and `/metrics` show these, and have no rule of their
+own. A fact that a viewer doesn't know is None, and makes no trouble.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sluice.state.contract.records import Heartbeat, Override, Overrides
+from sluice.state.quotas.overrides import overrides_now
+from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
+
+STALE_MS = 15_000
+"""Decisions that are so much older than the newest request are of then: a few micro-batches of a busy machine."""
+
+HOUR_MS = 3_600_000
+"""Time in which dead letters count as new."""
+
+MAX_AHEAD_MS = 1_000
+"""The shortest sample of a quota."""
+
+MAX_BEHIND_MS = 2_000
+"""A heartbeat is read some tenths of a second after it was sent."""
+
+MAX_SKEW_MS = 60_000
+"""Skew of a clock from which it is a failure."""
+
+MOST_NAMED = 5
+"""Most clients, brokers and so on that a line names."""
+
+Severity = Literal["fail", "warn"]
+
+KNOWN: Mapping[str, tuple[Severity, ...]] = {
+    "job_away": ("fail",),
+    "decisions_stale": ("fail",),
+    "enforce_down": ("fail",),
+    "audit_down": ("warn",),
+    "foreign_decisions": ("fail",),
+    "broker_away": ("warn",),
+    "no_leader": ("fail",),
+    "plugin_missing": ("fail",),
+    "plugin_deaf": ("fail",),
+    "gateway_silent": ("fail",),
+    "threads_down": ("fail",),
+    "disk_low": ("fail",),
+    "broker_full": ("warn",),
+    "tightened": ("warn",),
+    "hold": ("warn",),
+    "dead_letters": ("warn",),
+    "own_login": ("warn",),
+    "input_unreadable": ("warn",),
+    "table_unreadable": ("fail",),
+    "mirror_down": ("warn",),
+    "native_missing": ("warn",),
+    "clocks": ("warn", "fail"),
+}
+"""Name and severities of each kind of trouble, in the order in which they are shown."""
+
+_OPERATOR = "operator"
+"""The decider of holds that an operator has given."""
+
+_INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """One thing that is wrong now. `name` is one of KNOWN, and keeps its meaning: metrics have it as a label."""
+
+    name: str
+    severity: Severity
+    text: str
+    since_ms: int | None = None
+    meanwhile: str = ""
+    """The effect meanwhile: all that goes on, or doesn't."""
+    next: str = ""
+    """The operator's next step."""
+
+    @property
+    def line(self) -> str:
+        """All of it in one line.
+
+        >>> Trouble("x", "warn", "no decision", 5_000, "shares hold", "see the log").line
+        'no decision since 00:00:05 UTC: shares hold; see the log'
+        """
+        since = "" if self.since_ms is None else f" since {_clock(self.since_ms)}"
+        meanwhile = f": {self.meanwhile}" if self.meanwhile else ""
+        return f"{self.text}{since}{meanwhile}{f'; {self.next}' if self.next else ''}"
+
+
+class Flow(NamedTuple):
+    """The newest request, and the newest decision or dead letter, by the times of their records; None for no record.
+
+    `waiting` are the requests that are newer than the newest answer.
+    """
+
+    request_ms: int | None
+    answer_ms: int | None
+    waiting: int = 0
+
+
+class JobSeen(NamedTuple):
+    """Signs of life of the job: the lock of its checkpoint, and an answer at its health port. None is unknown."""
+
+    is_locked: bool | None = None
+    answers: bool | None = None
+
+
+class DeadLettersSeen(NamedTuple):
+    """Dead letters of the last hour, and the commonest problem among the newest of them."""
+
+    number: int
+    problem: str = ""
+
+
+class BrokersSeen(NamedTuple):
+    """Brokers that are away: addresses of bootstrap.servers, node ids with replicas, partitions without a leader."""
+
+    silent: Sequence[str] = ()
+    away: Mapping[int, str] = {}
+    """Node id -> a topic of Sluice of which it has replicas."""
+    leaderless: Sequence[str] = ()
+
+
+Plugin = Literal["there", "missing", "deaf"]
+"""The plugin in the configuration of a broker; `deaf` is without its reporter of metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is known; None is unknown."""
+
+    job: JobSeen | None = None
+    flow: Flow | None = None
+    queries: Mapping[str, str | None] | None = None
+    """Name of a query -> the reason why it doesn't run; None if it does."""
+    foreign: Sequence[str] | None = None
+    """Ids of other jobs whose decisions are in the topic."""
+    brokers: BrokersSeen | None = None
+    plugins: Mapping[int, Plugin] | None = None
+    """By node id; empty where no broker has it."""
+    beats: Mapping[str, Heartbeat] | None = None
+    """The last heartbeat of each gateway's process that was heard in the last `heard_s`."""
+    heard_s: int = 10
+    capacities: BrokerLimits | None = None
+    ahead_ms: Mapping[str, int] | None = None
+    """Clocks of gateways, so much ahead of this machine's; below 0 is behind."""
+    overrides: Mapping[str, Overrides] | None = None
+    """The last record of each decider."""
+    dead_letters: DeadLettersSeen | None = None
+    own_login: str | None = None
+    """Words on the quota that limits Sluice's own login; "" if none does."""
+    inputs: Mapping[str, str | None] | None = None
+    """Inputs beside the requests -> the reason why one can't be read."""
+    tables: Mapping[str, str | None] | None = None
+    """Tables that the job writes -> the reason why one can't be read."""
+    mirror: str | None = None
+    """The reason why the cluster's quotas aren't mirrored."""
+    native: str | None = None
+    """The reason why native code is wanted, and not there."""
+
+
+def troubles_of(facts: Facts, now_ms: int) -> list[Trouble]:
+    """All that is wrong by these facts, failures first, then in the order of KNOWN."""
+    found = [trouble for kind in _KINDS for trouble in kind(facts, now_ms)]
+    return in_order(found)
+
+
+def in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
+    """Failures first, then in the order of KNOWN; of each name the first."""
+    names = list(KNOWN)
+    first = {each.name: each for each in reversed(list(troubles))}
+    places = {name: names.index(name) if name in KNOWN else len(names) for name in first}
+    return sorted(first.values(), key=lambda each: (each.severity != "fail", places[each.name]))
+
+
+def is_stale(flow: Flow | None, now_ms: int) -> bool:
+    """True if requests wait, and the newest answer is STALE_MS older than they are: figures are of then.
+
+    >>> [is_stale(Flow(90_000, answer_ms, 7), 91_000) for answer_ms in (None, 70_000, 89_000)]
+    [True, True, False]
+    """
+    if flow is None or flow.request_ms is None or not flow.waiting:
+        return False
+    return flow.answer_ms is None or min(flow.request_ms, now_ms) - flow.answer_ms > STALE_MS
+
+
+def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
+    """The job is away, or stands still, although requests wait: a gateway sends a heartbeat each second."""
+    seen, flow = facts.job or JobSeen(), facts.flow
+    if flow is None or not flow.waiting:
+        return
+    wait = f"{flow.waiting} requests wait" + (", and none was ever decided" if flow.answer_ms is None else "")
+    meanwhile = "gateways go on with their last shares and limits, and all figures are of then"
+    is_gone = seen.is_locked is False or (seen.is_locked is None and seen.answers is False)
+    is_late = is_stale(flow, now_ms)
+    if is_gone and not seen.answers:
+        start = "its log says why it ended; start it with `sluice run`"
+        yield Trouble("job_away", "fail", f"no job runs, {wait}", flow.answer_ms, meanwhile, start)
+    elif is_late and seen.answers is False:
+        log = "a process has the lock of its checkpoint: see its log, and end it before you start it again"
+        text = f"the job doesn't answer at its health port, {wait}"
+        yield Trouble("job_away", "fail", text, flow.answer_ms, meanwhile, log)
+    elif is_late and not (facts.queries or {}).get("enforce"):
+        look = "`sluice doctor` and the job's log say what it waits for"
+        yield Trouble("decisions_stale", "fail", f"no decision, {wait}", flow.answer_ms, meanwhile, look)
+
+
+def query_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """A query that doesn't run, by the job's own words, and decisions of another job."""
+    reasons = facts.queries or {}
+    if reason := reasons.get("enforce"):
+        meanwhile = "nothing is decided; gateways go on with their last shares and limits"
+        next_step = "it starts again by itself; see the log if it doesn't"
+        yield Trouble("enforce_down", "fail", f"query enforce {reason}", meanwhile=meanwhile, next=next_step)
+    if reason := reasons.get("audit"):
+        meanwhile = "requests are decided; tables, and what is read from them, stay behind"
+        yield Trouble("audit_down", "warn", f"query audit {reason}", meanwhile=meanwhile, next="see the log")
+    if facts.foreign:
+        meanwhile = "each request is charged again, or somebody forges decisions"
+        step = "stop that job, or give it topics of its own"
+        text = f"the decisions topic has decisions of another job ({some(facts.foreign)})"
+        yield Trouble("foreign_decisions", "fail", text, meanwhile=meanwhile, next=step)
+
+
+def broker_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """Brokers that are away, by their addresses and by the replicas of Sluice's topics."""
+    seen = facts.brokers
+    if seen is None:
+        return
+    step = "look at its process and its log"
+    if seen.leaderless:
+        text = f"no broker leads {some(seen.leaderless)}"
+        meanwhile = "records of these partitions are neither written nor read"
+        yield Trouble("no_leader", "fail", text, meanwhile=meanwhile, next=step)
+    texts = [f"{some(seen.silent)} of bootstrap.servers doesn't answer"] if seen.silent else []
+    texts += [f"broker {node} has replicas of {topic} and is away" for node, topic in sorted(seen.away.items())]
+    if texts:
+        meanwhile = "the others take over, with fewer replicas"
+        yield Trouble("broker_away", "warn", "; ".join(texts[: MOST_NAMED + 1]), meanwhile=meanwhile, next=step)
+
+
+def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """Brokers without the plugin beside brokers with it, and those whose plugin is deaf, silent or half dead."""
+    plugins, beats = facts.plugins, facts.beats
+    nodes = {node for node, state in (plugins or {}).items() if state != "missing"}
+    count = len(plugins or {})
+    step = "name it again, in server.properties and where kafka-configs.sh --entity-type brokers has set it: no restart"
+    known = {int(node[1]): beat for name, beat in (beats or {}).items() if (node := _INSTANCE_OF_BROKER.search(name))}
+    if plugins and nodes and (missing := sorted(plugins.keys() - nodes)):
+        yield Trouble(
+            "plugin_missing",
+            "fail",
+            f"broker {_names(missing)} of {count} is without client.quota.callback.class of the plugin",
+            meanwhile="what clients send there counts for no quota",
+            next="run sluice broker-plugin and add its lines to server.properties",
+        )
+    deaf = sorted(node for node in nodes if (plugins or {})[node] == "deaf")
+    if deaf:
+        yield Trouble(
+            "plugin_deaf",
+            "fail",
+            f"broker {_names(deaf)} of {count} is without the plugin's reporter in metric.reporters",
+            meanwhile="no charge there is published, though known shares hold",
+            next=f"{step} is needed",
+        )
+    elif blind := sorted(node for node, beat in known.items() if not beat.metrics_seen):
+        yield Trouble(
+            "plugin_deaf",
+            "fail",
+            f"broker {_names(blind)} of {count or len(known)} doesn't hand its metrics to the plugin",
+            meanwhile="no charge there is published, though known shares hold",
+            next=f"{step} is needed",
+        )
+    log = "lines with sluice in its log say why, and a restart of the broker ends it"
+    stay = "shares stay as they are there"
+    if beats is not None and (silent := sorted(nodes - known.keys())):
+        text = f"broker {_names(silent)} of {count}: no heartbeat in {facts.heard_s} s"
+        yield Trouble("gateway_silent", "fail", text, meanwhile=stay, next=log)
+    if down := sorted(node for node, beat in known.items() if beat.threads_down):
+        text = f"broker {_names(down)} of {count or len(known)}: threads that don't work"
+        yield Trouble("threads_down", "fail", text, meanwhile=stay, next=log)
+
+
+def load_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """Log directories below the floor, and brokers at their capacity."""
+    limits = facts.capacities
+    if limits is None:
+        return
+    measured = {name: beat.load for name, beat in (facts.beats or {}).items() if beat.load}
+    low = sorted(found for load in measured.values() if (found := limits.floor.low(load)) is not None)
+    if low:
+        yield Trouble(
+            "disk_low",
+            "fail",
+            some(low),
+            meanwhile="producers are held",
+            next="delete records, or give it a larger volume",
+        )
+    found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
+    loads = {name: load for name, load in found_loads if load is not None}
+    if full := sum(load.rho >= FULL_LOAD for load in loads.values()):
+        busiest = max(loads, key=lambda name: loads[name].rho)
+        text = f"{full} of {len(loads)} brokers are at their capacity; the busiest of {len(loads)} is {busiest}"
+        yield Trouble("broker_full", "warn", f"{text}: {loads[busiest].reason}")
+
+
+def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
+    """Gateways that are tightened, and clients that are stopped, whatever their quotas say."""
+    now = list(overrides_now(facts.overrides or {}, now_ms))
+    tight = {each.gateway: each for _, each in now if each.kind == "tighten"}
+    if tight:
+        factors = sorted(each.factor for each in tight.values())
+        reasons = some([f"{name}: {each.reason}" for name, each in sorted(tight.items(), key=str)])
+        yield Trouble(
+            "tightened",
+            "warn",
+            f"{len(tight)} brokers are tightened, clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares"
+            f" there, or their reservations ({reasons})",
+        )
+    held = [
+        f"{scope_text(each)}{_until(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"
+    ]
+    if held:
+        by_operator = any(decider == "operator" for decider, each in now if each.kind == "hold")
+        step = "`sluice quotas release` ends a hold of an operator" if by_operator else ""
+        yield Trouble("hold", "warn", f"throttled whatever their limits are: {some(held)}", next=step)
+
+
+def dead_letter_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """Events of the last hour that break the contract."""
+    seen = facts.dead_letters
+    if seen is not None and seen.number:
+        most = f', most "{seen.problem}"' if seen.problem else ""
+        yield Trouble(
+            "dead_letters",
+            "warn",
+            f"{seen.number} in the last hour{most}",
+            meanwhile="nothing is charged for them, and all other requests are decided",
+            next="the table dead_letters has each; see who else writes to the requests topic",
+        )
+
+
+def login_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """A quota that limits Sluice itself."""
+    if facts.own_login:
+        yield Trouble("own_login", "warn", facts.own_login)
+
+
+def source_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """Tables, files and quotas that can't be read, and native code that isn't there."""
+    if tables := [reason for _, reason in sorted((facts.tables or {}).items()) if reason]:
+        yield Trouble("table_unreadable", "fail", "; ".join(tables))
+    inputs = [f"{name}: {reason}" for name, reason in sorted((facts.inputs or {}).items()) if reason]
+    if inputs:
+        yield Trouble("input_unreadable", "warn", f"the job goes on with what it read last of {'; '.join(inputs)}")
+    if facts.mirror:
+        meanwhile = "the last ones stay in force"
+        yield Trouble(
+            "mirror_down", "warn", f"the cluster's quotas aren't mirrored ({facts.mirror})", meanwhile=meanwhile
+        )
+    if facts.native:
+        yield Trouble("native_missing", "warn", facts.native)
+
+
+def clock_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """Clocks of gateways that are off."""
+    ahead = sorted((facts.ahead_ms or {}).items())
+    troubles = []
+    if fast := [f"{name} by {ms / 1000:.0f} s" for name, ms in ahead if ms > MAX_AHEAD_MS]:
+        troubles.append(
+            f"ahead of this machine's: gateway {', '.join(fast)}; after a request through it, mutations of the same"
+            " client are refused elsewhere until its time is reached"
+        )
+    if slow := [f"{name} by {-ms / 1000:.0f} s" for name, ms in ahead if ms < -MAX_BEHIND_MS]:
+        troubles.append(
+            f"behind this machine's: gateway {', '.join(slow)}; tables have its requests at times that were over, and"
+            " waits for them are over elsewhere so much too early"
+        )
+    if troubles:
+        is_far = max(abs(ms) for _, ms in ahead) >= MAX_SKEW_MS
+        yield Trouble("clocks", "fail" if is_far else "warn", "; ".join(troubles), next="set the clocks by NTP")
+
+
+_KINDS: Sequence[Callable[[Facts, int], Iterator[Trouble]]] = (
+    job_troubles,
+    query_troubles,
+    broker_troubles,
+    plugin_troubles,
+    load_troubles,
+    override_troubles,
+    dead_letter_troubles,
+    login_troubles,
+    source_troubles,
+    clock_troubles,
+)
+
+
+def scope_text(hold: Override) -> str:
+    """The clients of a hold.
+
+    >>> from sluice.state.contract.records import CountedEntity
+    >>> scope_text(Override("hold")), scope_text(Override("hold", entity=CountedEntity(tenant="shop"), gateway="b-1"))
+    ('all producers', 'producers of tenant shop at b-1')
+    """
+    names = {} if hold.entity is None else msgspec.to_builtins(hold.entity)
+    clients = "clients" if hold.consumers else "producers"
+    of = " and ".join(f"{part.replace('_', '-')} {name}" for part, name in names.items())
+    scope = f"{clients} of {of}" if of else f"all {clients}"
+    return scope if hold.gateway is None else f"{scope} at {hold.gateway}"
+
+
+def some(texts: Collection[str]) -> str:
+    """The first MOST_NAMED of texts, and the number of the others."""
+    more = len(texts) - MOST_NAMED
+    return ", ".join(list(texts)[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _until(hold: Override) -> str:
+    return "" if hold.until_ms is None else f" until {_clock(hold.until_ms)}"
+
+
+def _clock(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
+
+
+def _names(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, nodes))

@@ -1,0 +1,87 @@
+"""A dead job, garbage and a hold on a real broker, as each viewer shows them: topics as a killed job leaves them."""
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from kafka import KafkaProducer
+
+from sluice.cli import doctor
+from sluice.configs.settings import Properties, Settings
+from sluice.kafka_io.newest_records import NewestRecords
+from sluice.kafka_io.topics import ensure_topics
+from sluice.process.clock import now_ms
+from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
+from sluice.state.troubles import DeadLettersSeen
+from tests.builders import DEFAULTS, changed, decision
+from tests.deciding_side import own_topics
+
+pytestmark = pytest.mark.kafka
+
+GARBAGE = json.dumps({"error": {"field": "value", "problem": "is no JSON"}}).encode()
+HOLD = Override(
+    "hold", entity=CountedEntity(user="alice"), reason="eve: it floods", until_ms=now_ms() + 3_600_000, consumers=True
+)
+
+
+class Left(NamedTuple):
+    """The topics of a job that was killed, and the time of its last decision."""
+
+    settings: Settings
+    answered_ms: int
+
+
+@pytest.fixture(scope="module")
+def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """The last decision is 60 s old, seven requests are newer, 30 dead letters are older, and a hold is in force."""
+    folder, topics, at_ms = tmp_path_factory.mktemp("left"), own_topics(), now_ms() - 60_000
+    kafka = Properties({"bootstrap.servers": kafka_broker})
+    ensure_topics(topics, kafka)
+    with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
+
+        def send(topic: str, values: Mapping[bytes | None, bytes] | list[bytes], sent_ms: int) -> None:
+            items = values.items() if isinstance(values, Mapping) else [(None, value) for value in values]
+            for key, value in items:
+                producer.send(topic, value, key, timestamp_ms=sent_ms)
+
+        send(topics.requests, [b"{}"] * 3, at_ms - 1_000)
+        send(topics.dead_letters, [GARBAGE] * 30, at_ms - 1_000)
+        send(topics.decisions, [json.dumps(decision(at_ms)).encode()], at_ms)
+        send(topics.requests, [b"{}"] * 7, now_ms())
+        overrides = overrides_value(Overrides(7, now_ms(), 3_600_000, [HOLD]))
+        send(topics.limits, {VERSION_KEY: version_end(1, 0), overrides_key("operator"): overrides}, now_ms())
+    settings = replace(DEFAULTS, kafka=kafka, topics=topics)
+    settings = changed(settings, "enforce", checkpoint=str(folder / "checkpoint"))
+    tables = {
+        name: str(folder / name) for name in ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable")
+    }
+    return Left(changed(settings, "delta", **tables), at_ms)
+
+
+def test_waiting_requests_are_those_after_the_newest_answer(left: Left) -> None:
+    with NewestRecords(left.settings.kafka, left.settings.topics) as newest:
+        flow, again = newest.flow(), newest.flow()
+        letters = newest.dead_letters(now_ms())
+
+    assert flow is not None
+    assert (flow.answer_ms, flow.waiting) == (left.answered_ms, 7)
+    assert again == flow
+    assert letters == DeadLettersSeen(30, "value: is no JSON")
+
+
+def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> None:
+    lines: list[str] = []
+
+    code = doctor.run_doctor(left.settings, lines.append)
+
+    found = {line[6:].split(":")[0]: line for line in lines}
+    assert found["job"].startswith("FAIL  job: no job runs, 7 requests wait since ")
+    assert found["dead letters"].startswith('warn  dead letters: 30 in the last hour, most "value: is no JSON": ')
+    assert "clients of user alice until" in found["overrides"]
+    assert found["broker"].startswith("ok    broker: ")
+    assert found["leaders"].startswith("ok    leaders: ")
+    assert code == 1

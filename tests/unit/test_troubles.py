@@ -1,0 +1,164 @@
+"""The one model of what is wrong now: facts in, troubles out, and an unknown fact makes none."""
+
+from typing import Any
+
+import pytest
+
+from sluice.state.contract.records import CountedEntity, Heartbeat, Load, LogDirectory, Override, Overrides
+from sluice.state.shares.load import BrokerLimits, Capacities, Capacity, DiskFloor
+from sluice.state.troubles import (
+    KNOWN,
+    BrokersSeen,
+    DeadLettersSeen,
+    Facts,
+    Flow,
+    JobSeen,
+    Trouble,
+    in_order,
+    is_stale,
+    troubles_of,
+)
+
+NOW_MS = 100_000_000
+GONE, ALIVE, MUTE = JobSeen(is_locked=False), JobSeen(is_locked=True, answers=True), JobSeen(True, answers=False)
+WAITING = Flow(NOW_MS, NOW_MS - 145_000, 1_595)
+LATE = Flow(NOW_MS, NOW_MS - 9_000, 7)
+DONE = Flow(NOW_MS - 60_000, NOW_MS - 60_000, 0)
+HOLD = Override("hold", entity=CountedEntity(client_id="batch"), reason="eve: it floods", until_ms=NOW_MS + 5_000)
+FULL = BrokerLimits(Capacities(default=Capacity(100.0)), DiskFloor(free_bytes=1_000))
+
+
+def beats(**each: Any) -> dict[str, Heartbeat]:
+    return {"host-1-0a1b2c3d": Heartbeat(5, 0, **each)}
+
+
+def said(*overrides: Override, decider: str = "operator") -> dict[str, Overrides]:
+    return {decider: Overrides(7, NOW_MS, 60_000, list(overrides))}
+
+
+CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
+    (
+        "killed",
+        {"job": GONE, "flow": WAITING},
+        ["job_away"],
+        "no job runs, 1595 requests wait since 03:44:15 UTC: ",
+    ),
+    ("killed just now", {"job": GONE, "flow": LATE}, ["job_away"], "no job runs, 7 requests wait"),
+    ("of shared storage", {"job": JobSeen(None, answers=False), "flow": WAITING}, ["job_away"], "no job runs"),
+    ("stopped, nobody waits", {"job": GONE, "flow": DONE}, [], ""),
+    ("never started", {"job": GONE, "flow": Flow(NOW_MS, None, 3)}, ["job_away"], "and none was ever decided"),
+    ("stopped, no broker", {"job": GONE}, [], ""),
+    ("hangs", {"job": MUTE, "flow": WAITING}, ["job_away"], "the job doesn't answer at its health port"),
+    ("its port is taken", {"job": MUTE, "flow": LATE}, [], ""),
+    (
+        "stands still",
+        {"job": ALIVE, "flow": WAITING},
+        ["decisions_stale"],
+        "no decision, 1595 requests wait since",
+    ),
+    ("nobody knows the job", {"flow": WAITING}, ["decisions_stale"], ""),
+    ("a long micro-batch", {"job": ALIVE, "flow": LATE}, [], ""),
+    (
+        "full disk",
+        {"job": ALIVE, "flow": WAITING, "queries": {"enforce": "is backing off: no room", "audit": None}},
+        ["enforce_down"],
+        "query enforce is backing off: no room: nothing is decided",
+    ),
+    ("no tables", {"queries": {"enforce": None, "audit": "is backing off: x"}}, ["audit_down"], "requests are decided"),
+    ("two jobs", {"foreign": ["a1"]}, ["foreign_decisions"], "(a1)"),
+    ("server away", {"brokers": BrokersSeen(["b:2"])}, ["broker_away"], "b:2 of bootstrap.servers doesn't answer: the"),
+    (
+        "replicas away",
+        {"brokers": BrokersSeen(away={3: "t"})},
+        ["broker_away"],
+        "broker 3 has replicas of t and is away",
+    ),
+    ("no leader", {"brokers": BrokersSeen(leaderless=["t-1"])}, ["no_leader"], "no broker leads t-1"),
+    ("all well", {"brokers": BrokersSeen(), "plugins": {1: "there"}, "beats": beats()}, [], ""),
+    ("no plugin at all", {"plugins": {1: "missing", 2: "missing"}, "beats": {}}, [], ""),
+    ("one without", {"plugins": {1: "there", 2: "missing"}}, ["plugin_missing"], "broker 2 of 2 is without"),
+    ("one deaf", {"plugins": {1: "deaf"}}, ["plugin_deaf"], "broker 1 of 1 is without the plugin's reporter"),
+    ("deaf while it runs", {"beats": beats(metrics_seen=False)}, ["plugin_deaf"], "broker 1 of 1 doesn't hand"),
+    ("silent", {"plugins": {2: "there"}, "beats": {}, "heard_s": 60}, ["gateway_silent"], "no heartbeat in 60 s"),
+    ("heartbeats unknown", {"plugins": {2: "there"}}, [], ""),
+    ("half dead", {"beats": beats(threads_down=1)}, ["threads_down"], "broker 1 of 1: threads that don't work"),
+    (
+        "disk",
+        {"beats": beats(load=Load(1, log_dirs=[LogDirectory("/data", 5, 9_000)])), "capacities": FULL},
+        ["disk_low"],
+        "producers are held",
+    ),
+    ("full", {"beats": beats(load=Load(1, 120.0)), "capacities": FULL}, ["broker_full"], "1 of 1 brokers are at their"),
+    ("capacities unknown", {"beats": beats(load=Load(1, 120.0))}, [], ""),
+    (
+        "tightened",
+        {"overrides": said(Override("tighten", 0.5, gateway="b-1", reason="bytes in"), decider="elastic")},
+        ["tightened"],
+        "1 brokers are tightened, clients get 0.50 to 0.50 of their shares there, or their reservations (b-1: bytes",
+    ),
+    (
+        "hold",
+        {"overrides": said(HOLD)},
+        ["hold"],
+        "producers of client-id batch until 03:46:45 UTC by operator (eve: it ",
+    ),
+    ("release", {"overrides": said(HOLD)}, ["hold"], "; `sluice quotas release` ends"),
+    ("nothing overridden", {"overrides": said()}, [], ""),
+    (
+        "garbage",
+        {"dead_letters": DeadLettersSeen(17_500, "value is not JSON")},
+        ["dead_letters"],
+        '17500 in the last hour, most "value is not JSON": ',
+    ),
+    ("no garbage", {"dead_letters": DeadLettersSeen(0)}, [], ""),
+    ("own login", {"own_login": "sluice is limited"}, ["own_login"], "sluice is limited"),
+    ("own login free", {"own_login": ""}, [], ""),
+    ("input", {"inputs": {"quotas": "no table", "holds": None}}, ["input_unreadable"], "read last of quotas: no table"),
+    ("table", {"tables": {"decisions": "/d can't be read", "x": None}}, ["table_unreadable"], "/d can't be read"),
+    ("mirror", {"mirror": "no rights"}, ["mirror_down"], "(no rights): the last ones stay in force"),
+    ("native", {"native": "no library"}, ["native_missing"], "no library"),
+    ("clock", {"ahead_ms": {"a": 3_000}}, ["clocks"], "gateway a by 3 s"),
+    ("clocks right", {"ahead_ms": {"a": 900, "b": -1_900}}, [], ""),
+]
+
+
+@pytest.mark.parametrize(("facts", "names", "words"), [each[1:] for each in CASES], ids=[each[0] for each in CASES])
+def test_facts_make_their_troubles(facts: dict[str, Any], names: list[str], words: str) -> None:
+    found = troubles_of(Facts(**facts), NOW_MS)
+
+    assert [each.name for each in found] == names
+    assert all(each.severity in KNOWN[each.name] for each in found)
+    assert words in "".join(each.line for each in found)
+
+
+def test_every_known_kind_has_a_case() -> None:
+    assert {name for _, _, names, _ in CASES for name in names} == set(KNOWN)
+
+
+def test_nothing_known_is_no_trouble() -> None:
+    assert troubles_of(Facts(), NOW_MS) == []
+
+
+def test_a_clock_that_is_a_minute_off_is_a_failure() -> None:
+    """Some seconds are a warning: the severity of a kind may depend on its figures."""
+    severities = [troubles_of(Facts(ahead_ms={"a": ms}), NOW_MS)[0].severity for ms in (3_000, -60_000)]
+
+    assert severities == ["warn", "fail"]
+    assert KNOWN["clocks"] == ("warn", "fail")
+
+
+def test_failures_come_first_and_of_each_name_the_first_counts() -> None:
+    """A viewer's own facts come before those that the job has reported."""
+    found = in_order(
+        [Trouble("hold", "warn", "own"), Trouble("no_leader", "fail", "x"), Trouble("hold", "warn", "told")]
+    )
+
+    assert [(each.name, each.text) for each in found] == [("no_leader", "x"), ("hold", "own")]
+
+
+def test_figures_are_of_then_only_while_requests_wait() -> None:
+    """A request whose time lies ahead by a wrong clock makes no figure old by itself."""
+    assert is_stale(WAITING, NOW_MS)
+    assert not is_stale(DONE, NOW_MS)
+    assert not is_stale(None, NOW_MS)
+    assert not is_stale(Flow(NOW_MS + 1_200_000, NOW_MS - 1_000, 1), NOW_MS)
