@@ -201,7 +201,8 @@ class Gateway:
         Without a user it is that of a client that has not logged in, NO_LOGIN.
 
         For gateways that have no connection to mute. It charges nothing, counts the waits that `admit` counts, and
-        never blocks. The wait is the longest of the counters that the request leads to: those of `api` such as
+        never blocks. A client that is stopped by a hold waits as long as that lasts; its `quota` is the decider's name.
+        The wait is the longest of the counters that the request leads to: those of `api` such as
         "Produce" and of the (topic, partition) pairs it touches; without `api` all counters of this user and client-id.
         While the gateway refuses all, it is at least CLOSED_RETRY_MS.
         """
@@ -297,11 +298,14 @@ class Gateway:
         return self._inline.charge_inline(event, limits.enforced, delivered), True
 
     def _answer(self, event: Request, admission: Admission, request_id: str | None) -> Answer:
-        """The longer of two waits: that of the admission, and a decided one on events that weren't charged inline."""
+        """The longest wait: that of the admission, a decided one on events that weren't charged inline, or of a hold."""
         throttle_ms, quota, limit, share = admission.throttle_ms, admission.quota, admission.limit, admission.share
-        wait = self._in_force.decided_wait(event)
-        if wait is not None and (wait_ms := wait.left_ms(self._clock_ms())) > throttle_ms:
-            throttle_ms, quota, limit, share = wait_ms, wait.quota, wait.limit, None
+        held = None
+        if self._policy.charges_inline():
+            held = self._in_force.held_wait(event.user or "", event.client_id or "", event.api)
+        for wait in (self._in_force.decided_wait(event), held):
+            if wait is not None and (wait_ms := wait.left_ms(self._clock_ms())) > throttle_ms:
+                throttle_ms, quota, limit, share = wait_ms, wait.quota, wait.limit, None
         if self.refuses_all():
             throttle_ms = max(throttle_ms, CLOSED_RETRY_MS)
         return Answer(throttle_ms, admission.withhold, admission.refused, quota, limit, share, request_id)

@@ -10,7 +10,7 @@ import msgspec
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
 from sluice.state.contract.decision_id import MAX_OFFSET
-from sluice.state.contract.records import CounterSum, Request
+from sluice.state.contract.records import BYTES_APIS, CounterSum, Request
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
@@ -19,9 +19,10 @@ from sluice.state.decisions.waits import (
     read_wait,
     wait_under_limit_ms,
 )
+from sluice.state.quotas.entity import Tags, bounded_name
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 from sluice.state.quotas.limits import LimitsInForce, LimitsView
-from sluice.state.quotas.overrides import OverridesInForce
+from sluice.state.quotas.overrides import HELD_MS, OverridesInForce
 from sluice.state.shares.read_sums import ReadEntity, ReadSums
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class InForce:
     """The limits in force and two tables of waits. Thread-safe for readers; the readers of topics write.
 
     `decided_waits` are those of decisions on events that no gateway had charged inline: nobody has applied them yet.
-    `inline_waits` are those that this gateway asked for inline. `limits` is None before the first complete version;
+    `inline_waits` are those that this gateway asked for inline, and `held_waits` those of clients under a hold, by API and
+    client. `limits` is None before the first complete version;
     what is lent is in them. `overrides` are those that gateway `instance` has heard of. `clock_ms` is the time in epoch
     milliseconds.
     """
@@ -41,6 +43,7 @@ class InForce:
         self.overrides = OverridesInForce(instance)
         self.decided_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
         self.inline_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
+        self.held_waits = WaitTable(options.max_waits, HELD_MS, clock_ms)
         self._tables = (self.decided_waits, self.inline_waits)
         self._waiting = self.decided_waits.view()
         self._clock_ms = clock_ms
@@ -69,14 +72,29 @@ class InForce:
         topic_partitions: Iterable[TopicPartitionName],
         with_inline: bool,
     ) -> Wait | None:
-        """The longest wait of the counters that such a request leads to, `with_inline` or decided ones only."""
+        """The longest wait of the counters that such a request leads to, and of holds; or decided waits only."""
         tables = self._tables if with_inline else self._tables[:1]
+        held = self.held_wait(user, client_id, api) if with_inline else None
         if not any(map(len, tables)):
-            return None
+            return held
         counters = list(self._counters(user, client_id, api, topic_partitions))
-        return max(
-            filter(None, (table.longest(counters) for table in tables)), key=attrgetter("until_ms"), default=None
-        )
+        waits = (held, *(table.longest(counters) for table in tables))
+        return max(filter(None, waits), key=attrgetter("until_ms"), default=None)
+
+    def held_wait(self, user: str, client_id: str, api: str | None) -> Wait | None:
+        """The wait of a client under a hold that requests of this API have, or any without one.
+
+        A client that is stopped waits as long as the hold lasts; another one after each request.
+        """
+        limits, now_ms = self.limits, self._clock_ms()
+        if limits is None:
+            return None
+        apis = [each for each in BYTES_APIS if api in (None, each)]
+        for each in apis:
+            hold = self.overrides.hold(user, client_id, limits.enforced.tenants, now_ms, each == "Fetch")
+            if hold is not None and hold.override.consumers:
+                return Wait(now_ms + HELD_MS, (now_ms, 0), HELD_MS, hold.decider)
+        return self.held_waits.longest(held_counter(each, user, client_id) for each in apis)
 
     def on_sums(self, read: ReadSums, now_ms: int) -> None:
         """Apply the waits of counters after a micro-batch.
@@ -166,7 +184,7 @@ class InForce:
             is_raised = self._lend_limits()
         if is_raised:
             self.relax(only_lent=True)
-        for table in self._tables:
+        for table in (*self._tables, self.held_waits):
             table.expire()
         if self.decided_waits.capped and not self._said_capped:
             self._said_capped = True
@@ -205,6 +223,11 @@ class InForce:
             self._kept_orders[counter] = order
         if len(self._kept_orders) > self._max_kept:
             del self._kept_orders[next(iter(self._kept_orders))]
+
+
+def held_counter(api: str, user: str, client_id: str) -> CounterKey:
+    """The key of a client's wait under a hold."""
+    return (api, Tags(bounded_name(user), bounded_name(client_id)))
 
 
 def _under(limits: LimitsInForce, counter: CounterKey, wait: Wait) -> Wait:

@@ -6,7 +6,7 @@ from threading import Lock
 
 from msgspec import UNSET
 
-from sluice.gateways.client.in_force import InForce
+from sluice.gateways.client.in_force import InForce, held_counter
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait
 from sluice.state.contract.records import (
@@ -20,6 +20,7 @@ from sluice.state.contract.records import (
 from sluice.state.decisions.charge_plan import charged_bytes
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.overrides import HELD_MS
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.gateway_shares import Admission, GatewayShares, held
 from sluice.state.shares.read_sums import ReadSums
@@ -65,6 +66,8 @@ class InlineCharges:
                 admission = self._shares.charge_shares(event, quotas, now_ms, delivered)
             if hold is not None:
                 admission = held(admission, hold, CountedEntity(user, client_id))
+                wait = Wait(now_ms + HELD_MS, self._order(now_ms), HELD_MS, hold.decider)
+                self._in_force.held_waits.note_wait(held_counter(event.api, user, client_id), wait)
             if event.api in self._bytes and not admission.withhold:
                 self._bytes[event.api] += charged_bytes(event)[0]
             self.requests += 1
@@ -113,6 +116,7 @@ class InlineCharges:
         with self._lock:
             self._shares.step_back(self._clock_ms())
             self._waits.clear()
+            self._in_force.held_waits.clear()
 
     def busiest(self) -> list[Share]:
         """The shares of the busiest counters, of the limits in force; none before there are any."""

@@ -35,9 +35,10 @@ from sluice.gateways.client.middleware import (
     throttle_headers,
 )
 from sluice.gateways.client.wait_table import Wait
-from sluice.state.contract.records import NO_LOGIN
+from sluice.state.contract.records import NO_LOGIN, CountedEntity, Override, Overrides
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.limits import overrides_key, overrides_value
 from tests.builders import quota
 from tests.gateway_loop import NOBODY, NOW_MS, no_connections, set_limits
 
@@ -153,6 +154,22 @@ def test_a_throttled_asgi_client_gets_429_and_the_application_never_sees_it(gate
     assert problem["violated-policies"] == ["producer_byte_rate"]
     assert problem["throttle_time_ms"] == 4_001
     assert gateway.events == []
+
+
+def test_a_client_that_an_operator_has_stopped_gets_429_and_the_application_never_sees_it(
+    gateway: RecordingGateway,
+) -> None:
+    set_limits(gateway, 1, [])
+    stop = Override("hold", entity=CountedEntity(client_id="noisy"), consumers=True)
+    said = overrides_value(Overrides(1, gateway.now_ms, 60_000, [stop]))
+    gateway._in_force.note_limits_read()
+    gateway._in_force.on_limit(overrides_key("operator"), said)
+
+    for client_id, status in (("noisy", 429), ("other", 200)):
+        headers = {"X-User": "held", "X-Client-Id": client_id}
+        assert drive(AsgiQuotas(hello, gateway), headers)[0]["status"] == status
+        assert get(WsgiQuotas(served, gateway), headers)[0] == status
+    assert {event.client_id for event in gateway.events} == {"other"}
 
 
 def test_an_application_that_fails_is_charged_too(gateway: RecordingGateway) -> None:
