@@ -32,5 +32,9 @@ class BadInputError(SluiceError):
     """A file named on the command line can't be used."""
 
 
+class NotInForceError(SluiceError):
+    """A hold or release is written, and not in force everywhere."""
+
+
 class UnmuteError(SluiceError):
     """The control record couldn't be published, or nothing answers it."""

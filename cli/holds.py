@@ -1,28 +1,35 @@
 """`sluice quotas hold` and `release`: stop a client now, and let it go on. Neither starts Spark."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import time_text
-from sluice.cli.options import AuthorOption, EntityOptions, TableOptions, changed_from, grouped
+from sluice.cli.options import AuthorOption, EntityOptions, TableOptions, YesOption, ask, changed_from, grouped
 from sluice.insight.reports.span import from_ms, read_length
 from sluice.insight.texts import counter_text
-from sluice.kafka_io.client import is_own_client_id, is_own_login
+from sluice.kafka_io.client import is_own_client_id, is_own_login, principal_of
 from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
 from sluice.process.format import moment, printable
-from sluice.state.contract.records import NO_LOGIN
+from sluice.state.contract.records import NO_LOGIN, Unmute, UnmutedEntity
 from sluice.state.overrides.operator_holds import MAX_HOLDS, OperatorHold, holds_at, last_commands
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.holds import HoldChange
 
 _LONGEST_DAYS = 7
 _MAX_REASON = 200
+
+_PURPOSES = ("sums", "limits", "requests")
+"""Ends of the client-ids of gateways."""
 
 
 @grouped
@@ -33,11 +40,13 @@ def hold_client(
     author: AuthorOption,
     reason: Annotated[str, typer.Option("--reason", help="Why; consoles, logs and alerts show it.")],
     length: Annotated[str, typer.Option("--for", "--duration", help="How long: 90s, 10m, 2h, 1d; at most 7d.")] = "10m",
+    yes: YesOption = False,
 ) -> None:
     """Stop a client now: within seconds its producers and consumers get nothing, whatever its quotas are.
 
     A broker reads each request of a producer before it can make it wait, so each connection still gets one through in
-    10 s. Quotas stay as they are. The same command again sets another end.
+    10 s. Quotas stay as they are. The same command again sets another end. It asks about a name that no decision and no
+    quota has. It returns when the hold is in force at all gateways; exit 1 says after 10 s where it isn't.
     """
     held = _client(ctx, entity)
     if not reason.strip() or len(reason) > _MAX_REASON:
@@ -47,31 +56,38 @@ def hold_client(
         raise UsageError(f"--for {length} is longer than {_LONGEST_DAYS}d; lower the client's quotas, or hold it again")
     now = now_ms()
     kafka = table.settings.kafka
-    if _is_own(kafka, held):
+    changes = _changes(table)
+    entries = table.quotas_table().entries()
+    if _is_own(kafka, held) or held.tenant in _own_tenants(kafka, entries):
         raise UsageError(
             f"Sluice itself works as {counter_text(held)}: brokers exempt it, or the hold would stop Sluice"
         )
-    changes = _changes(table)
-    if held.tenant and held.tenant not in {entry.entity.tenant for entry in table.quotas_table().entries()}:
+    if held.tenant and held.tenant not in {entry.entity.tenant for entry in entries}:
         raise UsageError(f"there is no tenant {held.tenant!r}; `sluice tenants describe` prints all")
     others = {hold.client for hold in holds_at(changes, now)} - {held}
     if len(others) >= MAX_HOLDS:
         raise UsageError(f"{len(others)} clients are held; expected at most {MAX_HOLDS}: release some, or lower quotas")
-    _append(table, author, OperatorHold(held, now, lasting_ms, reason.strip()))
-    typer.echo(f"Holding {printable(counter_text(held))} for {length}; `sluice quotas release` ends it.")
+    for unknown in () if yes else _unknown_names(table, held, entries):
+        ask(f"{printable(unknown)}. Hold it?")
+    where = _put_in_force(table, author, OperatorHold(held, now, lasting_ms, reason.strip()))
+    name = printable(counter_text(held))
+    typer.echo(f"Holding {name} for {length}, in force at {where}; `sluice quotas release` ends it.")
 
 
 @grouped
 def release_client(ctx: typer.Context, entity: EntityOptions, table: TableOptions, author: AuthorOption) -> None:
-    """Let a client go on that was stopped by `hold`: within 10 s, the wait that a broker asked for last."""
+    """Let a client go on that was stopped by `hold`: within 10 s, the wait that a broker asked for last.
+
+    It returns when all gateways know; exit 1 says after 10 s which don't.
+    """
     held, now = _client(ctx, entity), now_ms()
     changes = _changes(table)
     last = last_commands(changes).get(held)
     if last is None or not last.lasting_ms:  # one that has ended by this clock may not have by the job's
         known = ", ".join(counter_text(hold.client) for hold in holds_at(changes, now)) or "nobody"
         raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}")
-    _append(table, author, OperatorHold(held, now, 0, ""))
-    typer.echo(f"Released {printable(counter_text(held))}.")
+    where = _put_in_force(table, author, OperatorHold(held, now, 0, ""))
+    typer.echo(f"Released {printable(counter_text(held))}, in force at {where}.")
 
 
 def hold_line(change: "HoldChange") -> str:
@@ -121,7 +137,31 @@ def _changes(table: TableOptions) -> list[OperatorHold]:
     return [change.hold for change in table.holds_table().changes()]
 
 
-def _append(table: TableOptions, author: AuthorOption, hold: OperatorHold) -> None:
-    from sluice.sinks.tables.holds import HoldChange  # deltalake is slow to import
+def _own_tenants(kafka: Mapping[str, str], entries: Sequence[QuotaEntry]) -> set[str]:
+    """The tenants that Sluice's own clients are in, whose names end with their place and purpose."""
+    tenants, own = Quotas(entries).tenants, kafka.get("client.id", "sluice")
+    has_login = has_layer(kafka, "SASL") or has_layer(kafka, "SSL")
+    user = (principal_of(kafka) or "").removeprefix("User:") if has_login else NO_LOGIN
+    named = [name for entry in entries if isinstance(name := entry.entity.client_id, str)]
+    client_ids = [own, *(f"{own}-{purpose}" for purpose in _PURPOSES), *filter(partial(is_own_client_id, kafka), named)]
+    return {tenants.of(user, client_id) for client_id in client_ids} - {""}
 
-    table.holds_table().append(HoldChange(hold, author.name(), changed_from(table.settings)))
+
+def _unknown_names(table: TableOptions, client: Tags, entries: Sequence[QuotaEntry]) -> Iterator[str]:
+    """A line for each name that nobody has been seen with; none while the table of decisions is behind."""
+    from sluice.cli.unmute import nobody_text  # Kafka's client is slow to import
+
+    for entity in (UnmutedEntity(client.user or None), UnmutedEntity(client_id=client.client_id or None)):
+        asked = Unmute("unmute", entity)
+        if line := nobody_text(table.settings.delta, asked, entries, datetime.now(UTC)):
+            yield line
+
+
+def _put_in_force(table: TableOptions, author: AuthorOption, hold: OperatorHold) -> str:
+    """Write a command, and return where it is in force. Raises NotInForceError, QuotasTableError."""
+    from sluice.cli.in_force import InForceWatch  # Kafka's client and deltalake are slow to import
+    from sluice.sinks.tables.holds import HoldChange
+
+    change = HoldChange(hold, author.name(), changed_from(table.settings))
+    with InForceWatch(table.settings) as watch:
+        return watch.wait_for(table.holds_table().append(change))

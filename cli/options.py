@@ -3,6 +3,7 @@
 import fcntl
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import Abort
 
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
@@ -164,6 +166,7 @@ UserOption = Annotated[str | None, typer.Option("--user", help="User of the requ
 ClientIdOption = Annotated[
     str | None, typer.Option("--client-id", "--client", help="Client-id of the requests.", callback=as_written)
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="End, written as --from.", show_default="now")]
 
@@ -427,3 +430,16 @@ def changed_from(settings: Settings) -> "ChangedFrom":
     except KeyError:  # a container may run under a number that has no name
         os_user = str(os.getuid())
     return ChangedFrom(os_user, gethostname(), principal_of(settings.kafka))
+
+
+def ask(question: str) -> None:
+    """Raises Abort unless the answer is yes, and UsageError where nobody can answer."""
+    try:
+        agreed = typer.confirm(question)
+    except Abort:
+        if sys.stdin.isatty():
+            raise
+        typer.echo()
+        raise UsageError("nobody is there to answer, and nothing was changed; give --yes if that is meant") from None
+    if not agreed:
+        raise Abort

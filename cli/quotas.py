@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.exceptions import Abort
 
 from sluice.cli.errors import UsageError
 from sluice.cli.exposure import quotas_exposure
@@ -24,7 +23,9 @@ from sluice.cli.options import (
     EntityOptions,
     JsonOption,
     TableOptions,
+    YesOption,
     as_written,
+    ask,
     changed_from,
     command_group,
     grouped,
@@ -87,7 +88,6 @@ ModeOption = Annotated[
     typer.Option("--mode", help="Mode of the quotas. Shadow quotas are metered, and throttle nobody."),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes only.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
 
 class _AlterCommand(EntityCommand):
@@ -446,22 +446,9 @@ def edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: 
         return change(entries)
 
     if not yes:
-        _ask(f"Apply {len(changed)} change(s)?")
+        ask(f"Apply {len(changed)} change(s)?")
     version, _, _ = _commit(table, confirmed, author.name())
     typer.echo(f"Quotas are now at version {version}.")
-
-
-def _ask(question: str) -> None:
-    """Raises Abort unless the answer is yes, and UsageError where nobody can answer."""
-    try:
-        agreed = typer.confirm(question)
-    except Abort:
-        if sys.stdin.isatty():
-            raise
-        typer.echo()
-        raise UsageError("nobody is there to answer, and nothing was changed; give --yes if that is meant") from None
-    if not agreed:
-        raise Abort
 
 
 def _changed_here(kafka: Mapping[str, str], change: Change, entries: list[QuotaEntry]) -> list[QuotaEntry]:

@@ -15,13 +15,14 @@ from sluice.cli.options import (
     JsonOption,
     TableOptions,
     UserOption,
+    YesOption,
     as_written,
     command_group,
     grouped,
     quotas_of_file,
 )
 from sluice.cli.quota_text import tenants_content, writable
-from sluice.cli.quotas import DryRunOption, YesOption, edit, merging
+from sluice.cli.quotas import DryRunOption, edit, merging
 from sluice.cli.resolve import explain
 from sluice.insight.texts import entity_text, java_double, value_text
 from sluice.state.quotas.alteration import entity_order

@@ -14,12 +14,14 @@ from sluice.configs.settings import Settings, load_settings, with_bootstrap_serv
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
+from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.overrides.watch import OverridesWatch
 from tests.integration.job_process import TOPICS
 
 
@@ -57,13 +59,18 @@ def read_records(settings: Settings) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def deciding_side(settings: Settings, quotas: Sequence[QuotaEntry]) -> Iterator[None]:
+def deciding_side(
+    settings: Settings, quotas: Sequence[QuotaEntry], overrides: OverridesWatch | None = None
+) -> Iterator[None]:
     """Decides every event of the requests topic in a thread, as the job would, from the beginning of the topic.
 
-    The quotas in force are published, too.
+    The quotas in force are published, too, and what `overrides` says.
     """
     stop = threading.Event()
-    publisher = limits_publisher(settings.topics, settings.kafka, lambda: (1, tuple(quotas)))
+    watch = overrides or OverridesWatch([], OverridesTable("none", {}), 0)
+    publisher = limits_publisher(
+        settings.topics, settings.kafka, lambda: (1, tuple(quotas)), lambda: watch.said, watch.remember
+    )
     simulation = Simulation(Quotas(quotas), settings)
     servers, topic = settings.kafka["bootstrap.servers"], settings.topics.requests
 

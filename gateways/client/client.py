@@ -298,7 +298,7 @@ class Gateway:
         return self._inline.charge_inline(event, limits.enforced, delivered), True
 
     def _answer(self, event: Request, admission: Admission, request_id: str | None) -> Answer:
-        """The longest wait: that of the admission, a decided one on events that weren't charged inline, or of a hold."""
+        """The longest wait: of the admission, of a decision on events that weren't charged inline, or of a hold."""
         throttle_ms, quota, limit, share = admission.throttle_ms, admission.quota, admission.limit, admission.share
         held = None
         if self._policy.charges_inline():

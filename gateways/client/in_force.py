@@ -32,10 +32,9 @@ class InForce:
     """The limits in force and two tables of waits. Thread-safe for readers; the readers of topics write.
 
     `decided_waits` are those of decisions on events that no gateway had charged inline: nobody has applied them yet.
-    `inline_waits` are those that this gateway asked for inline, and `held_waits` those of clients under a hold, by API and
-    client. `limits` is None before the first complete version;
-    what is lent is in them. `overrides` are those that gateway `instance` has heard of. `clock_ms` is the time in epoch
-    milliseconds.
+    `inline_waits` are those that this gateway asked for inline, and `held_waits` those of clients under a hold, by API
+    and client. `limits` is None before the first complete version; what is lent is in them. `overrides` are those that
+    gateway `instance` has heard of. `clock_ms` is the time in epoch milliseconds.
     """
 
     def __init__(self, instance: str, options: GatewayOptions, clock_ms: Callable[[], int]) -> None:

@@ -156,9 +156,8 @@ def test_a_throttled_asgi_client_gets_429_and_the_application_never_sees_it(gate
     assert gateway.events == []
 
 
-def test_a_client_that_an_operator_has_stopped_gets_429_and_the_application_never_sees_it(
-    gateway: RecordingGateway,
-) -> None:
+def test_a_client_that_an_operator_has_stopped_gets_429_and_the_application_never_sees_it() -> None:
+    gateway = RecordingGateway()
     set_limits(gateway, 1, [])
     stop = Override("hold", entity=CountedEntity(client_id="noisy"), consumers=True)
     said = overrides_value(Overrides(1, gateway.now_ms, 60_000, [stop]))
@@ -170,6 +169,7 @@ def test_a_client_that_an_operator_has_stopped_gets_429_and_the_application_neve
         assert drive(AsgiQuotas(hello, gateway), headers)[0]["status"] == status
         assert get(WsgiQuotas(served, gateway), headers)[0] == status
     assert {event.client_id for event in gateway.events} == {"other"}
+    gateway.close()
 
 
 def test_an_application_that_fails_is_charged_too(gateway: RecordingGateway) -> None:

@@ -8,32 +8,41 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from pwd import getpwuid
 from socket import gethostname
 from threading import Barrier
+from typing import ClassVar
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from sluice.cli import in_force
+from sluice.cli.in_force import InForceWatch
 from sluice.cli.quota_text import quotas_yaml, read_configs, read_properties
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
 from sluice.insight.reports.span import to_ms
 from sluice.insight.texts import java_double
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
 from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
-from sluice.state.contract.records import CountedEntity, Overrides
+from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Overrides, Sums
 from sluice.state.overrides.operator_holds import NONE_TAKEN, OperatorHold, OperatorHolds, holds_at
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, KINDS_BY_NAME, Membership, QuotaKind
-from tests.builders import quota
+from sluice.state.quotas.limits import overrides_key, overrides_value
+from tests.builders import member, quota
 from tests.commands import Ended, invoke
+from tests.recorded import event_at, simulated, write_decisions
 
 EXAMPLE = DEFAULTS.with_name("quotas.yaml")
 
@@ -1040,10 +1049,97 @@ def test_a_reservation_and_a_ceiling_say_where_they_are_not_in_force(tmp_path: P
     assert said == [strict] * 3 + [of_nobody] * 3 + [None] * 3
 
 
+class Said:
+    """Stands for the topics: the job's record by the table of holds, and the heartbeats of two brokers and a proxy."""
+
+    table: HoldsTable
+    decider: OperatorHolds | None
+    behind: ClassVar[set[str]]
+
+    def __init__(self, _: object, topic: str, since_ms: int | None = None, *, fenced: bool = False) -> None:
+        assert (since_ms is not None) | fenced
+        self._topic = topic
+
+    def __enter__(self) -> "Said":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def unread(self) -> None:
+        pass
+
+    def read(self, _: int) -> Iterator[tuple[int, FetchedRecord]]:
+        self.table.look()
+        command = 0 if self.decider is None else self.decider.decide(now_ms()).command
+        if self._topic == "quota-limits" and self.decider is not None:
+            yield 0, FetchedRecord(0, overrides_key("operator"), overrides_value(Overrides(1, 1, 1, command=command)))
+        for name in ("broker-1-a", "broker-2-a", "proxy-9") if self._topic == "quota-sums" else ():
+            beat = DecidedHeartbeat(
+                name, "", 0, command=0 if name in self.behind else command, is_broker=name[0] == "b"
+            )
+            yield 0, FetchedRecord(0, b"", msgspec.json.encode(Sums(heartbeat=beat)))
+
+
+@pytest.fixture
+def said(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> type[Said]:
+    """A job and three gateways that have what the table says in force at once."""
+    Said.table, Said.behind = HoldsTable(shell.table.path), set()
+    Said.decider = OperatorHolds(lambda: Said.table.holds)
+    monkeypatch.setattr(in_force, "TopicReader", Said)
+    monkeypatch.setattr(in_force, "MISSED_MS", 0)
+    monkeypatch.setattr(in_force, "HEARTBEAT_MS", 0)
+    monkeypatch.setattr(InForceWatch.wait_for, "__defaults__", (0.3,))
+    return Said
+
+
+@pytest.mark.usefixtures("said")
 class TestHold:
     """`sluice quotas hold` and `release`."""
 
     HOLD = "hold --client-id app --for 10m --reason 'it floods'"
+
+    def test_it_returns_when_it_is_in_force_and_says_where_it_is_not(self, shell: Shell, said: type[Said]) -> None:
+        assert shell.run(self.HOLD).output == (
+            "Holding client-id 'app' for 10m, in force at 2 of 2 brokers and 1 of 1 other gateways;"
+            " `sluice quotas release` ends it.\n"
+        )
+        said.behind = {"broker-2-a"}
+        behind = shell.run("release --client-id app")
+        assert (behind.code, behind.output) == (1, "")
+        assert "in force at 1 of 2 brokers and 1 of 1 other gateways only: not at broker-2 after" in behind.error
+        said.behind, said.decider = set(), None
+        monitored = shell.run(self.HOLD)
+        assert monitored.code == 1
+        assert "written, but no job has taken it: one answers, but reads another table" in monitored.error
+        assert len(said.table.changes()) == 3
+
+    def test_without_kafka_it_is_written_and_says_that_nobody_knows_more(
+        self, shell: Shell, said: type[Said], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unreachable(_: Said) -> Said:
+            raise KafkaUnavailableError("no broker answers")
+
+        monkeypatch.setattr(said, "__enter__", unreachable)
+        ended = shell.run(self.HOLD)
+        assert (ended.code, ended.output) == (1, "")
+        assert "written, but Kafka doesn't say whether it is in force (no broker answers)" in ended.error
+        assert len(said.table.changes()) == 1
+
+    def test_a_name_that_nobody_was_seen_with_is_asked_about(self, shell: Shell, tmp_path: Path) -> None:
+        """While decisions are read: a hold of a misspelt name would be said to be in force, and stop nobody."""
+        decisions, settings = tmp_path / "decisions", tmp_path / "job.yaml"
+        settings.write_text(f"delta: {{decisions: {decisions}}}\n")
+        write_decisions(
+            decisions, simulated([event_at(datetime.now(UTC), "bob", "Produce", client_id="app", bytes=5)], [])
+        )
+        asked = shell.run(f"hold --user bob --client-id apq --reason x --config {settings}")
+        assert asked.code == 2
+        assert "no decision and no quota names client-id 'apq'; check the spelling. Hold it?" in asked.output
+        assert "give --yes if that is meant" in asked.error
+        assert shell.run(f"hold --client-id apq --reason x --config {settings}", answer="y\n").code == 0
+        assert shell.run(f"hold --client-id apq --reason x --yes --config {settings}").code == 0
+        assert shell.run(f"hold --user bob --client-id app --reason x --config {settings}").code == 0
 
     def test_it_is_told_who_is_held_until_when_and_in_the_history(self, shell: Shell) -> None:
         began_ms = now_ms()
@@ -1051,7 +1147,7 @@ class TestHold:
         held = shell.run(f"{self.HOLD} --as carol")
         released = shell.run("release --client-id app --as dave")
         assert held.output.startswith("Holding client-id 'app' for 10m")
-        assert released.output == "Released client-id 'app'.\n"
+        assert released.output.startswith("Released client-id 'app', in force at 2 of 2 brokers")
         lines = shell.run("history").output.splitlines()
         assert [line.split("  ")[0] for line in lines] == ["hold", "hold", "version 1"]
         assert [line.split("  ")[2].split()[0] for line in lines[:2]] == ["dave", "carol"]
@@ -1207,6 +1303,24 @@ class TestHold:
         for client in ("--user ANONYMOUS", "--user ANONYMOUS --client-id sluice"):
             assert shell.run(f"hold {client} --reason x --config {file}").code == 0, "its settings have a login"
         assert shell.run("hold --user ANONYMOUS --client-id noisy --reason x --duration 1m").code == 0
+
+    def test_a_tenant_that_sluice_itself_is_in_is_not_held(self, shell: Shell) -> None:
+        login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ops" password="p";'
+        with_login = shell.file(
+            f"kafka: {{security.protocol: SASL_SSL, sasl.mechanism: PLAIN, sasl.jaas.config: '{login}'}}\n", "job.yaml"
+        )
+        without = shell.file("{}\n", "none.yaml")
+        members = [member(tenant="all", user="*"), member(tenant="gateways", client_id="sluice-*")]
+        others = [member(tenant="shop", user="shop-*"), member(tenant="own", user="ops", client_id="sluice-7-x")]
+        for settings, held in ((with_login, {"all", "own"}), (without, {"all"})):
+            shell.table.alter(lambda _: [*members, *others], "test", datetime.now(UTC))
+            for tenant in ("all", "gateways", "shop", "own"):
+                ended = shell.run(f"hold --tenant {tenant} --reason x --yes --config {settings}")
+                assert (ended.code, "Sluice itself works as" in ended.error) == (
+                    (2, True) if tenant in held else (0, False)
+                )
+        shell.table.alter(lambda _: members[1:], "test", datetime.now(UTC))
+        assert shell.run(f"hold --tenant gateways --reason x --yes --config {without}").code == 2
 
     def test_alter_tells_what_brokers_let_through_under_a_lowered_limit_and_how_to_stop_a_client(
         self, shell: Shell

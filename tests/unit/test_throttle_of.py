@@ -108,7 +108,7 @@ class Agreement(RuleBasedStateMachine):
         delivered=st.booleans(),
     )
     def request(self, user: str, client: str, api: str, size: int, delivered: bool) -> None:
-        """Who may be served before is under no stop, and who has to wait after is told the same by both."""
+        """A client has the same wait by both, and no stop lets it be served."""
         event = Request(api, user=user, client_id=client, request_time_ns=size * 1_000_000)
         touched = []
         if api in ("Produce", "Fetch"):

@@ -1,0 +1,139 @@
+"""Waits until an operator's hold or release is in force at the gateways, as the job and they say in Kafka."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from kafka.errors import KafkaError
+
+from sluice.cli.errors import NotInForceError
+from sluice.configs.settings import Settings
+from sluice.kafka_io.client import OF_COMMANDS
+from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
+from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
+from sluice.process.format import error_line, moment
+from sluice.state.contract.records import DecidedHeartbeat, Overrides
+from sluice.state.errors import UNREADABLE
+from sluice.state.overrides.decider import gateway_name
+from sluice.state.overrides.operator_holds import OperatorHolds
+from sluice.state.quotas.limits import overrides_key
+from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
+
+TIMEOUT_S = 10.0
+"""Time in which a command is in force, or somebody has to look why it isn't."""
+
+_WAIT_MS = 100
+_KEY = overrides_key(OperatorHolds.name)
+_HEARTBEAT = b'{"heartbeat":'
+_MOST_NAMES = 5
+
+_UNAVAILABLE = (KafkaError, KafkaUnavailableError, TopicLostError, OSError)
+
+
+class _Heartbeat(msgspec.Struct):
+    heartbeat: DecidedHeartbeat
+
+
+_SAID = msgspec.json.Decoder(Overrides)
+_HEARTBEATS = msgspec.json.Decoder(_Heartbeat)
+
+
+class InForceWatch:
+    """Reads from now on which commands the job has taken, and which are in force at whom; begin before the command."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._sums = settings.topics.sums
+        self._limits = settings.topics.limits
+        self._kafka = settings.kafka | OF_COMMANDS
+        self._stack = ExitStack()
+        self._readers: tuple[TopicReader, TopicReader] | None = None
+        self._trouble: Exception | None = None
+        self._taken = 0
+        self._heard: dict[str, DecidedHeartbeat] = {}
+
+    def __enter__(self) -> Self:
+        """Fix where reading begins. Without Kafka the command is written all the same."""
+        try:
+            limits = self._stack.enter_context(TopicReader(self._kafka, self._limits, FROM_NOW_MS))
+            sums = self._stack.enter_context(TopicReader(self._kafka, self._sums, FROM_NOW_MS, fenced=True))
+            for reader in (limits, sums):
+                reader.unread()
+            self._readers = limits, sums
+        except _UNAVAILABLE as error:
+            self._trouble = error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def wait_for(self, command: int, timeout_s: float = TIMEOUT_S) -> str:
+        """Wait until this command is in force. Returns where. Raises NotInForceError with what is missing."""
+        try:
+            if self._readers is None:
+                raise self._trouble or KafkaUnavailableError("no broker")
+            return self._wait_for(*self._readers, command, timeout_s)
+        except _UNAVAILABLE as error:
+            raise NotInForceError(
+                f"written, but Kafka doesn't say whether it is in force ({error_line(error)}); the job takes it when it"
+                " reads the table"
+            ) from error
+
+    def _wait_for(self, limits: TopicReader, sums: TopicReader, command: int, timeout_s: float) -> str:
+        began_s = time.monotonic()
+        settled_s = began_s + MISSED_MS / 1000  # by then each gateway that is alive has been heard of
+        while (now_s := time.monotonic()) < began_s + timeout_s:
+            for reader in (limits, sums):
+                for _, record in reader.read(_WAIT_MS):
+                    if self._take(record) and len(self._heard) == 1:
+                        settled_s = max(settled_s, now_s + HEARTBEAT_MS / 1000)
+            if now_s >= settled_s and self._heard and not self._missing(command) and self._taken >= command:
+                return self._where(command)
+        if self._taken < command:
+            raise NotInForceError(f"written, but no job has taken it: {self._silence()}")
+        if not self._heard:
+            raise NotInForceError(f"the job has taken it, but no gateway was heard of for {timeout_s:g} s")
+        names = sorted(gateway_name(each) for each in self._missing(command))
+        others = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        raise NotInForceError(
+            f"in force at {self._where(command)} only: not at {', '.join(names[:_MOST_NAMES])}{others}"
+            f" after {timeout_s:g} s; `sluice doctor` says what is wrong there"
+        )
+
+    def _take(self, record: FetchedRecord) -> bool:
+        """Note what a record says; True for a heartbeat. One that can't be read says nothing."""
+        try:
+            if record.key == _KEY and record.value is not None:
+                self._taken = _SAID.decode(record.value).command
+            elif record.value is not None and record.value.startswith(_HEARTBEAT):
+                heartbeat = _HEARTBEATS.decode(record.value).heartbeat
+                self._heard[heartbeat.instance] = heartbeat
+                return True
+        except UNREADABLE:
+            pass
+        return False
+
+    def _missing(self, command: int) -> list[str]:
+        return [instance for instance, heard in self._heard.items() if heard.command < command]
+
+    def _where(self, command: int) -> str:
+        """The gateways at which a command is in force, of all that were heard of."""
+        counts: Mapping[str, list[bool]] = {
+            "brokers": [heard.command >= command for heard in self._heard.values() if heard.is_broker],
+            "other gateways": [heard.command >= command for heard in self._heard.values() if not heard.is_broker],
+        }
+        return " and ".join(f"{sum(are)} of {len(are)} {name}" for name, are in counts.items() if are)
+
+    def _silence(self) -> str:
+        if self._heard:
+            return "one answers, but reads another table, or can't read this one; `sluice doctor` says more"
+        since_ms = 0
+        with TopicReader(self._kafka, self._sums) as reader:
+            reader.skip_to_last(dict.fromkeys(reader.partitions(), 1))
+            for _, record in reader.read_to_end():
+                since_ms = max(since_ms, record.timestamp_ms)
+        since = f"none answers since {moment(since_ms)} UTC" if since_ms else "none has ever answered"
+        return f"{since}; it takes effect when the job is back"
