@@ -298,14 +298,11 @@ class Gateway:
         return self._inline.charge_inline(event, limits.enforced, delivered), True
 
     def _answer(self, event: Request, admission: Admission, request_id: str | None) -> Answer:
-        """The longest wait: of the admission, of a decision on events that weren't charged inline, or of a hold."""
+        """The longer of two waits: that of the admission, and a decided one on events that weren't charged inline."""
         throttle_ms, quota, limit, share = admission.throttle_ms, admission.quota, admission.limit, admission.share
-        held = None
-        if self._policy.charges_inline():
-            held = self._in_force.held_wait(event.user or "", event.client_id or "", event.api)
-        for wait in (self._in_force.decided_wait(event), held):
-            if wait is not None and (wait_ms := wait.left_ms(self._clock_ms())) > throttle_ms:
-                throttle_ms, quota, limit, share = wait_ms, wait.quota, wait.limit, None
+        wait = self._in_force.decided_wait(event)
+        if wait is not None and (wait_ms := wait.left_ms(self._clock_ms())) > throttle_ms:
+            throttle_ms, quota, limit, share = wait_ms, wait.quota, wait.limit, None
         if self.refuses_all():
             throttle_ms = max(throttle_ms, CLOSED_RETRY_MS)
         return Answer(throttle_ms, admission.withhold, admission.refused, quota, limit, share, request_id)

@@ -81,19 +81,21 @@ class InForce:
         return max(filter(None, waits), key=attrgetter("until_ms"), default=None)
 
     def held_wait(self, user: str, client_id: str, api: str | None) -> Wait | None:
-        """The wait of a client under a hold that requests of this API have, or any without one.
+        """The wait of a client that is under a hold now, for requests of this API, or of any without one.
 
         A client that is stopped waits as long as the hold lasts; another one after each request.
         """
         limits, now_ms = self.limits, self._clock_ms()
         if limits is None:
             return None
-        apis = [each for each in BYTES_APIS if api in (None, each)]
-        for each in apis:
+        held = []
+        for each in BYTES_APIS if api is None else {api}.intersection(BYTES_APIS):
             hold = self.overrides.hold(user, client_id, limits.enforced.tenants, now_ms, each == "Fetch")
             if hold is not None and hold.override.consumers:
                 return Wait(now_ms + HELD_MS, (now_ms, 0), HELD_MS, hold.decider)
-        return self.held_waits.longest(held_counter(each, user, client_id) for each in apis)
+            if hold is not None:
+                held.append(held_counter(each, user, client_id))
+        return self.held_waits.longest(held)
 
     def on_sums(self, read: ReadSums, now_ms: int) -> None:
         """Apply the waits of counters after a micro-batch.
