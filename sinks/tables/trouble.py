@@ -5,6 +5,7 @@ The reader of a table says of both that a file can't be had, or that there is no
 
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -18,6 +19,10 @@ from sluice.sinks.errors import storage_reason
 log = logging.getLogger("sluice.tables")
 
 _DAY = "date="
+
+_MOST_LOOKED_AT = 100
+"""Most places of a folder whose rights are looked at: the job polls a table that can't be read twice a second."""
+
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
@@ -87,27 +92,48 @@ def warn_of_owner(path: str, beside: str | None = None) -> None:
     """
     if "://" in path:
         return
-    folder, own = Path(path), Path(beside or path).stat()
+    try:
+        own = os.stat(beside or path)
+    except OSError:  # the table beside it isn't there yet
+        return
     if own.st_uid == os.geteuid():
         return
-    for place in (folder, *_inner(folder)):
-        found = place.stat()
-        if found.st_uid != os.geteuid():
-            continue
-        try:
-            os.chown(place, own.st_uid, own.st_gid)
-            place.chmod(own.st_mode & 0o777 if place.is_dir() else own.st_mode & 0o666)
-        except OSError as error:
-            log.warning(
-                "%s is of this account (%d), in a table of account %d, which may not read it (%s); run such commands as"
-                " that one, and give it the file: chown -R %d:%d %s",
-                *(place, os.geteuid(), own.st_uid, error.strerror, own.st_uid, own.st_gid, quote(str(folder))),
-            )
-            return
+    for folder, _, files, opened in os.fwalk(os.path.realpath(path)):
+        for name in (".", *files):
+            try:
+                _give(name, opened, own)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except OSError as error:
+                log.warning(
+                    "%s is of this account (%d), in a table of account %d, which may not read it (%s); run such"
+                    " commands as that one, and give it the file: chown -R %d:%d %s",
+                    *(os.path.normpath(os.path.join(folder, name)), os.geteuid(), own.st_uid, error.strerror),
+                    *(own.st_uid, own.st_gid, quote(os.path.abspath(path))),
+                )
+                return
+
+
+def _give(name: str, folder: int, own: os.stat_result) -> None:
+    """Give a file or folder of this account, in an open folder, to another account. Raises OSError.
+
+    That account may have put links to other files of this one into its table: those stay.
+    """
+    if os.stat(name, dir_fd=folder, follow_symlinks=False).st_uid != os.geteuid():
+        return
+    opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        found = os.fstat(opened)
+        is_folder = stat.S_ISDIR(found.st_mode)
+        if found.st_uid == os.geteuid() and (is_folder or found.st_nlink == 1):
+            os.fchown(opened, own.st_uid, own.st_gid)
+            os.fchmod(opened, own.st_mode & (0o777 if is_folder else 0o666))
+    finally:
+        os.close(opened)
 
 
 def _unreadable(folder: Path) -> Iterator[Path]:
-    """The folders on the way to a table that this account can't enter, and all in it that it can't read."""
+    """The folders on the way to a table that this account can't enter, and what it can't read in it."""
     for place in reversed(folder.parents):
         if not place.is_dir():
             return
@@ -118,11 +144,11 @@ def _unreadable(folder: Path) -> Iterator[Path]:
 
 
 def _inner(folder: Path) -> Iterator[Path]:
-    """All in a folder, as far as it can be seen."""
+    """All in a folder, as far as it can be seen: of each one the last by name, such as the newest commits and days."""
     if folder.is_dir() and not folder.is_symlink() and _is_readable(folder):
-        for place in sorted(folder.iterdir()):
-            yield place
-            yield from _inner(place)
+        for name in sorted(os.listdir(folder), reverse=True)[:_MOST_LOOKED_AT]:
+            yield folder / name
+            yield from _inner(folder / name)
 
 
 def _is_readable(place: Path) -> bool:

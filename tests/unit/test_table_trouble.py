@@ -1,13 +1,19 @@
 """Tables that an account may not read, and those whose files somebody has removed: said as that, with the cure."""
 
+import os
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from sluice.sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
+from sluice.sinks.tables.trouble import missing_rights
+from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.accounts import STRANGER, as_account, as_root, give
@@ -83,6 +89,59 @@ def test_a_command_of_root_leaves_the_table_to_its_account(everybodys: Path) -> 
     assert {place.stat().st_uid for name in TABLES for place in everybodys.glob(f"{name}*/**/*")} == {STRANGER}
     with as_account(STRANGER):
         assert "bob" in invoke("quotas", "describe", "--config", settings).output
+
+
+@as_root
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_command_of_root_gives_away_nothing_that_links_in_a_table_lead_to(
+    link: Callable[[Path, Path], None], everybodys: Path
+) -> None:
+    """The table's account may write what it likes there: a link to /etc/shadow gave it the passwords of all."""
+    recorded(everybodys)
+    secret = everybodys / "secret"
+    secret.touch(mode=0o600)
+    give(everybodys / "quotas", STRANGER)
+    link(everybodys / "quotas" / "part-0.parquet", secret)
+    os.chown(everybodys / "quotas" / "part-0.parquet", STRANGER, STRANGER, follow_symlinks=False)
+    os.chown(secret, 0, 0)
+
+    with as_account(0):
+        change = ("--user", "bob", "--add-config", "producer_byte_rate=1", "--yes")
+        invoke("quotas", "alter", *change, "--config", settings_in(everybodys))
+
+    assert (secret.stat().st_uid, secret.stat().st_mode & 0o777) == (0, 0o600)
+    assert (everybodys / "quotas" / "_delta_log" / f"{1:020}.json").stat().st_uid == STRANGER
+
+
+def test_a_hold_is_written_where_there_is_no_quotas_table_yet(tmp_path: Path) -> None:
+    table = HoldsTable(str(tmp_path / "quotas"))
+
+    table.append(
+        HoldChange(OperatorHold(Tags(user="bob"), 1_000, 60_000, "test"), "me", ChangedFrom("me", "here", None))
+    )
+
+    assert [change.hold.client.user for change in table.changes()] == ["bob"]
+
+
+def test_the_rights_of_a_table_are_looked_at_in_bounded_time_however_many_files_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job asks with each poll of a table that can't be read."""
+    log, looked_at = tmp_path / "quotas" / "_delta_log", list[str]()
+    log.mkdir(parents=True)
+    for number in range(1_000):
+        (log / f"{number:020}.json").touch()
+    can_access = os.access
+
+    def access(place: Path, right: int, *, effective_ids: bool = False) -> bool:
+        looked_at.append(str(place))
+        return can_access(place, right, effective_ids=effective_ids)
+
+    monkeypatch.setattr(os, "access", access)
+
+    assert missing_rights(str(tmp_path / "quotas")) is None
+    assert str(log / f"{999:020}.json") in looked_at
+    assert len(looked_at) < 300
 
 
 @as_root
