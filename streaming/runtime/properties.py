@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sluice.configs.object_store import shared_variables
-from sluice.configs.settings import Settings
+from sluice.configs.settings import Settings, folders
 from sluice.jvm.class_archive import SPARK_CLASSES, class_path, joined
 from sluice.jvm.driver import REDACTED, DriverJava
 from sluice.jvm.environment import foreign_variables, leave_out
@@ -205,7 +205,7 @@ def is_on_one_machine(settings: Settings) -> bool:
 
 def left_out(settings: Settings, environment: Mapping[str, str] = os.environ) -> list[str]:
     """The variables of the environment that the job doesn't take."""
-    hadoop = not Checkpoint(settings.enforce.checkpoint).is_local
+    hadoop = any("://" in place for place in folders(settings).values())
     return foreign_variables(environment, one_machine=is_on_one_machine(settings), hadoop=hadoop)
 
 

@@ -12,6 +12,7 @@ from sluice.cli.errors import CheckError
 from sluice.cli.start_checks import NEEDED, check_environment, check_folders, check_temporary_files
 from sluice.configs.settings import Settings
 from sluice.jvm.jars import REPOSITORY
+from sluice.streaming.runtime.properties import left_out
 from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed
 from tests.commands import invoke
@@ -156,9 +157,17 @@ def test_variables_of_another_spark_are_left_out_and_said() -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SPARK_HOME", "_JAVA_OPTIONS", "HADOOP_CONF_DIR", "PYSPARK_PYTHON", "SLUICE_CONFIG"):
             patch.setenv(name, "/opt/other")
-        local, shared = check_environment(DEFAULTS), changed(DEFAULTS, "enforce", checkpoint="hdfs://n/enforce")
-        assert local.endswith(": HADOOP_CONF_DIR, PYSPARK_PYTHON, SPARK_HOME, _JAVA_OPTIONS")
-        assert "HADOOP_CONF_DIR" not in check_environment(shared)
+        assert check_environment(DEFAULTS).endswith(": HADOOP_CONF_DIR, PYSPARK_PYTHON, SPARK_HOME, _JAVA_OPTIONS")
+
+
+@pytest.mark.parametrize(("section", "key"), [("enforce", "checkpoint"), ("audit", "checkpoint"), ("delta", "quotas")])
+def test_the_configuration_of_hadoop_counts_where_any_checkpoint_or_table_is_in_shared_storage(
+    section: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name service of HDFS is known by it alone."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+
+    assert left_out(changed(DEFAULTS, section, **{key: "hdfs://nameservice/sluice"})) == []
 
 
 @as_root
