@@ -19,6 +19,7 @@ from sluice.state.quotas.limits import (
     VERSION_KEY,
     LimitsView,
     changed_limits,
+    decider_of,
     limit_key,
     overrides_key,
     overrides_value,
@@ -64,7 +65,7 @@ def limits_publisher(
         ensure_topics(topics, kafka)
         view = LimitsView()
         published: Iterable[QuotaEntry] | None = None
-        written_ms: dict[bytes | None, int] = {}
+        written_ms: dict[str, int] = {}
         has_remembered = False
         with (
             TopicReader(kafka, topics.limits) as reader,
@@ -75,9 +76,8 @@ def limits_publisher(
                 changed = False
                 for _, record in reader.read_to_end():
                     changed |= not view.is_override(record.key)
-                    _apply(view, record, topics.limits)
-                    if view.is_override(record.key):
-                        written_ms[record.key] = record.timestamp_ms
+                    if _apply(view, record, topics.limits) and view.is_override(record.key):
+                        written_ms[decider_of(record.key or b"")] = record.timestamp_ms
                 if not has_remembered:
                     remember(_by_own_clock(view.overrides, written_ms, producer, topics.limits))
                     has_remembered = True
@@ -95,7 +95,7 @@ def limits_publisher(
 
 
 def _by_own_clock(
-    known: Mapping[str, Overrides], written_ms: Mapping[bytes | None, int], producer: KafkaProducer, topic: str
+    known: Mapping[str, Overrides], written_ms: Mapping[str, int], producer: KafkaProducer, topic: str
 ) -> dict[str, Overrides]:
     """The records of deciders with times by this clock: an earlier driver's may have been another.
 
@@ -106,17 +106,19 @@ def _by_own_clock(
     sent = producer.send(topic, None, overrides_key("clock"), partition=0).get(_SEND_TIMEOUT_S)
     late_ms = sent.timestamp - now_ms()
     return {
-        decider: by_another_clock(said, written_ms[overrides_key(decider)] - late_ms - said.at_ms)
-        for decider, said in known.items()
+        decider: by_another_clock(said, written_ms[decider] - late_ms - said.at_ms) for decider, said in known.items()
     }
 
 
-def _apply(view: LimitsView, record: FetchedRecord, topic: str) -> None:
+def _apply(view: LimitsView, record: FetchedRecord, topic: str) -> bool:
+    """Take over a record. False if nobody takes it."""
     try:
         view.take(record.key, record.value)
     except InvalidQuotaError as error:
         if view.garbage == 1:
             log.error("topic %s, offset %d: %s; further ones are not logged", topic, record.offset, error)
+        return False
+    return True
 
 
 def _publish_difference(

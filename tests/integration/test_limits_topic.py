@@ -24,7 +24,15 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import CountedEntity, Measured, Override, Overrides
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, overrides_key, version_end
+from sluice.state.quotas.limits import (
+    VERSION_KEY,
+    LimitsView,
+    limit_key,
+    limit_value,
+    overrides_key,
+    overrides_value,
+    version_end,
+)
 from tests.builders import quota
 from tests.deciding_side import own_topics, read_limits
 from tests.integration.job_process import JobProcess
@@ -172,6 +180,32 @@ def test_a_driver_that_takes_over_knows_what_is_left_of_a_hold_though_the_other_
     assert began_ms <= again.at_ms <= now_ms()
     assert again.command == 7
     assert [(each.until_ms or 0) - again.at_ms for each in again.overrides] == [600_000]
+
+
+def test_a_driver_that_takes_over_passes_over_what_a_stranger_wrote_beside_the_holds(
+    topics: TopicSettings, kafka_broker: str
+) -> None:
+    """Neither another spelling of a key nor half of a record ends the publishing, or makes a hold last longer."""
+    began_ms, servers = now_ms(), {"bootstrap.servers": kafka_broker}
+    configs = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}  # so the stranger sets the time
+    with connect(KafkaAdminClient, servers) as admin:
+        admin.create_topics({topics.limits: {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
+        admin.wait_for_topics([topics.limits], timeout_ms=30_000)
+    hold = Override("hold", entity=CountedEntity(client_id="app"), until_ms=began_ms + 600_000, consumers=True)
+    said = {"operator": Overrides(1, began_ms, 600_000, [hold], command=7)}
+    with limits_publisher(topics, servers, lambda: (0, ()), lambda: said):
+        wait_for(topics, kafka_broker, lambda view: view.overrides == said)
+    lent = overrides_value(Overrides(1, began_ms, 600_000, [Override("lend", 1.5)]))
+    known = list[Mapping[str, Overrides]]()
+    with closing(connect(KafkaProducer, servers)) as stranger:
+        stranger.send(topics.limits, lent, b'"overrides:\\u0065lastic"', partition=0)
+        stranger.send(topics.limits, b"half", overrides_key("operator"), partition=0, timestamp_ms=began_ms + 600_000)
+        stranger.flush()
+    with limits_publisher(topics, servers, lambda: (0, ()), lambda: {}, known.append):
+        eventually(lambda: len(known) == 1)
+
+    assert known[0].keys() == {"operator", "elastic"}
+    assert known[0]["operator"].at_ms < began_ms + 300_000
 
 
 def records(topic: str, servers: str) -> list[FetchedRecord]:
