@@ -210,7 +210,7 @@ class JobHealth:
             "queries": self.queries(),
             "foreign_decisions": self._foreign,
             "quota_mirror": self._mirror,
-            "inputs": {name: reason for name, reason in self._inputs.items() if reason is not None},
+            "inputs": {name: reason for name, reason in self._inputs.copy().items() if reason is not None},
         }
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
