@@ -17,15 +17,14 @@ from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
 from sluice.process.format import moment, printable
 from sluice.state.contract.records import NO_LOGIN, Unmute, UnmutedEntity
-from sluice.state.overrides.operator_holds import MAX_HOLDS, OperatorHold, holds_at, last_commands
-from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
+from sluice.state.overrides.operator_holds import MAX_HOLDS, MAX_LASTING_MS, OperatorHold, holds_at, last_commands
+from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.holds import HoldChange
 
-_LONGEST_DAYS = 7
 _MAX_REASON = 200
 
 _PURPOSES = ("sums", "limits", "requests")
@@ -52,8 +51,9 @@ def hold_client(
     if not reason.strip() or len(reason) > _MAX_REASON:
         raise UsageError(f"--reason has {len(reason)} characters; expected 1 to {_MAX_REASON}")
     lasting_ms = read_length(length)
-    if lasting_ms > _LONGEST_DAYS * 86_400_000:
-        raise UsageError(f"--for {length} is longer than {_LONGEST_DAYS}d; lower the client's quotas, or hold it again")
+    if lasting_ms > MAX_LASTING_MS:
+        longest = f"{MAX_LASTING_MS // 86_400_000}d"
+        raise UsageError(f"--for {length} is longer than {longest}; lower the client's quotas, or hold it again")
     now = now_ms()
     kafka = table.settings.kafka
     changes = _changes(table)
@@ -120,7 +120,10 @@ def _client(ctx: typer.Context, entity: EntityOptions) -> Tags:
     if "topic" in named or None in named.values():
         raise UsageError("a hold is of a user, a client-id, both, or a tenant, each by its name")
     if longest := max((name for name in named.values() if name and len(name) > MAX_TAG_LENGTH), key=len, default=None):
-        raise UsageError(f"a name has {len(longest)} characters; expected at most {MAX_TAG_LENGTH}")
+        known_as = (
+            f"; give the name that counters have for it, {bounded_name(longest)}" if "tenant" not in named else ""
+        )
+        raise UsageError(f"a name has {len(longest)} characters; expected at most {MAX_TAG_LENGTH}{known_as}")
     return Tags(named.get("user") or "", named.get("client-id") or "", tenant=named.get("tenant") or "")
 
 

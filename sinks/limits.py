@@ -19,7 +19,6 @@ from sluice.state.quotas.limits import (
     VERSION_KEY,
     LimitsView,
     changed_limits,
-    decider_of,
     limit_key,
     overrides_key,
     overrides_value,
@@ -57,7 +56,8 @@ def limits_publisher(
     It reads the topic as gateways do and writes only the difference. So a start writes nothing that is there already,
     and a topic that was deleted, or that somebody else wrote to, is whole again with the next poll. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
-    A record of `overrides` is published when gateways would do something else by it, or forget it soon. At the start
+    A record of `overrides` is published when gateways would do something else by it, or forget it soon, or when the
+    topic has one that can't be read in its place; that of a decider which isn't the job's is removed. At the start
     `remember` is told what all deciders had published before, with times by the clock of now.
     """
 
@@ -65,7 +65,7 @@ def limits_publisher(
         ensure_topics(topics, kafka)
         view = LimitsView()
         published: Iterable[QuotaEntry] | None = None
-        written_ms: dict[str, int] = {}
+        found = _Overriding(topics.limits)
         has_remembered = False
         with (
             TopicReader(kafka, topics.limits) as reader,
@@ -76,26 +76,71 @@ def limits_publisher(
                 changed = False
                 for _, record in reader.read_to_end():
                     changed |= not view.is_override(record.key)
-                    if _apply(view, record, topics.limits) and view.is_override(record.key):
-                        written_ms[decider_of(record.key or b"")] = record.timestamp_ms
+                    is_readable = _apply(view, record, topics.limits)
+                    if record.key is not None and view.is_override(record.key):
+                        found.take(record.key, record, is_readable)
                 if not has_remembered:
-                    remember(_by_own_clock(view.overrides, written_ms, producer, topics.limits))
+                    remember(_by_own_clock(view.overrides, found, producer, topics.limits))
                     has_remembered = True
                 # another table may have other quotas under the same version
                 if changed or entries is not published or not _is_complete(view, version):
                     _publish_difference(view, version, entries, producer, topics.limits)
                     published = entries
-                for decider, said in overrides().items():
-                    if _is_news(said, view.overrides.get(decider)):
-                        key, value = overrides_key(decider), overrides_value(said)
-                        producer.send(topics.limits, value, key, partition=0).get(_SEND_TIMEOUT_S)
+                due = found.due(overrides(), view.overrides)
+                for sent in [producer.send(topics.limits, value, key, partition=0) for key, value in due]:
+                    sent.get(_SEND_TIMEOUT_S)
                 yield
 
     return BackgroundService("limits", publish, _LOOK_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
 
 
+class _Overriding:
+    """What the topic has of deciders, whoever wrote it."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._keys: set[bytes] = set()
+        self._unreadable: set[bytes] = set()
+        self._taken_ms: dict[bytes, int] = {}
+        self._has_told = False
+
+    def take(self, key: bytes, record: FetchedRecord, is_readable: bool) -> None:
+        """Take over a record. Gateways pass over one that can't be read, but it took the place of the job's."""
+        self._keys.discard(key)
+        self._unreadable.discard(key)
+        if record.value is not None:
+            self._keys.add(key)
+            if is_readable:
+                self._taken_ms[key] = record.timestamp_ms
+            else:
+                self._unreadable.add(key)
+
+    def written_ms(self, decider: str) -> int:
+        """When the last record that was taken of it was written: a stranger sets the time of his own."""
+        return self._taken_ms[overrides_key(decider)]
+
+    def due(
+        self, said: Mapping[str, Overrides], known: Mapping[str, Overrides]
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """The records (key, value) after which readers know what was said; None removes one of no decider.
+
+        Before the deciders have said anything, all that is there may be theirs.
+        """
+        values = {overrides_key(decider): (each, known.get(decider)) for decider, each in said.items()}
+        foreign = self._keys - values.keys()
+        if said and foreign | self._unreadable and not self._has_told:
+            self._has_told = True
+            told = "topic %s has overrides that aren't the job's; they are taken back; check who may write to it"
+            log.warning(told, self._topic)
+        for key, (each, before) in values.items():
+            if key in self._unreadable or _is_news(each, before):
+                yield key, overrides_value(each)
+        if said:
+            yield from ((key, None) for key in foreign)
+
+
 def _by_own_clock(
-    known: Mapping[str, Overrides], written_ms: Mapping[str, int], producer: KafkaProducer, topic: str
+    known: Mapping[str, Overrides], found: _Overriding, producer: KafkaProducer, topic: str
 ) -> dict[str, Overrides]:
     """The records of deciders with times by this clock: an earlier driver's may have been another.
 
@@ -106,7 +151,8 @@ def _by_own_clock(
     sent = producer.send(topic, None, overrides_key("clock"), partition=0).get(_SEND_TIMEOUT_S)
     late_ms = sent.timestamp - now_ms()
     return {
-        decider: by_another_clock(said, written_ms[decider] - late_ms - said.at_ms) for decider, said in known.items()
+        decider: by_another_clock(said, found.written_ms(decider) - late_ms - said.at_ms)
+        for decider, said in known.items()
     }
 
 
@@ -154,7 +200,9 @@ def _is_news(said: Overrides, known: Overrides | None) -> bool:
         return True
     if said.is_neutral:
         return known is not None and not known.is_neutral
-    if known is None or not are_alike(said.overrides, known.overrides) or _bounds(said) != _bounds(known):
+    if known is None or (said.fresh_ms, _bounds(said)) != (known.fresh_ms, _bounds(known)):
+        return True
+    if not are_alike(said.overrides, known.overrides):
         return True
     return abs(said.at_ms - known.at_ms) >= min(said.fresh_ms // 3, _SAY_AGAIN_MS)
 

@@ -15,7 +15,7 @@ from sluice.sinks.tables.newest import NewestCommit
 from sluice.sinks.tables.quotas import ChangedFrom
 from sluice.sinks.tables.trouble import missing_rights, warn_of_owner
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
-from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.state.overrides.operator_holds import MAX_LASTING_MS, OperatorHold
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
 
 log = logging.getLogger("sluice.holds")
@@ -62,6 +62,10 @@ class HoldsTable:
             table = self._made(_rows(change).schema)
             last = max((each.hold.number for each in self._changes(table)[0]), default=0)
             number = max(last + 1, change.hold.at_ms)
+            if last >= MAX_TIMESTAMP_MS:
+                raise self._error(
+                    "written", OSError(f"a row has the last number, {last}: no command wrote it; delete it")
+                )
             numbered = change._replace(hold=change.hold._replace(number=number))
             with suppress(CommitFailedError):  # another operator's row is the next one
                 self._write(table, _rows(numbered))
@@ -123,12 +127,15 @@ class HoldsTable:
     def _made(self, schema: Schema) -> DeltaTable:
         """The table, made if there is none, and once: a second time would change its metadata under others' rows."""
         options = self._storage_options
-        with suppress(CommitFailedError):  # another operator has made it meanwhile
-            once = CommitProperties(max_commit_retries=0)
-            DeltaTable.create(
-                self.path, schema, mode="ignore", name="holds", storage_options=options, commit_properties=once
-            )
-        return DeltaTable(self.path, storage_options=options)
+        try:
+            with suppress(CommitFailedError):  # another operator has made it meanwhile
+                once = CommitProperties(max_commit_retries=0)
+                DeltaTable.create(
+                    self.path, schema, mode="ignore", name="holds", storage_options=options, commit_properties=once
+                )
+            return DeltaTable(self.path, storage_options=options)
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._error("written", error) from error
 
     def _open(self) -> DeltaTable | None:
         try:
@@ -169,6 +176,7 @@ def _change(user: Any, client_id: Any, tenant: Any, *others: Any) -> HoldChange 
         not has_texts
         or not has_numbers
         or max(map(len, names)) > MAX_TAG_LENGTH
+        or lasting_ms > MAX_LASTING_MS
         or bool(tenant) == bool(user + client_id)
     ):
         return None

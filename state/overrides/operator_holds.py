@@ -10,6 +10,9 @@ from sluice.state.quotas.entity import Tags
 MAX_HOLDS = 100
 """Most holds at a time: all are in one record. An operator who needs more lowers quotas."""
 
+MAX_LASTING_MS = 7 * 86_400_000
+"""Longest hold. One that is to last has a quota."""
+
 NONE_TAKEN = 1
 """Number of the last command while there is none, so that the record says that the job knows of none."""
 
@@ -63,6 +66,7 @@ class OperatorHolds(Decider):
         self._holds = holds
         self._before = Overrides(0, 0, 1)
         self._taken: dict[Tags, tuple[OperatorHold, int]] | None = None  # the last command of each client, and its end
+        self._command = NONE_TAKEN
 
     def remember(self, said: Overrides) -> None:
         """Take over what was published last, before a restart."""
@@ -74,25 +78,33 @@ class OperatorHolds(Decider):
         if holds is None:
             left = [each for each in self._before.overrides if each.until_ms is None or now_ms < each.until_ms]
             return Decided(left, command=self._before.command)
-        taken, last = self._taken, last_commands(holds)
-        self._taken = {client: (hold, self._end_ms(hold, taken, now_ms)) for client, hold in last.items()}
+        last = last_commands(holds)
+        newest = max((hold.number for hold in last.values()), default=NONE_TAKEN)
+        self._taken = {client: (hold, self._end_ms(hold, newest, now_ms)) for client, hold in last.items()}
+        self._command = newest
         held = [(hold, until_ms) for hold, until_ms in self._taken.values() if now_ms < until_ms]
         return Decided(
             [
                 Override("hold", entity=hold.client.entity(), reason=hold.reason, until_ms=until_ms, consumers=True)
                 for hold, until_ms in held[-MAX_HOLDS:]
             ],
-            command=max((hold.number for hold in last.values()), default=NONE_TAKEN),
+            command=newest,
         )
 
-    def _end_ms(self, hold: OperatorHold, taken: dict[Tags, tuple[OperatorHold, int]] | None, now_ms: int) -> int:
-        """The end of a hold: as it was when it was taken, or from now on."""
-        if taken is not None:
-            known = taken.get(hold.client)
-            return known[1] if known is not None and known[0] == hold else now_ms + hold.lasting_ms
-        if not self._before.command:  # the record is lost: the operator's clock is all there is
-            return min(hold.until_ms, now_ms + hold.lasting_ms)
-        if hold.number > self._before.command:
-            return now_ms + hold.lasting_ms
-        entity = hold.client.entity()
-        return max((each.until_ms or 0 for each in self._before.overrides if each.entity == entity), default=0)
+    def _end_ms(self, hold: OperatorHold, newest: int, now_ms: int) -> int:
+        """The end of a hold: as it was when it was taken, or from now on, and never later than that.
+
+        Of one from a backup, or after a record that is lost or of another table, the operator's clock is all there is.
+        """
+        longest_ms = now_ms + hold.lasting_ms
+        if self._taken is None:
+            before, entity = self._before, hold.client.entity()
+            command, is_of_table = before.command, 0 < before.command <= newest
+            ends_ms = [each.until_ms or 0 for each in before.overrides if each.entity == entity]
+            end_ms = max(ends_ms, default=0 if is_of_table else hold.until_ms)
+        else:
+            command, end_ms = self._command, hold.until_ms
+            known = self._taken.get(hold.client)
+            if known is not None and known[0] == hold:
+                return known[1]
+        return longest_ms if hold.number > command > 0 else min(end_ms, longest_ms)

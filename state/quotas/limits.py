@@ -90,15 +90,6 @@ def overrides_key(decider: str) -> bytes:
     return _ENCODER.encode(f"overrides:{decider}")
 
 
-def decider_of(key: bytes) -> str:
-    """The decider of a record, in whatever spelling of JSON the key is. Raises msgspec's errors.
-
-    >>> decider_of(overrides_key("disk_guard")), decider_of(b'"overrides:disk\\u005fguard"')
-    ('disk_guard', 'disk_guard')
-    """
-    return _DECIDER.decode(key).removeprefix("overrides:")
-
-
 def overrides_value(said: Overrides) -> bytes:
     """Value of a decider's record.
 
@@ -200,7 +191,9 @@ class LimitsView:
 
     def _override(self, key: bytes, value: bytes | None) -> None:
         try:
-            decider = decider_of(key)
+            decider = _DECIDER.decode(key).removeprefix("overrides:")
+            if key != overrides_key(decider):
+                raise InvalidQuotaError("bad_limit", "the record's key isn't written as Sluice does; expected its form")
             if value is None:
                 self.overrides.pop(decider, None)
             else:

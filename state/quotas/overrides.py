@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
 from sluice.state.quotas.entity import bounded_name
 from sluice.state.quotas.tenants import Tenants
 
@@ -97,10 +97,15 @@ def by_another_clock(record: Overrides, ahead_ms: int) -> Overrides:
     (70000, [None, 72000])
     """
     overrides = [
-        each if each.until_ms is None else msgspec.structs.replace(each, until_ms=max(0, each.until_ms + ahead_ms))
+        each if each.until_ms is None else msgspec.structs.replace(each, until_ms=_moved_ms(each.until_ms, ahead_ms))
         for each in record.overrides
     ]
     return msgspec.structs.replace(record, at_ms=record.at_ms + ahead_ms, overrides=overrides)
+
+
+def _moved_ms(at_ms: int, ahead_ms: int) -> int:
+    """A time by such a clock, as a record can have it."""
+    return min(max(0, at_ms + ahead_ms), MAX_TIMESTAMP_MS)
 
 
 def heard(record: Overrides, now_ms: int, *, is_past: bool) -> Overrides:

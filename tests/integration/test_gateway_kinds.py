@@ -369,6 +369,18 @@ def test_all_kinds_of_gateway_read_the_same_record_alike(one: Gateways) -> None:
         assert (held if is_taken else None) == case["holds"], case
 
 
+def test_no_gateway_takes_a_decider_under_another_spelling_of_its_key(one: Gateways) -> None:
+    """The job would publish beside it, and never again under it."""
+    (gateway,) = one.all
+    held = overrides_value(Overrides(1, one.now_ms, 60_000, [Override("hold", reason="forged")]))
+    before = gateway.take_limits([])
+    for key in (b'"overrides:\\u0074est"', b'"overrides:test" ', b'"overrides:test', b'"overrides:\xff"'):
+        gateway.take_limits([(key, held)])
+    assert gateway.take_limits([]) == before + 4
+    one.step()
+    assert not is_held(gateway, gateway.charge(PRODUCE, "app", 1_000))
+
+
 APP, ANYBODY, SHOP = CountedEntity(client_id="app"), CountedEntity("ANONYMOUS"), CountedEntity(tenant="shop")
 OF_APP, OF_USER = QuotaEntity(client_id="app"), QuotaEntity(user="ANONYMOUS")
 

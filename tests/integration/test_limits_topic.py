@@ -204,8 +204,49 @@ def test_a_driver_that_takes_over_passes_over_what_a_stranger_wrote_beside_the_h
     with limits_publisher(topics, servers, lambda: (0, ()), lambda: {}, known.append):
         eventually(lambda: len(known) == 1)
 
-    assert known[0].keys() == {"operator", "elastic"}
+    assert known[0].keys() == {"operator"}
     assert known[0]["operator"].at_ms < began_ms + 300_000
+
+
+def test_overrides_that_others_write_are_taken_back(topics: TopicSettings, kafka_broker: str) -> None:
+    """Under any key, with any value. Before the deciders have spoken, all that is there may be theirs."""
+    hold = Override("hold", entity=CountedEntity(client_id="app"), consumers=True)
+    said = {"operator": Overrides(1, now_ms(), 600_000, [hold], command=7), "disk_guard": Overrides(1, 0, 60_000)}
+    forged = overrides_value(Overrides(9, now_ms(), 2**31 - 1, [Override("hold", reason="forged")]))
+    forgotten = overrides_value(msgspec.structs.replace(said["operator"], fresh_ms=1))
+    servers, says = {"bootstrap.servers": kafka_broker}, list[Mapping[str, Overrides]]()
+    with limits_publisher(topics, servers, lambda: (0, ()), lambda: says[0] if says else {}):
+        wait_for(topics, kafka_broker, has(0))
+        with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
+            for key in (
+                overrides_key("eve"),
+                b'"overrides:\\u006fperator"',
+                b'"overrides:eve',
+                overrides_key("operator"),
+            ):
+                producer.send(topics.limits, forged, key)
+            producer.flush()
+            wait_for(topics, kafka_broker, lambda view: "operator" in view.overrides)
+            says.append(said)
+            assert_says(topics, kafka_broker, said)
+            for value in (b"", b"garbage", b'{"number":"1"}', b"[" * 100_000, None, forged, forgotten):
+                producer.send(topics.limits, value, overrides_key("operator")).get(60)
+                assert_says(topics, kafka_broker, said)
+            producer.send(topics.limits, b"garbage", overrides_key("disk_guard")).get(60)
+            eventually(lambda: overrides_in(topics, kafka_broker).get(overrides_key("disk_guard")) != b"garbage")
+
+
+def assert_says(topics: TopicSettings, servers: str, said: Mapping[str, Overrides]) -> None:
+    """Wait until the topic has what was said, and nothing else."""
+    values = {overrides_key(name): overrides_value(each) for name, each in said.items() if not each.is_neutral}
+    eventually(lambda: overrides_in(topics, servers) == values)
+
+
+def overrides_in(topics: TopicSettings, servers: str) -> dict[bytes, bytes]:
+    """The last value of each key that overrides limits, without those that are removed."""
+    with TopicReader({"bootstrap.servers": servers}, topics.limits) as reader:
+        last = {record.key: record.value for _, record in reader.read_to_end()}
+    return {key: value for key, value in last.items() if key and value is not None and LimitsView.is_override(key)}
 
 
 def records(topic: str, servers: str) -> list[FetchedRecord]:

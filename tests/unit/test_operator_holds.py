@@ -1,10 +1,12 @@
 """Holds of operators in the job: how long each lasts, over restarts, lost records and tables that can't be read."""
 
+import msgspec
 import pytest
 
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
 from sluice.state.overrides.operator_holds import NONE_TAKEN, OperatorHold, OperatorHolds
 from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.limits import overrides_value
 from sluice.state.quotas.overrides import OverridesInForce, by_another_clock
 from sluice.state.quotas.tenants import Tenants
 
@@ -74,13 +76,40 @@ def test_until_the_commands_could_be_read_all_holds_that_were_published_go_on() 
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
 
 
-def test_a_table_from_a_backup_is_obeyed_whatever_was_taken_before() -> None:
-    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5), OperatorHold(APP, NOW_MS, 0, "", 6)]
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_table_from_a_backup_is_obeyed_whatever_was_taken_before_and_holds_nobody_anew(runs: bool) -> None:
+    """For what is left by the operator's clock, whether the job runs meanwhile or not."""
+    backup = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5), OperatorHold(ETL, NOW_MS - HOUR_MS, HOUR_MS, "x", 4)]
+    holds = [*backup, OperatorHold(APP, NOW_MS, 0, "", 6), OperatorHold(ETL, NOW_MS, 0, "", 7)]
     decider = OperatorHolds(lambda: holds)
-    decider.remember(Overrides(1, NOW_MS, 1, command=4))
+    decider.remember(Overrides(1, NOW_MS, 1, command=3))
     assert ends_in_ms(decider, NOW_MS) == {}
-    holds.pop()
+    before, holds = record(decider, NOW_MS), backup
+    if not runs:
+        decider = OperatorHolds(lambda: holds)
+        decider.remember(before)
+    assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
+    holds = [*backup, OperatorHold(APP, NOW_MS - HOUR_MS, 10 * MINUTE_MS, "x", 6)]
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 10 * MINUTE_MS}
+
+
+FOREVER = Override("hold", entity=CountedEntity(client_id="app"), until_ms=MAX_TIMESTAMP_MS, consumers=True)
+
+
+def test_a_record_that_somebody_forged_while_no_job_ran_neither_ends_a_hold_nor_makes_one_longer() -> None:
+    holds = [OperatorHold(APP, NOW_MS, 0, "", 5), OperatorHold(ETL, NOW_MS, 10 * MINUTE_MS, "x", 6)]
+    decider = OperatorHolds(lambda: holds)
+    decider.remember(Overrides(1, NOW_MS, 1, [FOREVER], command=MAX_EXACT))
+    assert ends_in_ms(decider, NOW_MS) == {"etl": 10 * MINUTE_MS}
+    holds[0] = OperatorHold(APP, NOW_MS, MINUTE_MS, "x", 5)
+    decider = OperatorHolds(lambda: holds)
+    decider.remember(Overrides(1, NOW_MS, 1, [FOREVER], command=6))
+    assert ends_in_ms(decider, NOW_MS) == {"app": MINUTE_MS}
+
+
+def test_a_record_by_another_clock_is_one_that_gateways_can_read() -> None:
+    moved = by_another_clock(Overrides(1, NOW_MS, 1, [FOREVER]), HOUR_MS)
+    assert msgspec.json.decode(overrides_value(moved), type=Overrides) == moved
 
 
 STOP = Override(

@@ -34,8 +34,8 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
 from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
-from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Overrides, Sums
-from sluice.state.overrides.operator_holds import NONE_TAKEN, OperatorHold, OperatorHolds, holds_at
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, DecidedHeartbeat, Overrides, Sums
+from sluice.state.overrides.operator_holds import MAX_LASTING_MS, NONE_TAKEN, OperatorHold, OperatorHolds, holds_at
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, KINDS_BY_NAME, Membership, QuotaKind
@@ -1221,12 +1221,13 @@ class TestHold:
         shell.run(self.HOLD)
         table = HoldsTable(shell.table.path)
         bad = [
-            OperatorHold(Tags(), 1, 10**12, "nobody"),
-            OperatorHold(Tags("u", tenant="t"), 1, 10**12, "both"),
-            OperatorHold(Tags(client_id="x" * 257), 1, 10**12, "long"),
+            OperatorHold(Tags(), 1, 60_000, "nobody"),
+            OperatorHold(Tags("u", tenant="t"), 1, 60_000, "both"),
+            OperatorHold(Tags(client_id="x" * 257), 1, 60_000, "long"),
             OperatorHold(Tags("u"), 1, 2**62, "for ever"),
+            OperatorHold(Tags("u"), 1, MAX_LASTING_MS + 1, "until a time that no record can have"),
             OperatorHold(Tags("u"), 2**62, 1, "after all others"),
-            OperatorHold(Tags("u"), -5, 10**12, "before 1970"),
+            OperatorHold(Tags("u"), -5, 60_000, "before 1970"),
         ]
         for hold in bad:
             table.append(HoldChange(hold, "mallory", ChangedFrom("root", "vm")))
@@ -1235,8 +1236,15 @@ class TestHold:
         table.look()
         [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
         assert override.entity == CountedEntity(client_id="app")
-        assert f"7 rows of {table.path} stop nobody" in caplog.text
+        assert f"8 rows of {table.path} stop nobody" in caplog.text
         assert [line.split("  ")[0] for line in shell.run("history").output.splitlines()] == ["hold"]
+
+    def test_a_row_after_which_no_number_is_left_is_told_to_who_holds(self, shell: Shell) -> None:
+        """The command's own row would be none that counts, and nobody would be stopped."""
+        last = OperatorHold(Tags("u"), MAX_TIMESTAMP_MS, 60_000, "x")
+        HoldsTable(shell.table.path).append(HoldChange(last, "mallory", ChangedFrom("root", "vm")))
+        ended = shell.run(self.HOLD)
+        assert (ended.code, "no command wrote it; delete it" in ended.error) == (1, True), ended
 
     def test_what_a_hundred_holds_say_fits_into_a_record_whatever_the_author_calls_himself(self, shell: Shell) -> None:
         shell.run(f"{self.HOLD} --as {'x' * 50_000}")
@@ -1275,7 +1283,10 @@ class TestHold:
             ("resolve --user a\udcff", "a\\udcff isn't UTF-8"),
             ("hold --topic t --reason x", "a hold is of a user, a client-id, both, or a tenant"),
             ("hold --user-defaults --reason x", "a hold is of a user, a client-id, both, or a tenant"),
-            (f"hold --user {'x' * 257} --reason x", "a name has 257 characters; expected at most 256"),
+            (
+                f"hold --user {'x' * 257} --reason x",
+                "a name has 257 characters; expected at most 256; give the name that",
+            ),
             ("hold --user x --reason ' '", "--reason has 1 characters; expected 1 to 200"),
             ("hold --user x --reason x --for 5", "'5' is no length of time; expected one such as 90s"),
             ("hold --user x --reason x --for 8d", "--for 8d is longer than 7d"),

@@ -88,7 +88,10 @@ final class LimitsView {
         if (key.equals(VERSION_KEY)) {
             endVersion(value);
         } else if (key.startsWith(OVERRIDES)) {
-            override(Json.string(key).substring(OVERRIDES.length() - 1), value, nowMs);
+            String decider = Json.string(key).substring(OVERRIDES.length() - 1);
+            String written = JSON.writeValueAsString("overrides:" + decider);
+            Json.check(written.equals(key), "the key isn't written as Sluice does");
+            override(decider, value, nowMs);
         } else if (value == null) {
             entries.remove(key);
         } else {
