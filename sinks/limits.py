@@ -95,7 +95,7 @@ def limits_publisher(
 
 
 class _Overriding:
-    """What the topic has of deciders, whoever wrote it."""
+    """The keys of deciders that the topic has, whoever wrote them."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -108,12 +108,14 @@ class _Overriding:
         """Take over a record. Gateways pass over one that can't be read, but it took the place of the job's."""
         self._keys.discard(key)
         self._unreadable.discard(key)
-        if record.value is not None:
-            self._keys.add(key)
-            if is_readable:
-                self._taken_ms[key] = record.timestamp_ms
-            else:
-                self._unreadable.add(key)
+        if record.value is None:
+            self._taken_ms.pop(key, None)
+            return
+        self._keys.add(key)
+        if is_readable:
+            self._taken_ms[key] = record.timestamp_ms
+        else:
+            self._unreadable.add(key)
 
     def written_ms(self, decider: str) -> int:
         """When the last record that was taken of it was written: a stranger sets the time of his own."""
