@@ -88,7 +88,8 @@ class InForceWatch:
         while (now_s := time.monotonic()) < began_s + timeout_s:
             for reader in (limits, sums):
                 for _, record in reader.read(_WAIT_MS):
-                    if self._take(record) and len(self._heard) == 1:
+                    is_first = not self._heard
+                    if self._take(record) and is_first:
                         settled_s = max(settled_s, now_s + HEARTBEAT_MS / 1000)
             if now_s >= settled_s and self._heard and not self._missing(command) and self._taken >= command:
                 return self._where(command)
@@ -97,6 +98,8 @@ class InForceWatch:
         if not self._heard:
             raise NotInForceError(f"the job has taken it, but no gateway was heard of for {timeout_s:g} s")
         names = sorted(gateway_name(each) for each in self._missing(command))
+        if not names:  # the first one was heard so late that others may follow
+            return self._where(command)
         others = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise NotInForceError(
             f"in force at {self._where(command)} only: not at {', '.join(names[:_MOST_NAMES])}{others}"

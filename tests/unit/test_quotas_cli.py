@@ -1055,6 +1055,7 @@ class Said:
     table: HoldsTable
     decider: OperatorHolds | None
     behind: ClassVar[set[str]]
+    gateways: ClassVar[tuple[str, ...]]
 
     def __init__(self, _: object, topic: str, since_ms: int | None = None, *, fenced: bool = False) -> None:
         assert (since_ms is not None) | fenced
@@ -1074,7 +1075,7 @@ class Said:
         command = 0 if self.decider is None else self.decider.decide(now_ms()).command
         if self._topic == "quota-limits" and self.decider is not None:
             yield 0, FetchedRecord(0, overrides_key("operator"), overrides_value(Overrides(1, 1, 1, command=command)))
-        for name in ("broker-1-a", "broker-2-a", "proxy-9") if self._topic == "quota-sums" else ():
+        for name in self.gateways if self._topic == "quota-sums" else ():
             beat = DecidedHeartbeat(
                 name, "", 0, command=0 if name in self.behind else command, is_broker=name[0] == "b"
             )
@@ -1085,6 +1086,7 @@ class Said:
 def said(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> type[Said]:
     """A job and three gateways that have what the table says in force at once."""
     Said.table, Said.behind = HoldsTable(shell.table.path), set()
+    Said.gateways = ("broker-1-a", "broker-2-a", "proxy-9")
     Said.decider = OperatorHolds(lambda: Said.table.holds)
     monkeypatch.setattr(in_force, "TopicReader", Said)
     monkeypatch.setattr(in_force, "MISSED_MS", 0)
@@ -1113,6 +1115,17 @@ class TestHold:
         assert monitored.code == 1
         assert "written, but no job has taken it: one answers, but reads another table" in monitored.error
         assert len(said.table.changes()) == 3
+
+    @pytest.mark.parametrize(("heartbeat_ms", "timeout_s"), [(50, 60.0), (60_000, 0.3)])
+    def test_one_gateway_alone_is_enough_however_often_or_late_it_is_heard(
+        self, shell: Shell, said: type[Said], monkeypatch: pytest.MonkeyPatch, heartbeat_ms: int, timeout_s: float
+    ) -> None:
+        """Each of its heartbeats was taken for the first one, after which others are waited for."""
+        said.gateways = ("proxy-9",)
+        monkeypatch.setattr(in_force, "HEARTBEAT_MS", heartbeat_ms)
+        monkeypatch.setattr(InForceWatch.wait_for, "__defaults__", (timeout_s,))
+
+        assert "in force at 1 of 1 other gateways;" in shell.run(self.HOLD).output
 
     def test_without_kafka_it_is_written_and_says_that_nobody_knows_more(
         self, shell: Shell, said: type[Said], monkeypatch: pytest.MonkeyPatch
