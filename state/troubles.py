@@ -196,8 +196,9 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         return
     wait = f"{flow.waiting} requests wait" + (", and none was ever decided" if flow.answer_ms is None else "")
     meanwhile = "gateways go on with their last shares and limits, and all figures are of then"
-    is_gone = seen.is_locked is False or (seen.is_locked is None and seen.answers is False)
     is_late = is_stale(flow, now_ms)
+    # without a lock it may be on another machine, whose health port isn't asked, and at a long micro-batch
+    is_gone = seen.is_locked is False or (seen.is_locked is None and seen.answers is False and is_late)
     if is_gone and not seen.answers:
         start = "its log says why it ended; start it with `sluice run`"
         yield Trouble("job_away", "fail", f"no job runs, {wait}", flow.answer_ms, meanwhile, start)

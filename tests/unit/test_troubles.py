@@ -45,6 +45,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ),
     ("killed just now", {"job": GONE, "flow": LATE}, ["job_away"], "no job runs, 7 requests wait"),
     ("of shared storage", {"job": JobSeen(None, answers=False), "flow": WAITING}, ["job_away"], "no job runs"),
+    ("of shared storage, busy on another machine", {"job": JobSeen(None, answers=False), "flow": LATE}, [], ""),
     ("stopped, nobody waits", {"job": GONE, "flow": DONE}, [], ""),
     ("never started", {"job": GONE, "flow": Flow(NOW_MS, None, 3)}, ["job_away"], "and none was ever decided"),
     ("stopped, no broker", {"job": GONE}, [], ""),
