@@ -50,6 +50,7 @@ class QuotaWatch:
         self._snapshots = snapshots
         self._report = report
         self._last_error = LastError()
+        self._is_loaded = False  # what the table gave last is in force
         self._in_force = self._first_version()
 
     @property
@@ -70,7 +71,7 @@ class QuotaWatch:
     def look(self) -> None:
         """Put a new version in force if there is one."""
         try:
-            if not self._table.is_newest():
+            if not (self._is_loaded and self._table.is_newest()):
                 before = self._in_force
                 self._in_force = self._load(before.version, before.digest)
                 if (before.version, before.digest) != (self._in_force.version, self._in_force.digest):
@@ -125,13 +126,16 @@ class QuotaWatch:
 
     def _load(self, version_before: int = -1, digest_before: str = EARLIER) -> QuotasInForce:
         """The newest version of the table; the log says if it can't come after the version before."""
+        self._is_loaded = False
         version, entries = self._table.newest()
         digest = self._snapshots.save(version, entries).digest
         is_changed = version == version_before and digest_before not in (EARLIER, digest)
         if version < version_before or is_changed:
             told = "the quotas table %s is another one than before: after version %d its version %d is in force"
             log.warning(told, self._table.path, version_before, version)
-        return QuotasInForce(version, entries, Quotas(entries, version), digest)
+        loaded = QuotasInForce(version, entries, Quotas(entries, version), digest)
+        self._is_loaded = True
+        return loaded
 
 
 def ensure_quotas_table(settings: Settings) -> QuotasTable:

@@ -91,6 +91,25 @@ def test_a_missing_or_broken_table_keeps_the_last_good_version(
     assert limit(watch) == 3.0
 
 
+def test_a_version_whose_snapshot_could_not_be_stored_is_in_force_once_it_can(tmp_path: Path) -> None:
+    """As after a full disk: the poll that follows doesn't take it for known."""
+    table = made_table(tmp_path)
+    watch = watch_of(table, tmp_path)
+    table.alter(partial(only, 2.0), "test", AT)
+    snapshots = Path(Checkpoint(str(tmp_path / "checkpoint")).location) / "sluice" / "quotas"
+    snapshots.rename(tmp_path / "away")
+    snapshots.touch()
+
+    watch.look()
+    watch.look()
+    assert limit(watch) == 1.0
+    snapshots.unlink()
+    (tmp_path / "away").rename(snapshots)
+    watch.look()
+
+    assert (limit(watch), watch.quotas.version) == (2.0, 1)
+
+
 def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_path: Path) -> None:
     """The snapshot in the checkpoint outlives the process; without any readable version a first start is refused."""
     with pytest.raises(SluiceError):
