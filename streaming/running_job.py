@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import Event
@@ -45,6 +46,7 @@ from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetr
 from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice.streaming.runtime.maintenance import MaintenanceSchedule
 from sluice.streaming.runtime.run_folder import run_folder
+from sluice.streaming.runtime.troubles import TroublesWatch
 
 log = logging.getLogger("sluice.job")
 
@@ -67,6 +69,7 @@ class RunningJob:
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._topic = RequestsTopicWatch(settings)
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
+        self._clients: ClientMetrics | None = None
         disks = settings.elastic
         self._disks = DisksWatch(lambda: watch.quotas, disks.disk_floor, disks.disk_remembered_s * 1000)
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
@@ -115,6 +118,8 @@ class RunningJob:
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
+        if self._clients is not None:
+            services.append(self._troubles_watch(self._clients))
         if settings.delta.maintain_every_hours:
             folder = Checkpoint(settings.audit.checkpoint).sluice
             services.append(MaintenanceSchedule(settings.delta, folder).service())
@@ -140,9 +145,15 @@ class RunningJob:
         if not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
         top, limits = settings.metrics.top_clients, self._capacities.limits()
-        clients = ClientMetrics(settings.quota, top, limits=limits)
+        clients = self._clients = ClientMetrics(settings.quota, top, limits=limits)
         self._health.registry.register(clients)
         return decisions_watch(topic, kafka, [foreign.on_decision, clients.on_record], NEWEST_DECISIONS)
+
+    def _troubles_watch(self, clients: ClientMetrics) -> BackgroundService:
+        """Looks for what is wrong at brokers and in topics."""
+        troubles = TroublesWatch(self._settings, clients.facts, lambda: self._watch.in_force()[1])
+        self._health.report_facts(lambda: replace(troubles.facts(), overrides=self._overrides.said))
+        return troubles.service()
 
     def _queries(self) -> list[SupervisedQuery]:
         """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up.

@@ -222,7 +222,7 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "unlimited": facts.model.unlimited(now_ms),
         "overrides": facts.overrides(now_ms)[:MOST_LOADS],
         "storage": facts.stored(now_ms)[:MOST_LOADS],
-        "job": _flat(facts.health.answer or {}),
+        "job": _flat({name: each for name, each in (facts.health.answer or {}).items() if name != "troubles"}),
     }
 
 

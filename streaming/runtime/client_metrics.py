@@ -13,6 +13,7 @@ from sluice.insight.live import Bounds, CounterId, CounterState, GatewaySeen, Li
 from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
+from sluice.state.troubles import Facts
 
 LABELS = ("quota", "user", "client_id", "topic", "partition", "tenant", "mode")
 
@@ -24,6 +25,9 @@ NEWEST_DECISIONS = 2_000
 
 _BOUNDS = Bounds(counters=20_000, name_characters=2_000_000, waits=0, recent=0, recent_bytes=0, gateways=100)
 """Bounds of the watched counters: of more, those that were charged last are kept."""
+
+HEARD_S = 60
+"""Seconds without a heartbeat after which a broker is silent: of many decisions the job reads some heartbeats alone."""
 
 _FORGOTTEN_MS = 600_000
 """A gateway that was silent for so long has no series any more: it was taken away."""
@@ -87,6 +91,13 @@ class ClientMetrics(Collector):
         """Apply a record. One that holds no decision changes nothing."""
         self._model.on_record(value, self._clock_ms())
 
+    def facts(self, now_ms: int) -> Facts:
+        """The heartbeats of gateways that were heard lately, their capacities and their clocks."""
+        newest = self._newest_of_gateways().values()
+        beats = {each.instance: each.heartbeat for each in newest if now_ms - each.read_ms <= HEARD_S * 1000}
+        ahead_ms = {name: ahead or -(behind or 0) for name, (ahead, behind) in self._clocks_ms(now_ms).items()}
+        return Facts(beats=beats, heard_s=HEARD_S, capacities=self._model.broker_limits, ahead_ms=ahead_ms)
+
     def collect(self) -> Iterator[Metric]:
         """The present metrics, or those of less than _COLLECT_MS ago."""
         with self._lock:
@@ -137,28 +148,38 @@ class ClientMetrics(Collector):
             gauges["sluice_quota_rate"].add_metric(labels, rate)
             gauges["sluice_quota_waiting_counters"].add_metric(labels, throttled[labels])
 
-    def _add_gateways(self, gauges: Mapping[str, GaugeMetricFamily], now_ms: int) -> None:
-        """The newest process of each gateway: one that was started again has another instance."""
+    def _newest_of_gateways(self) -> dict[str, GatewaySeen]:
+        """The newest process of each gateway, by its label: one that was started again has another instance."""
         newest: dict[str, GatewaySeen] = {}
         for seen in self._model.gateways():
             if seen.name not in newest or seen.read_ms > newest[seen.name].read_ms:
                 newest[seen.name] = seen
-        ahead_ms: dict[str, int] = {}
-        for label, seen in {label_of(name): seen for name, seen in newest.items()}.items():
+        return {label_of(name): seen for name, seen in newest.items()}
+
+    def _clocks_ms(self, now_ms: int) -> dict[str, tuple[int, int | None]]:
+        """By how many ms each clock is ahead of the job's, and behind the other gateways'; None of a silent one."""
+        ahead_ms, behind_ms = dict[str, int](), dict[str, int]()
+        for label, seen in self._newest_of_gateways().items():
+            if now_ms - seen.read_ms < _FORGOTTEN_MS:
+                ahead_ms[label] = max(0, seen.at_ms - seen.read_ms)
+            if now_ms - seen.read_ms < _HEARD_MS:
+                behind_ms[label] = seen.read_ms - seen.at_ms
+        # a slow job reads all of them late
+        least_ms = max(0, min((each for each in behind_ms.values() if -each <= _RIGHT_MS), default=0))
+        late_ms = {label: max(0, each - least_ms) for label, each in behind_ms.items()}
+        return {label: (ahead, late_ms.get(label)) for label, ahead in ahead_ms.items()}
+
+    def _add_gateways(self, gauges: Mapping[str, GaugeMetricFamily], now_ms: int) -> None:
+        for label, seen in self._newest_of_gateways().items():
             if now_ms - seen.read_ms < _FORGOTTEN_MS:
                 gauges["sluice_gateway_silent_seconds"].add_metric((label,), (now_ms - seen.read_ms) / 1000)
                 gauges["sluice_gateway_threads_down"].add_metric((label,), seen.heartbeat.threads_down)
                 gauges["sluice_gateway_metrics_seen"].add_metric((label,), float(seen.heartbeat.metrics_seen))
                 gauges["sluice_gateway_not_exempt"].add_metric((label,), len(seen.heartbeat.not_exempt))
-                ahead = max(0, seen.at_ms - seen.read_ms)
-                gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead / 1000)
-            if now_ms - seen.read_ms < _HEARD_MS:
-                ahead_ms[label] = seen.at_ms - seen.read_ms
-        # a slow job reads all of them late
-        late_ms = min(0, max((each for each in ahead_ms.values() if each <= _RIGHT_MS), default=0))
-        for label, ahead in ahead_ms.items():
-            behind = max(0, late_ms - ahead)
-            gauges["sluice_gateway_clock_behind_seconds"].add_metric((label,), behind / 1000)
+        for label, (ahead, behind) in self._clocks_ms(now_ms).items():
+            gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead / 1000)
+            if behind is not None:
+                gauges["sluice_gateway_clock_behind_seconds"].add_metric((label,), behind / 1000)
 
     def _add_loads(self, gauges: Mapping[str, GaugeMetricFamily], now_ms: int) -> None:
         """The loads of all gateways, a late process of one left out where there is a newer one."""

@@ -7,10 +7,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,7 +22,10 @@ from starlette.routing import Route
 from sluice.process.clock import now_ms
 from sluice.process.http_server import HttpServer
 from sluice.state.store.pages import Evicted
+from sluice.state.troubles import Facts, Trouble, troubles_of
+from sluice.streaming.native.library import PYTHON_INSTEAD
 from sluice.streaming.queries.reasons import QueryState, RunState
+from sluice.streaming.runtime.troubles import TroublesMetric
 
 log = logging.getLogger("sluice.job")
 
@@ -52,6 +57,9 @@ class JobHealth:
         self._foreign: dict[str, Any] = {"count": 0, "jobs": []}
         self._mirror: dict[str, Any] | None = None
         self._inputs: dict[str, str | None] = {}
+        self._is_native_missing = False
+        self._facts: Callable[[], Facts] = Facts
+        self.registry.register(TroublesMetric(self.troubles))
         self._batches = Histogram(
             "sluice_batch_seconds", "Duration of a micro-batch", ["query"], registry=self.registry, buckets=_BUCKETS_S
         )
@@ -156,7 +164,38 @@ class JobHealth:
 
     def report_native(self, *, missing: bool) -> None:
         """Report whether native code is wanted and can't be used."""
+        self._is_native_missing = missing
         self._native_missing.set(missing)
+
+    def report_facts(self, facts: Callable[[], Facts]) -> None:
+        """Take the facts of topics, brokers and overrides from here."""
+        self._facts = facts
+
+    def troubles(self) -> list[Trouble]:
+        """All that is wrong now, as far as the job knows."""
+        mirror = self._mirror or {}
+        facts = replace(
+            self._facts(),
+            queries=self._query_reasons(),
+            foreign=self._foreign["jobs"] if self._foreign["count"] else None,
+            inputs=self._inputs.copy(),
+            mirror=None if mirror.get("ok", True) else mirror["reason"],
+            native=PYTHON_INSTEAD if self._is_native_missing else None,
+        )
+        return troubles_of(facts, now_ms())
+
+    def _query_reasons(self) -> dict[str, str | None] | None:
+        """Why each query doesn't run; None while the job starts or stops, which is no trouble."""
+        if self._phase is not None:
+            return None
+        down = RunState.BACKING_OFF, RunState.GIVEN_UP
+        reasons = {
+            name: f"is {query.state}" + (f": {query.reason}" if query.reason else "") if query.state in down else None
+            for name, query in self._queries.items()
+        }
+        if stands := self._dead_reason() or self._waits_for:
+            reasons[self._required_query] = reasons.get(self._required_query) or f"decides nothing: {stands}"
+        return reasons
 
     def report_phase(self, phase: str | None) -> None:
         """Report the phase before the queries run and after, in words; None while they run."""
@@ -211,6 +250,7 @@ class JobHealth:
             "foreign_decisions": self._foreign,
             "quota_mirror": self._mirror,
             "inputs": {name: reason for name, reason in self._inputs.copy().items() if reason is not None},
+            "troubles": to_builtins(self.troubles()),
         }
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:

@@ -16,9 +16,12 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
-from sluice.state.troubles import DeadLettersSeen
+from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts
+from sluice.streaming.runtime.health import JobHealth
+from sluice.streaming.runtime.troubles import TroublesWatch
 from tests.builders import DEFAULTS, changed, decision
 from tests.deciding_side import own_topics
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -85,3 +88,15 @@ def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> 
     assert found["broker"].startswith("ok    broker: ")
     assert found["leaders"].startswith("ok    leaders: ")
     assert code == 1
+
+
+def test_a_job_tells_what_its_topics_and_brokers_show(left: Left) -> None:
+    """A broker without the plugin, garbage, and requests that nobody decides."""
+    watch, health = TroublesWatch(left.settings, lambda _: Facts(), tuple), JobHealth("enforce", 600)
+    health.report_facts(watch.facts)
+    with watch.service():
+        eventually(lambda: watch.facts().own_login is not None)
+
+    assert [each.name for each in health.troubles()] == ["decisions_stale", "dead_letters"]
+    assert watch.facts().brokers == BrokersSeen([], {}, [])
+    assert set((watch.facts().plugins or {}).values()) == {"missing"}

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.http_server import HttpServer
+from sluice.state.contract.records import Override, Overrides
 from sluice.state.store.pages import Evicted
+from sluice.state.troubles import KNOWN, Facts
 from sluice.streaming.queries.reasons import Place, QueryState, RunState
 from sluice.streaming.runtime.health import MAX_CONNECTIONS, JobHealth, health_server
 
@@ -303,3 +306,54 @@ def test_idle_connections_keep_no_probe_out_and_hold_no_threads(server: HttpServ
         assert threading.active_count() - threads <= MAX_CONNECTIONS
         assert idle[0].recv(1) == b""
     assert get(server, "/healthz")[0] == 200
+
+
+def troubles_in(server: HttpServer, path: str) -> list[str]:
+    return [each["name"] for each in json.loads(get(server, path)[1])["troubles"]]
+
+
+def test_both_probes_and_the_metrics_have_what_is_wrong_now_until_it_ends(
+    server: HttpServer, health: JobHealth
+) -> None:
+    """A name that isn't there is 0 in the metrics: an alert must see the end."""
+    backing_off = QueryState(RunState.BACKING_OFF, 1, 1, "no room")
+    health.heartbeat({"enforce": RUNNING, "audit": backing_off}, 1)
+    health.report_input("holds", "no table")
+    health.report_mirror("no rights", 0)
+    health.report_foreign(2, ["another"])
+    health.report_native(missing=True)
+    hold = Override("hold", reason="eve: it floods")
+    health.report_facts(lambda: Facts(overrides={"operator": Overrides(1, now_ms(), 60_000, [hold])}))
+    there = ["foreign_decisions", "audit_down", "hold", "input_unreadable", "mirror_down", "native_missing"]
+
+    assert troubles_in(server, "/healthz") == troubles_in(server, "/readyz") == there
+    (audit,) = (each for each in json.loads(get(server, "/readyz")[1])["troubles"] if each["name"] == "audit_down")
+    assert audit["text"] == "query audit is backing off: no room"
+    metrics = get(server, "/metrics")[1]
+    for name, severities in KNOWN.items():
+        for severity in severities:
+            assert f'sluice_trouble{{name="{name}",severity="{severity}"}} {float(name in there)}' in metrics
+
+    health.heartbeat({"enforce": RUNNING, "audit": RUNNING}, 1)
+    assert "audit_down" not in troubles_in(server, "/readyz")
+
+
+@pytest.mark.parametrize(
+    ("queries", "more", "words"),
+    [
+        ({"enforce": QueryState(RunState.BACKING_OFF, 1, 1, "no room")}, {}, "query enforce is backing off: no room"),
+        ({"enforce": RUNNING}, {"waits_for": "waiting for a heartbeat"}, "decides nothing: waiting for a heartbeat"),
+        ({"enforce": RUNNING}, {"quiet_s": 600.0}, "decides nothing: query enforce is stuck"),
+    ],
+)
+def test_a_job_that_decides_nothing_is_a_trouble_in_the_words_of_its_probe(
+    health: JobHealth, queries: dict[str, QueryState], more: dict[str, Any], words: str
+) -> None:
+    health.heartbeat(queries, 1, **more)
+
+    (trouble,) = health.troubles()
+    assert trouble.name == "enforce_down"
+    assert words in trouble.line
+
+    health.report_phase("stopping")
+    assert health.troubles() == [], "a job that starts or stops is none"

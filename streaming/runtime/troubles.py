@@ -1,0 +1,130 @@
+"""The job's facts of what is wrong now: topics and brokers, polled for `/healthz`, `/readyz` and `/metrics`."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from kafka.errors import KafkaError
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sluice.configs.settings import Settings
+from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
+from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_brokers
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.cluster_quotas import describe_quotas
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.kafka_python import ClientQuotasAdmin
+from sluice.kafka_io.newest_records import NewestRecords
+from sluice.kafka_io.own_login import exemptions_of, own_login
+from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
+from sluice.state.contract.records import Heartbeat
+from sluice.state.quotas.cluster import client_quotas
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.troubles import KNOWN, Facts, Trouble, is_stale
+
+_LOOK_S = 5.0
+"""Interval between two polls of the newest records."""
+
+_BROKERS_EVERY = 6
+"""Polls of the records to one of the brokers, which answers many more bytes."""
+
+
+class TroublesWatch:
+    """Polls topics and brokers. `gateways` gives the facts of heartbeats, `limits` the quotas in force."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        gateways: Callable[[int], Facts],
+        limits: Callable[[], Iterable[QuotaEntry]],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._settings = settings
+        self._gateways = gateways
+        self._limits = limits
+        self._clock_ms = clock_ms
+        self._polled = Facts()
+
+    def facts(self) -> Facts:
+        """The facts of the last poll, and those of heartbeats unless the job reads old ones."""
+        polled, at_ms = self._polled, self._clock_ms()
+        if is_stale(polled.flow, at_ms):
+            return polled
+        heard = self._gateways(at_ms)
+        return replace(
+            polled, beats=heard.beats, heard_s=heard.heard_s, capacities=heard.capacities, ahead_ms=heard.ahead_ms
+        )
+
+    def service(self) -> BackgroundService:
+        """The service that polls."""
+
+        def look() -> Iterator[None]:
+            count = 0
+            with NewestRecords(self._settings.kafka, self._settings.topics) as newest:
+                while True:
+                    self._polled = replace(
+                        self._polled, flow=newest.flow(), dead_letters=newest.dead_letters(self._clock_ms())
+                    )
+                    if count % _BROKERS_EVERY == 0:
+                        self._look_at_brokers()
+                    count += 1
+                    yield
+
+        return BackgroundService(
+            "troubles",
+            look,
+            _LOOK_S,
+            failure="can't look for what is wrong",
+            log=logging.getLogger("sluice.troubles"),
+            level=logging.WARNING,
+        )
+
+    def _look_at_brokers(self) -> None:
+        """Ask brokers what this login may know; what it may not stays unknown."""
+        kafka, topics = self._settings.kafka, self._settings.topics
+        names = (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
+        with connect(ClientQuotasAdmin, kafka) as admin:
+            with suppress(KafkaError):
+                self._polled = replace(self._polled, brokers=read_brokers(admin, kafka, names))
+            configs: BrokerConfigs = {}
+            with suppress(KafkaError):
+                configs = read_broker_configs(admin)
+                self._polled = replace(self._polled, plugins=plugins_of(configs, CALLBACK_CLASS, REPORTER_CLASS))
+            with suppress(KafkaError, KafkaUnavailableError):
+                cluster = client_quotas(describe_quotas(admin, kafka)).entries
+                self._polled = replace(self._polled, own_login=self._own_login(cluster, configs))
+
+    def _own_login(self, cluster: Iterable[QuotaEntry], configs: BrokerConfigs) -> str:
+        beats: Mapping[str, Heartbeat] = self._gateways(self._clock_ms()).beats or {}
+        exemptions = exemptions_of(configs, CALLBACK_CLASS)
+        return own_login(self._settings.kafka, self._limits(), cluster, exemptions, beats).limited
+
+
+class TroublesMetric(Collector):
+    """The gauge `sluice_trouble`: 1 for each trouble there is, and 0 for all others, so that an alert sees its end."""
+
+    def __init__(self, troubles: Callable[[], list[Trouble]]) -> None:
+        self._troubles = troubles
+
+    def collect(self) -> Iterator[Metric]:
+        """The present metric."""
+        return iter([self._gauge({(each.name, each.severity) for each in self._troubles()})])
+
+    def describe(self) -> Iterator[Metric]:
+        """The metric without values."""
+        return iter([self._gauge(set())])
+
+    @staticmethod
+    def _gauge(there: set[tuple[str, str]]) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(
+            "sluice_trouble",
+            "1 while it is wrong, by name and severity; /readyz has its words",
+            labels=("name", "severity"),
+        )
+        for name, severities in KNOWN.items():
+            for severity in severities:
+                gauge.add_metric((name, severity), float((name, severity) in there))
+        return gauge
