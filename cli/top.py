@@ -21,13 +21,18 @@ from msgspec import to_builtins
 from sluice.cli.errors import TopError, UsageError
 from sluice.cli.format import MAX_NAME, fitting, print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
+from sluice.configs.capacity import broker_limits
+from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings
 from sluice.insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
 from sluice.insight.texts import counter_name, unlimited_text
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.process.clock import now_ms
 from sluice.process.format import NOTHING, amount, duration, error_line, percent, printable, short
+from sluice.process.job_probe import JobProbe
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
+from sluice.state.shares.load import NO_LIMITS, BrokerLimits
+from sluice.state.troubles import Trouble
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -61,6 +66,11 @@ _BANDS = ((OVER, "red"), (NEAR_LIMIT, "yellow"), (0.8, "cyan"))
 _RATE_S = 10
 """Seconds over which verdicts are counted."""
 
+_TROUBLES_S = 10.0
+"""Longest wait of one table for what is wrong; without it the decisions are shown alone."""
+
+MOST_TROUBLES = 4
+
 _WAIT_MS = 100
 _READ_PAST_S = 30.0
 
@@ -85,8 +95,10 @@ def top(
     view = _view(sort, quota, text)
     settings = job_settings(config, bootstrap_servers)
     is_live = not once and not json_output and sys.stdin.isatty() and sys.stdout.isatty()
-    with closing(DecisionsReader(settings, since_s)) as reader:
+    with closing(DecisionsReader(settings, since_s)) as reader, reader.now.service(now_ms):
         reader.read_past()
+        if not is_live:
+            reader.now.first.wait(_TROUBLES_S)
         if is_live:
             _run_live(reader, view, interval_s)
         elif json_output:
@@ -138,13 +150,14 @@ def _after_typing(view: View, typed: str, key: str) -> View:
     return replace(view, typed=(typed + key)[:_MAX_FILTER]) if key.isprintable() else view
 
 
-def rows_of(model: LiveModel, view: View, now_ms: int, most: int) -> list[CounterRow]:
-    """The first `most` counters with a limit that the view chooses, in its order."""
+def rows_of(model: LiveModel, view: View, now_ms: int, most: int, *, is_stale: bool = False) -> list[CounterRow]:
+    """The first `most` counters with a limit that the view chooses, in its order; of old decisions without figures."""
     text = (view.text if view.typed is None else view.typed).casefold()
     with model.lock:
         chosen = [counter for counter in model.counters() if _is_chosen(counter, view.quota, text)]
         ordered = nsmallest(most, chosen, key=_ORDERS[view.sort](model, now_ms))
-        return [model.row(counter, now_ms) for counter in ordered]
+        rows = [model.row(counter, now_ms) for counter in ordered]
+    return [row.of_then() for row in rows] if is_stale else rows
 
 
 def _is_chosen(counter: CounterState, quota: QuotaKind | None, text: str) -> bool:
@@ -240,14 +253,20 @@ class DecisionsReader:
 
     def __init__(self, settings: Settings, since_s: int) -> None:
         """Begin `since_s` seconds ago. Raises KafkaUnavailableError, and TopError if there is no topic."""
-        from sluice.kafka_io.topic_reader import TopicReader  # Kafka's client is slow to import
+        from sluice.insight.troubles_now import TroublesNow  # Kafka's client is slow to import
+        from sluice.kafka_io.topic_reader import TopicReader
+        from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 
-        self.model = LiveModel(settings.quota)
+        self.model = LiveModel(settings.quota, limits=_capacities(settings))
         self.read = 0
         self.last_read_ms = 0
         self.since_ms = now_ms() - since_s * 1000
         topic = settings.topics.decisions
         kafka = settings.kafka | OF_COMMANDS
+        probe = JobProbe(f"http://{settings.health.place}" if settings.health.port else None)
+        self.now = TroublesNow(
+            kafka, settings.topics, probe, lambda: is_locked(Checkpoint(settings.enforce.checkpoint))
+        )
         self._topic = TopicReader(kafka, topic, self.since_ms, fenced=True, on_restart=self.model.forget)
         with _readable():
             if not self._topic.partitions():
@@ -279,6 +298,13 @@ class DecisionsReader:
         self._topic.close()
 
 
+def _capacities(settings: Settings) -> BrokerLimits:
+    try:
+        return broker_limits(settings.elastic)
+    except InvalidSettingsError:  # a file that can't be read, which the doctor names
+        return NO_LIMITS
+
+
 @contextmanager
 def _readable() -> Iterator[None]:
     """Raise TopError for an error of Kafka's client in this block."""
@@ -304,25 +330,42 @@ def _view(sort: str, quota: str | None, text: str) -> View:
 
 def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
     """One state, with all counters."""
-    at_ms = now_ms()
+    at_ms, now = now_ms(), reader.now
+    is_stale = now.is_stale(at_ms)
+    rows = rows_of(reader.model, view, at_ms, most=reader.model.known, is_stale=is_stale)
     return {
         "at_ms": at_ms,
+        "troubles": [to_builtins(each) for each in now.troubles(reader.model, at_ms)],
+        "stale": is_stale,
         "since_ms": reader.since_ms,
         "decisions_read": reader.read,
         "verdicts": dict(sorted(reader.model.total.items())),
-        "counters": [json_row(row) for row in rows_of(reader.model, view, at_ms, most=reader.model.known)],
+        "counters": [json_row(row) for row in rows],
         "unlimited": [to_builtins(each) for each in reader.model.unlimited(at_ms)],
     }
 
 
 def _snapshot_lines(reader: DecisionsReader, view: View, width: int | None) -> Iterator[str]:
     at_ms, model = now_ms(), reader.model
+    yield from (text for text, _ in trouble_lines(reader.now.troubles(model, at_ms)))
     span_s = max(1.0, (at_ms - reader.since_ms) / 1000)
     verdicts = "  ".join(f"{count / span_s:.1f}/s {verdict}" for verdict, count in sorted(model.total.items()))
     yield f"{reader.read} decisions in {span_s:.0f} s  {printable(verdicts)}  {model.known} counters"
-    rows = rows_of(model, view, at_ms, SNAPSHOT_ROWS)
+    rows = rows_of(model, view, at_ms, SNAPSHOT_ROWS, is_stale=reader.now.is_stale(at_ms))
     yield from row_lines(rows, width) if rows else [_NO_COUNTER]
     yield from _unlimited_lines(model, at_ms, width)
+
+
+def trouble_lines(troubles: Sequence[Trouble]) -> list[tuple[str, str]]:
+    """A line and its colour for each of the worst troubles, and the number of the others.
+
+    >>> trouble_lines([Trouble("hold", "warn", "x is stopped"), Trouble("no_leader", "fail", "no leader")])
+    [('warn  x is stopped', 'yellow'), ('FAIL  no leader', 'red')]
+    """
+    marks = {"fail": ("FAIL", "red"), "warn": ("warn", "yellow")}
+    lines = [(f"{marks[each.severity][0]}  {printable(each.line)}", marks[each.severity][1]) for each in troubles]
+    more = len(lines) - MOST_TROUBLES
+    return [*lines[:MOST_TROUBLES], *([(f"{more} more: sluice doctor", "yellow")] if more > 0 else [])]
 
 
 def _unlimited_lines(model: LiveModel, at_ms: int, width: int | None) -> Sequence[str]:
@@ -370,17 +413,17 @@ def screen(reader: DecisionsReader, view: View, most: int, width: int) -> "Group
         *([view.quota.value] if view.quota else []),
         *([f"filter {printable(text)}"] if text else []),
     ]
-    unlimited = _unlimited_lines(model, at_ms, width)
-    rows = rows_of(model, view, at_ms, most - len(unlimited))
-    lines = [
+    unlimited, troubles = _unlimited_lines(model, at_ms, width), trouble_lines(reader.now.troubles(model, at_ms))
+    left = max(0, most - len(unlimited) - len(troubles))
+    rows = rows_of(model, view, at_ms, left, is_stale=reader.now.is_stale(at_ms))
+    head = [
         (fitting(["sluice top", *rates, f"{model.known} counters", age], width), ""),
         (fitting([*chosen, *_KEYS], width), ""),
+        *troubles,
         ("", ""),
-        *zip(row_lines(rows, width), ["", *map(colour, rows)], strict=True),
     ]
-    if not rows:
-        lines[3:] = [(_NO_COUNTER, "")]
-    lines += [(line, "") for line in unlimited]
+    table = [*zip(row_lines(rows, width), ["", *map(colour, rows)], strict=True)] if rows else [(_NO_COUNTER, "")]
+    lines = [*head, *table, *((line, "") for line in unlimited)]
     return Group(*(Text(line, style, no_wrap=True, overflow="ellipsis") for line, style in lines))
 
 

@@ -44,6 +44,7 @@ from sluice.state.shares.load import (
     heaviest_unlimited,
     mean_load,
 )
+from sluice.state.troubles import Facts
 
 MINUTE_MS = 60_000
 
@@ -66,6 +67,9 @@ SECONDS = 300
 
 LATE_MS = 30_000
 """Time without a heartbeat after which a gateway is late."""
+
+HEARD_S = 60
+"""Seconds without a heartbeat after which a broker is silent: of many decisions some heartbeats alone may be read."""
 
 FUTURE_MS = 60_000
 """Largest accepted clock skew: later timestamps are clamped to now + 60 s."""
@@ -424,6 +428,10 @@ class CounterRow(NamedTuple):
     week_minutes: int | None
     """Minutes throttled in the last seven days, from the tables."""
 
+    def of_then(self) -> "CounterRow":
+        """The row while decisions are old: its figures of now are unknown, those of points and hours stay."""
+        return self._replace(rate=None, mean=None, used=None, remaining=None, wait_ms=0, waited_ms=0, below_quota_ms=0)
+
     def over(self) -> list[bool]:
         """True for each point that is over its limit; for none of a bucket, which has a burst."""
         is_bucket = self.key.kind.family is Family.MUTATIONS
@@ -589,6 +597,20 @@ class LiveModel:
         """The newest heartbeat of each process of a gateway, by name."""
         with self.lock:
             return sorted(self._gateways.values(), key=lambda seen: (seen.name, seen.instance))
+
+    def newest_gateways(self) -> dict[str, GatewaySeen]:
+        """The newest process of each gateway, by name: one that was started again has another instance."""
+        newest: dict[str, GatewaySeen] = {}
+        for seen in self.gateways():
+            if seen.name not in newest or seen.read_ms > newest[seen.name].read_ms:
+                newest[seen.name] = seen
+        return newest
+
+    def facts(self, now_ms: int) -> Facts:
+        """The heartbeats that were heard in the last HEARD_S, and the capacities of brokers."""
+        newest = self.newest_gateways().values()
+        beats = {each.instance: each.heartbeat for each in newest if now_ms - each.read_ms <= HEARD_S * 1000}
+        return Facts(beats=beats, heard_s=HEARD_S, capacities=self.broker_limits)
 
     def loads(self, now_ms: int) -> list[SeenLoad]:
         """The loads of the gateways that report one and were heard in the last LATE_MS, the busiest first."""

@@ -1,6 +1,8 @@
 """Asks a running job at its health port, on this machine or another one."""
 
+import json
 from http.client import HTTPException
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
@@ -44,3 +46,40 @@ def job_answer(body: bytes) -> JobAnswer:
     'x'
     """
     return msgspec.json.decode(body, type=JobAnswer)
+
+
+ASK_S = 5.0
+"""Interval between two questions to the job."""
+
+_TIMEOUT_S = 3.0
+
+
+class JobProbe:
+    """The last answer of the job's `/readyz`, or the `trouble` with it. Without an address nothing is asked."""
+
+    def __init__(self, address: str | None) -> None:
+        self.answer: dict[str, Any] | None = None
+        self.trouble: str | None = None if address else "the settings have no health.port, so the job can't be asked"
+        self.address = address
+        self.answers: bool | None = None
+        """None until it was asked."""
+        self.troubles: list[Trouble] = []
+        """All that is wrong in the job's own words; none while it doesn't answer."""
+
+    def ask(self) -> None:
+        """Ask once."""
+        if self.address is None:
+            return
+        try:
+            body = asked(f"{self.address}/readyz", _TIMEOUT_S)
+            found = json.loads(body)
+        except NO_ANSWER as error:
+            said = str(error) or type(error).__name__
+            self.answer, self.trouble = None, f"{self.address}/readyz doesn't answer as a job does: {said}"
+            self.answers, self.troubles = False, []
+            return
+        self.answer, self.trouble = found if isinstance(found, dict) else {"answer": found}, None
+        try:
+            self.answers, self.troubles = True, job_answer(body).known_troubles()
+        except ValueError:
+            self.answers, self.troubles = False, []

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sluice.insight.console.pages import DeadLetters, Facts
-from sluice.insight.console.tables import JobProbe, WeekMinutes
+from sluice.insight.console.tables import WeekMinutes
 from sluice.insight.live import LiveModel
 from sluice.insight.sql import Tables
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
+from sluice.process.job_probe import JobProbe
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from sluice.insight.console.check import APIS, Asked, answers, limits_of
 from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of
-from sluice.insight.console.tables import JobProbe, WeekMinutes
+from sluice.insight.console.tables import WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice.insight.reports.explain import decisions_by_id
@@ -22,6 +22,7 @@ from sluice.kafka_io.newest_records import problem_of
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.format import duration, moment, short
+from sluice.process.job_probe import JobProbe
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.records import Decision, Measured, Override
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags

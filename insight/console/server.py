@@ -10,7 +10,7 @@ from threading import Event
 from sluice.insight.console.app import create_app
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS
-from sluice.insight.console.tables import ASK_S, REFRESH_S, JobProbe, WeekMinutes
+from sluice.insight.console.tables import REFRESH_S, WeekMinutes
 from sluice.insight.errors import ConsoleError
 from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.sql import Tables
@@ -21,6 +21,7 @@ from sluice.process.addresses import is_loopback
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.process.http_server import HttpServer, host_of
+from sluice.process.job_probe import ASK_S, JobProbe
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView

@@ -3,6 +3,7 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from heapq import nlargest
 from threading import Lock
 
@@ -25,9 +26,6 @@ NEWEST_DECISIONS = 2_000
 
 _BOUNDS = Bounds(counters=20_000, name_characters=2_000_000, waits=0, recent=0, recent_bytes=0, gateways=100)
 """Bounds of the watched counters: of more, those that were charged last are kept."""
-
-HEARD_S = 60
-"""Seconds without a heartbeat after which a broker is silent: of many decisions the job reads some heartbeats alone."""
 
 _FORGOTTEN_MS = 600_000
 """A gateway that was silent for so long has no series any more: it was taken away."""
@@ -93,10 +91,8 @@ class ClientMetrics(Collector):
 
     def facts(self, now_ms: int) -> Facts:
         """The heartbeats of gateways that were heard lately, their capacities and their clocks."""
-        newest = self._newest_of_gateways().values()
-        beats = {each.instance: each.heartbeat for each in newest if now_ms - each.read_ms <= HEARD_S * 1000}
         ahead_ms = {name: ahead or -(behind or 0) for name, (ahead, behind) in self._clocks_ms(now_ms).items()}
-        return Facts(beats=beats, heard_s=HEARD_S, capacities=self._model.broker_limits, ahead_ms=ahead_ms)
+        return replace(self._model.facts(now_ms), ahead_ms=ahead_ms)
 
     def collect(self) -> Iterator[Metric]:
         """The present metrics, or those of less than _COLLECT_MS ago."""
@@ -149,12 +145,7 @@ class ClientMetrics(Collector):
             gauges["sluice_quota_waiting_counters"].add_metric(labels, throttled[labels])
 
     def _newest_of_gateways(self) -> dict[str, GatewaySeen]:
-        """The newest process of each gateway, by its label: one that was started again has another instance."""
-        newest: dict[str, GatewaySeen] = {}
-        for seen in self._model.gateways():
-            if seen.name not in newest or seen.read_ms > newest[seen.name].read_ms:
-                newest[seen.name] = seen
-        return {label_of(name): seen for name, seen in newest.items()}
+        return {label_of(name): seen for name, seen in self._model.newest_gateways().items()}
 
     def _clocks_ms(self, now_ms: int) -> dict[str, tuple[int, int | None]]:
         """By how many ms each clock is ahead of the job's, and behind the other gateways'; None of a silent one."""

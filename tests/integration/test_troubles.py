@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,13 +15,16 @@ from sluice.configs.settings import Properties, Settings
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
+from sluice.process.job_probe import asked, job_answer
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
 from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts
 from sluice.streaming.runtime.health import JobHealth
 from sluice.streaming.runtime.troubles import TroublesWatch
 from tests.builders import DEFAULTS, changed, decision
+from tests.commands import run_sluice
 from tests.deciding_side import own_topics
+from tests.integration.job_process import JobProcess
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -100,3 +104,42 @@ def test_a_job_tells_what_its_topics_and_brokers_show(left: Left) -> None:
     assert [each.name for each in health.troubles()] == ["decisions_stale", "dead_letters"]
     assert watch.facts().brokers == BrokersSeen([], {}, [])
     assert set((watch.facts().plugins or {}).values()) == {"missing"}
+
+
+def test_a_running_job_names_garbage_and_decides_all_other_requests(shared_job: JobProcess) -> None:
+    """By its own topics: no trouble of another kind but what other tests have left of the same."""
+    place = f"http://{shared_job.settings.health.place}"
+    shared_job.publish([b"garbage"] * 5)
+
+    eventually(lambda: b'"dead_letters"' in asked(f"{place}/readyz", 5.0))
+
+    found = {each.name: each for each in job_answer(asked(f"{place}/healthz", 5.0)).known_troubles()}
+    assert not found.keys() & {"job_away", "decisions_stale", "enforce_down", "audit_down", "broker_away", "no_leader"}
+    assert " in the last hour, most " in found["dead_letters"].text
+    assert b'sluice_trouble{name="dead_letters",severity="warn"} 1.0' in asked(f"{place}/metrics", 5.0)
+
+
+def settings_file(left: Left, folder: Path, **more: object) -> Path:
+    settings, path = left.settings, folder / "settings.yaml"
+    topics = {name: getattr(settings.topics, name) for name in ("requests", "decisions", "dead_letters", "limits")}
+    tables = {"quotas": settings.delta.quotas, "decisions": settings.delta.decisions}
+    found = {"kafka": dict(settings.kafka), "topics": topics, "delta": tables}
+    path.write_text(json.dumps(found | {"enforce": {"checkpoint": settings.enforce.checkpoint}} | more))
+    return path
+
+
+def test_top_says_that_no_job_runs_and_shows_no_figures_of_then(left: Left, tmp_path: Path) -> None:
+    """A rate of 0 and an empty bucket would say that the client is idle, while it waits."""
+    file = settings_file(left, tmp_path)
+    table = run_sluice("top", "--once", "--since", "600", "--config", file)
+    snapshot = json.loads(run_sluice("top", "--json", "--since", "600", "--config", file).output)
+
+    first, second, third, *_ = table.output.splitlines()
+    assert first.startswith("FAIL  no job runs, 7 requests wait since ")
+    assert "clients of user alice until" in second
+    assert third.startswith('warn  30 in the last hour, most "value: is no JSON"')
+    (row,) = (line for line in table.output.splitlines() if line.startswith("alice"))
+    assert row.split()[:7] == ["alice", "producer_byte_rate", "—", "1", "kB/s", "—", "—"]
+    assert [each["name"] for each in snapshot["troubles"]] == ["job_away", "hold", "dead_letters"]
+    assert snapshot["stale"] is True
+    assert [row["rate"] for row in snapshot["counters"]] == [None]

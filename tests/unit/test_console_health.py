@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.insight.console.tables import JobProbe
+from sluice.process.job_probe import JobProbe
 from tests.web import answering
 
 

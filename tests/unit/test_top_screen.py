@@ -12,8 +12,12 @@ from sluice.cli.format import json_text
 from sluice.cli.top import QUOTAS, SORTS, View, after_key, json_row, row_lines, rows_of, screen
 from sluice.insight.live import LiveModel
 from sluice.insight.texts import counter_name
+from sluice.insight.troubles_now import TroublesNow
+from sluice.process.clock import now_ms
+from sluice.process.job_probe import JobProbe
 from sluice.state.quotas.kinds import QuotaKind
-from tests.builders import AT_MS, decision, heartbeat_of, unlimited_of
+from sluice.state.troubles import Facts, Flow, JobSeen
+from tests.builders import AT_MS, DEFAULTS, decision, heartbeat_of, unlimited_of
 
 
 def charged(
@@ -29,13 +33,28 @@ def model_of(*records: bytes) -> LiveModel:
     return model
 
 
-def shown(model: LiveModel, width: int = 200, **options: Any) -> str:
+def nothing_wrong() -> TroublesNow:
+    return TroublesNow({}, DEFAULTS.topics, JobProbe(None))
+
+
+def shown(model: LiveModel, width: int = 200, now: TroublesNow | None = None, **options: Any) -> str:
     """The screen on a terminal, with the escape sequences of colours."""
     console = Console(width=width, height=10, force_terminal=True, highlight=False, **{"color_system": None} | options)
     with console.capture() as captured:
-        reader: Any = SimpleNamespace(model=model, since_ms=0, last_read_ms=0)
+        reader: Any = SimpleNamespace(model=model, since_ms=0, last_read_ms=0, now=now or nothing_wrong())
         console.print(screen(reader, View(), 10, width))
     return captured.get()
+
+
+def test_what_is_wrong_is_above_the_rows_and_figures_of_then_are_dashes() -> None:
+    """A rate of 0 would say that a client which waits is idle."""
+    now = nothing_wrong()
+    now.seen = Facts(job=JobSeen(is_locked=False), flow=Flow(now_ms(), now_ms() - 145_000, 1_595))
+
+    lines = [line.split() for line in shown(model_of(charged("alice", 800.0)), now=now).splitlines()]
+
+    assert lines[2][:5] == ["FAIL", "no", "job", "runs,", "1595"]
+    assert lines[5][:7] == ["alice", "producer_byte_rate", "—", "1", "kB/s", "—", "—"]
 
 
 def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
