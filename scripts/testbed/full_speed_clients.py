@@ -193,10 +193,10 @@ def request_bytes(api: int, version: int, client_id: str, body: bytes = b"") -> 
     return struct.pack(">i", len(request)) + request
 
 
-def read_answer(connection: socket.socket) -> None:
-    """Read a broker's answer to one request. Raises OSError."""
+def read_answer(connection: socket.socket) -> int:
+    """Read a broker's answer to one request. Returns its size in bytes. Raises OSError."""
     (left,) = struct.unpack(">i", _read(connection, 4))
-    _read(connection, left)
+    return len(_read(connection, left))
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

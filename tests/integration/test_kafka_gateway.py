@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle
@@ -28,13 +29,14 @@ from kafka.errors import (
 from kafka.protocol.consumer import FetchRequest
 from kafka.structs import OffsetAndMetadata
 
-from scripts.testbed.full_speed_clients import ReconnectingClient, read_answer, request_bytes
+from scripts.testbed.full_speed_clients import ReconnectingClient, produce_request, read_answer, request_bytes
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import publish_limits
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker import Broker
 from sluice.demo.cluster import create_topic
+from sluice.demo.counts import ends
 from sluice.demo.full_speed_client import RECORD_BYTES, FullSpeedClient, Role
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
@@ -60,6 +62,9 @@ pytestmark = pytest.mark.kafka
 QUOTA = 1_000_000.0
 """Bytes per second."""
 
+HEAVY_BYTES = 400_000
+"""Bytes of a request that is 40 s of its quota."""
+
 RATE = 1.0
 """Requests per second; a fresh meter lets those of ten seconds through."""
 
@@ -76,6 +81,8 @@ PRODUCERS = ("greedy", "old", "reconnects", "many", "restarts")
 LIMITS = [
     *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRODUCERS),
     QuotaEntry(QuotaEntity(client_id="muted"), QuotaKind.PRODUCER_BYTE_RATE, 1_000.0),
+    QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.PRODUCER_BYTE_RATE, HEAVY_BYTES / 40),
+    QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 40),
     QuotaEntry(QuotaEntity(client_id="reader"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_CONSUMER_BYTE_RATE, QUOTA),
@@ -135,6 +142,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
             create_topic(admin, "orders", [4])
             create_topic(admin, "narrow", [1])
+            create_topic(admin, "heavy", [1])
             create_topic(
                 admin, "read", [1], {"retention.bytes": "-1"}
             )  # a consumer of deleted records begins at the end
@@ -289,6 +297,31 @@ def test_many_connections_share_one_quota(proxied: Proxied) -> None:
         client.stop()
 
     assert not any(client.errors for client in clients)
+
+
+def test_no_number_of_connections_gets_more_than_the_quota_by_waiting_long_enough(proxied: Proxied) -> None:
+    """After 15 s a fetch is answered empty, and a producer's connection closed, before anything went to the broker."""
+    produced = produce_request("heavy", "heavy", 0, HEAVY_BYTES, now_ms())
+    where = struct.pack(">ih5siiqi", 1, 5, b"heavy", 1, 0, 0, 1_000_000)
+    fetched = request_bytes(1, 4, "heavy", struct.pack(">iiiib", -1, 0, 1, 1_000_000, 0) + where)
+
+    def size_of_answer(request: bytes) -> int | None:
+        with connect(proxied.servers) as connection:
+            try:
+                connection.sendall(request)
+                return read_answer(connection)
+            except OSError:
+                return None
+
+    assert size_of_answer(produced)
+    assert (size_of_answer(fetched) or 0) > HEAVY_BYTES
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(size_of_answer, [produced, fetched] * 6))
+
+    assert answers[::2] == [None] * 6
+    assert all(size is not None and size < 1_000 for size in answers[1::2])
+    settings = with_bootstrap_servers(load_settings(environment={}), proxied.broker.bootstrap_servers)
+    assert ends(settings, "heavy") == {0: 1}
 
 
 def test_a_fetch_without_a_limit_and_an_unlimited_producer_pass_unheld(proxied: Proxied) -> None:

@@ -3,11 +3,12 @@
 import json
 import struct
 import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -39,6 +40,11 @@ REQUEST_S = (1, 5, 10)
 IN_FLIGHT = 5
 """Requests without an answer: the most that an idempotent producer of either library has."""
 
+MOST_OF_QUOTA = 1.05
+"""Most that a crowd may get in a minute, over its quota, besides the request that goes over it."""
+
+MINUTE_S = 60
+
 _SOURCE = Path(__file__).resolve().parents[2] / "testbed" / "NumberedProducer.java"
 _TOPIC = "numbered"
 _NUMBER = struct.Struct(">q")
@@ -68,6 +74,75 @@ class Held:
     def undisturbed(self) -> bool:
         """True if all arrived, once, and the client saw nothing but waits."""
         return self.acknowledged > 0 and not any((self.retried, self.closed, self.errors, self.twice, self.missing))
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Outcome of producers that share a quota, by the times at which the broker appended their records.
+
+    `worst_minute` is over the quota, of any minute after the first, less one request. `late_closed` are connections
+    that were closed in the second half of the run. All else is as of one producer.
+    """
+
+    acknowledged: int
+    of_quota: float
+    worst_minute: float
+    worst_s: float
+    closed: int
+    late_closed: int
+    errors: int
+    twice: int
+    missing: int
+
+    @property
+    def is_held(self) -> bool:
+        """True if none of them got more than the quota, and each acknowledged record is stored once."""
+        return self.acknowledged > 0 and self.worst_minute <= MOST_OF_QUOTA and not (self.twice or self.missing)
+
+
+def run_crowd(folder: Path, asked: Holds) -> dict[str, Crowd]:
+    """The outcome of `asked.connections` producers of each library, which have one client-id and so one quota."""
+    with _entrance(folder, asked) as (direct, servers), _java() as jvm:
+        size, count = round(asked.request_s * asked.limit), asked.connections
+        appended = {"retention.bytes": "-1", "message.timestamp.type": "LogAppendTime"}
+        make_topic(direct, _TOPIC, [2 * count], appended)
+        crowds: dict[str, list[_Producer]] = {
+            "java": [_JavaProducer(jvm, "java", servers, number, size) for number in range(count)],
+            "librdkafka": [_LibrdkafkaProducer("librdkafka", servers, count + number, size) for number in range(count)],
+        }
+        time.sleep(asked.seconds / 2)
+        closed = {name: sum(each.faults()[1] for each in crowd) for name, crowd in crowds.items()}
+        time.sleep(asked.seconds / 2)
+        outcomes = {name: _crowd(crowd, closed[name]) for name, crowd in crowds.items()}
+        for crowd in crowds.values():
+            for each in crowd:
+                each.close()
+        stored, times_ms = _stored(direct), _times_ms(direct)
+    found = {}
+    for number, (name, outcome) in enumerate(outcomes.items()):
+        of_crowd = [stored[number * count + each] for each in range(count)]
+        at_ms = sorted(at for each in range(count) for at in times_ms[number * count + each])
+        found[name] = replace(
+            outcome,
+            of_quota=round((len(at_ms) - 1) * size / asked.limit / max(1.0, (at_ms[-1] - at_ms[0]) / 1_000), 3),
+            worst_minute=round(_worst_minute(at_ms) * size / asked.limit / MINUTE_S, 3),
+            twice=sum(times - 1 for partition in of_crowd for times in partition.values()),
+            missing=max(0, outcome.acknowledged - sum(len(partition) for partition in of_crowd)),
+        )
+    return found
+
+
+def _crowd(producers: Sequence["_Producer"], closed_before: int) -> Crowd:
+    acknowledged = [each for producer in producers for each in producer.acknowledged()]
+    _, closed, errors = (sum(each) for each in zip(*(producer.faults() for producer in producers), strict=True))
+    worst_s = max((took_ms for _, took_ms in acknowledged), default=0) / 1_000
+    return Crowd(len(acknowledged), 0.0, 0.0, worst_s, closed, closed - closed_before, errors, 0, 0)
+
+
+def _worst_minute(at_ms: Sequence[int]) -> int:
+    """The most requests, but one, in a minute after the first."""
+    late = [at for at in at_ms if at >= at_ms[0] + MINUTE_S * 1_000]
+    return max((bisect_left(late, at + MINUTE_S * 1_000) - number - 1 for number, at in enumerate(late)), default=0)
 
 
 def run_holds(folder: Path, asked: Holds) -> dict[str, Held]:
@@ -231,6 +306,14 @@ def _held(producer: _Producer, limit: float, stored: Mapping[int, int]) -> Held:
         twice=sum(count - 1 for count in stored.values()),
         missing=max(0, len(acknowledged) - len(stored)),
     )
+
+
+def _times_ms(servers: str) -> defaultdict[int, list[int]]:
+    """The epoch milliseconds of all records of each partition."""
+    times_ms: defaultdict[int, list[int]] = defaultdict(list)
+    for record in records(with_bootstrap_servers(load_settings(environment={}), servers), _TOPIC):
+        times_ms[record.partition].append(record.timestamp)
+    return times_ms
 
 
 def _stored(servers: str) -> defaultdict[int, Counter[int]]:

@@ -67,8 +67,12 @@ def run(asked: object) -> int:
 
             print(json.dumps(asdict(_in_folder(run_connection_flood, asked))))
         case situation.Holds():
-            from scripts.scenarios.closed_loop.holds import run_holds
+            from scripts.scenarios.closed_loop.holds import run_crowd, run_holds
 
+            if asked.connections:
+                crowds = _in_folder(run_crowd, asked)
+                print(json.dumps({name: asdict(each) for name, each in crowds.items()}, indent=1))
+                return int(not all(each.is_held for each in crowds.values()))
             held = _in_folder(run_holds, asked)
             print(json.dumps({name: asdict(each) for name, each in held.items()}, indent=1))
             return int(not all(each.undisturbed for each in held.values()))

@@ -352,11 +352,16 @@ class Holds:
     They are idempotent, with five requests in flight, and all else as the library has it. It prints JSON: for each the
     rate over the quota, the longest time to an acknowledgement, requests that were sent again, connections that were
     closed, errors, and records that arrived twice or not at all. Exit code 1 if there are any of those.
+
+    With `--connections N`, N producers of each library share a quota, and each request is `--request-s` of it: what
+    they got in the worst minute after the first, by the broker's log. Exit code 1 if that is over 1.05 of the quota.
     """
 
     gateway: Annotated[HoldsGateway, typer.Option(help="Gateway that makes them wait.")] = HoldsGateway.PROXY
     limit: Annotated[float, typer.Option(min=1_000, max=90_000, help="Quota of each, bytes/s.")] = 20_000
     seconds: Seconds = 600
+    connections: Annotated[int, typer.Option(min=0, max=100, help="Producers that share a quota; 0: none do.")] = 0
+    request_s: Annotated[float, typer.Option(min=0.1, help="Size of their requests, in seconds of it.")] = 4.0
 
 
 class Noise(StrEnum):

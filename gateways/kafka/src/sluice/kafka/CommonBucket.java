@@ -14,7 +14,11 @@ final class CommonBucket {
     private final Window window;
     private final Bucket bucket;
     private final LongestMute longestMute;
+    private final Round round = new Round();
     private int meters;
+    private double promised; // to requests that were let through and aren't charged yet
+    private double whole = Double.NaN;
+    private int reliefs;
     private double share = Double.NaN; // until the first look
     private double unpaced; // was charged before the share was known
     private double faded; // what was charged; it fades to 1/e in the span of a meter
@@ -36,10 +40,12 @@ final class CommonBucket {
     }
 
     /** Sets this gateway's share of the limit, per second; a tight one has a small burst. */
-    synchronized void set(double ofLimit, double whole, boolean tight, long nowMs) {
-        longestMute.noteLimit(whole, nowMs);
+    synchronized void set(double ofLimit, double ofAll, boolean tight, long nowMs) {
+        longestMute.noteLimit(ofAll, nowMs);
+        reliefs += ofAll > whole ? 1 : 0; // not NaN
+        whole = ofAll;
         share = ofLimit;
-        bucket.set(ofLimit, whole, tight);
+        bucket.set(ofLimit, ofAll, tight);
         charge(0.0, nowMs);
     }
 
@@ -73,11 +79,44 @@ final class CommonBucket {
 
     /** How long a client of it has to wait, in ms; 0 while it isn't overdrawn. One meter alone holds its own client. */
     synchronized long waitMs(long nowMs) {
-        if (Double.isNaN(share) || meters < 2 && counter.tags.tenant.isEmpty()) {
-            return 0;
-        }
+        return isOfSeveral() ? Math.min(owedMs(0.0, nowMs), longestMute.ms(nowMs)) : 0;
+    }
+
+    private boolean isOfSeveral() {
+        return !Double.isNaN(share) && (meters > 1 || !counter.tags.tenant.isEmpty());
+    }
+
+    private long owedMs(double more, long nowMs) {
         charge(0.0, nowMs);
-        return Math.min(bucket.owedMs(), longestMute.ms(nowMs));
+        return bucket.waitMs(more);
+    }
+
+    /** Promises an amount to a request, unless it is overdrawn: returns how long that lasts still, in ms. */
+    synchronized long promise(double amount, long nowMs) {
+        long owedMs = isOfSeveral() ? owedMs(promised, nowMs) : 0;
+        promised += owedMs == 0 ? amount : 0.0;
+        return owedMs;
+    }
+
+    /** The request is charged, or won't be. */
+    synchronized void endPromise(double amount) {
+        promised = Math.max(0.0, promised - amount); // it may be younger than the promise
+    }
+
+    /** So many more connections want to use it, or fewer. */
+    synchronized void joinRound(int change) {
+        round.join(change);
+    }
+
+    /** For how long a connection that was charged this should stay away, in ms. */
+    synchronized long roundMs(double amount, long nowMs) {
+        round.note(amount);
+        return isOfSeveral() ? Math.min(round.ms(share), longestMute.ms(nowMs)) : 0;
+    }
+
+    /** How often it was reset or its limit raised: nobody need wait as he was told before. */
+    synchronized int reliefs() {
+        return reliefs;
     }
 
     /** Notes that a client waits so long, for this bucket if it is overdrawn. A poll may have begun before, at an earlier time. */
@@ -96,6 +135,7 @@ final class CommonBucket {
     /** Forgets what its clients used and owe. */
     synchronized void reset(long nowMs) {
         bucket.reset();
+        reliefs++;
         unpaced = 0.0;
         heldUntilMs = Math.min(heldUntilMs, nowMs);
     }

@@ -96,6 +96,16 @@ public enum Kind {
         return this != MUTATION && !countsRequests && !isCount();
     }
 
+    /** Whether it limits bytes: its waits have no cap. */
+    boolean isOfBytes() {
+        return this == PRODUCE || this == FETCH || isOfTopics();
+    }
+
+    /** Whether its amount is known with the response alone. */
+    public boolean isOfResponses() {
+        return this == FETCH || this == TOPIC_FETCH;
+    }
+
     /** Whether it is set on topics, and metered for each partition (KIP-1010). */
     boolean isOfTopics() {
         return this == TOPIC_PRODUCE || this == TOPIC_FETCH;

@@ -1,5 +1,6 @@
 package sluice.kafka;
 
+import java.util.Arrays;
 import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 import org.apache.kafka.common.metrics.MetricConfig;
@@ -21,9 +22,13 @@ final class PlainMeter extends Meter {
     private final boolean isMutation;
     private final Bucket bucket;
     private final MetricConfig config;
+    private final Round round = new Round();
     private Rate rate = new Rate();
     private TokenBucket tokens = new TokenBucket();
     private double limit = UNLIMITED; // the share that is let through
+    private double whole = UNLIMITED;
+    private double promised; // to requests that were let through and aren't charged yet
+    private int reliefs;
     private long usedMs;
     private boolean isEnded;
 
@@ -36,22 +41,27 @@ final class PlainMeter extends Meter {
         set(UNLIMITED, UNLIMITED, false);
     }
 
-    /** Charges an amount, of which the job knows already or is told later if `isKnown`. Returns the wait in ms. */
+    /**
+     * Charges an amount, of which the job knows already or is told later if `isKnown`. Returns the wait in ms. One for bytes has
+     * no cap, as in Kafka, and lasts until the connection's turn if many use the counter.
+     */
     synchronized long charge(double amount, boolean isKnown, long nowMs) {
         noteCharged(isKnown ? 0.0 : amount, 1, nowMs);
         record(amount, nowMs);
         long ownMs = ownWaitMs(nowMs);
         long waitMs = Math.max(ownMs, waitOfCommon(nowMs));
+        long roundMs = roundMs(amount, nowMs);
         if (waitMs > 0) {
-            noteThrottled(Math.min(waitMs, longestMuteMs()), ownMs > 0, nowMs);
+            waitMs = counter.kind.isOfBytes() ? Math.max(waitMs, roundMs) : Math.min(waitMs, longestMuteMs());
+            noteThrottled(waitMs, ownMs > 0, nowMs);
         } else {
             noteServed(nowMs);
         }
         return waitMs;
     }
 
-    /** The longest wait that one response asks for. */
-    synchronized long longestMuteMs() {
+    /** The longest wait that one response asks for, but for bytes. */
+    private long longestMuteMs() {
         return isHeld() ? Overrides.HELD_MS : ProxyGateway.MAX_MUTE_MS;
     }
 
@@ -78,9 +88,65 @@ final class PlainMeter extends Meter {
         return isHeld() ? Math.max(0, heldUntilMs() - nowMs) : Math.max(ownWaitMs(nowMs), waitOfCommon(nowMs));
     }
 
-    /** The same of a client that has waited as its own responses said: what others used since, in ms. */
-    synchronized long owedMs(long nowMs) {
-        return isHeld() ? waitOfCommon(nowMs) : waitMs(nowMs);
+    /** How long a client that sends now for the first time waits because it is held. */
+    synchronized long heldMs(long nowMs) {
+        return isHeld() ? Math.max(0, heldUntilMs() - nowMs) : 0;
+    }
+
+    /**
+     * Promises an amount to a request, unless something that it is charged to is overdrawn: then returns how long that lasts
+     * still, in ms. What is promised counts as charged, so of two requests at once one alone goes through.
+     */
+    synchronized long promise(double amount, long nowMs) {
+        long waitMs = isHeld() || limit >= UNLIMITED ? 0 : overdrawnMs(promised, nowMs);
+        CommonBucket[] all = common();
+        int count = 0;
+        for (; waitMs == 0 && count < all.length; count++) {
+            waitMs = all[count].promise(amount, nowMs);
+        }
+        if (waitMs == 0) {
+            promised += amount;
+            return 0;
+        }
+        for (int number = 0; number < count - 1; number++) {
+            all[number].endPromise(amount);
+        }
+        return waitMs;
+    }
+
+    /** The request is charged, or won't be. */
+    synchronized void endPromise(double amount) {
+        promised = Math.max(0.0, promised - amount);
+        for (CommonBucket each : common()) {
+            each.endPromise(amount);
+        }
+    }
+
+    /** What a request is charged in the mean. */
+    synchronized double size() {
+        return round.size();
+    }
+
+    /** So many more connections want to use it, or fewer. */
+    synchronized void joinRound(int change) {
+        round.join(change);
+        for (CommonBucket each : common()) {
+            each.joinRound(change);
+        }
+    }
+
+    private long roundMs(double amount, long nowMs) {
+        round.note(amount);
+        long waitMs = isHeld() || limit >= UNLIMITED ? 0 : Math.min(round.ms(limit), longestMute.ms(nowMs));
+        for (CommonBucket each : common()) {
+            waitMs = Math.max(waitMs, each.roundMs(amount, nowMs));
+        }
+        return waitMs;
+    }
+
+    /** How often it was reset, its limit raised, or a hold ended: nobody need wait as he was told before. */
+    synchronized int reliefs() {
+        return reliefs + Arrays.stream(common()).mapToInt(CommonBucket::reliefs).sum();
     }
 
     /** Notes that a client which sends now is refused, and waits so long. */
@@ -97,31 +163,35 @@ final class PlainMeter extends Meter {
         if (isHeld()) {
             return Overrides.HELD_MS;
         }
-        return limit >= UNLIMITED ? 0 : Math.min(longestMute.ms(nowMs), overdrawnMs(nowMs));
+        return limit >= UNLIMITED ? 0 : Math.min(longestMute.ms(nowMs), overdrawnMs(0.0, nowMs));
     }
 
-    private long overdrawnMs(long nowMs) {
+    /** How long it is overdrawn, in ms, if it were charged `more`. */
+    private long overdrawnMs(double more, long nowMs) {
         if (isMutation) {
             double left = tokens.measure(config, nowMs);
             return left < 0 ? Math.max(1, Math.round(-left / limit * 1_000.0)) : 0;
         }
         if (isPaced()) {
             bucket.charge(0.0, 0.0, nowMs);
-            return bucket.owedMs();
+            return bucket.waitMs(more);
         }
-        double observed = rate.measure(config, nowMs); // Kafka's `QuotaUtils.throttleTime`
-        double over = (observed - limit) / limit * rate.windowSize(config, nowMs);
+        double windowMs = rate.windowSize(config, nowMs);
+        double observed = rate.measure(config, nowMs) + more * 1_000.0 / windowMs; // Kafka's `QuotaUtils.throttleTime`
+        double over = (observed - limit) / limit * windowMs;
         return observed > limit ? Math.max(1, Math.round(over)) : 0;
     }
 
     @Override
     synchronized void bind(double ofLimit, long nowMs) {
+        noteRelief();
         note(ofLimit, false, false);
         set(ofLimit, ofLimit, false);
     }
 
     @Override
     synchronized void pace(double ofLimit, double whole, boolean isTight, long nowMs) {
+        noteRelief();
         note(ofLimit, true, false);
         set(ofLimit, whole, isTight);
     }
@@ -132,9 +202,15 @@ final class PlainMeter extends Meter {
         set(ofLimit, ofLimit, false);
     }
 
-    private void set(double ofLimit, double whole, boolean isTight) {
+    private void noteRelief() {
+        reliefs += isHeld() ? 1 : 0;
+    }
+
+    private void set(double ofLimit, double ofAll, boolean isTight) {
+        reliefs += ofAll > whole ? 1 : 0;
         limit = ofLimit;
-        bucket.set(ofLimit, whole, isTight);
+        whole = ofAll;
+        bucket.set(ofLimit, ofAll, isTight);
         if (isMutation) {
             config.quota(Quota.upperBound(ofLimit));
         }
@@ -151,6 +227,7 @@ final class PlainMeter extends Meter {
     @Override
     synchronized void reset(long nowMs) {
         super.reset(nowMs);
+        reliefs++;
         rate = new Rate();
         tokens = new TokenBucket();
         bucket.reset();

@@ -1,5 +1,6 @@
 package sluice.kafka;
 
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
@@ -14,7 +15,7 @@ import org.apache.kafka.common.utils.Time;
  * limits have refused. Request threads call it; it never waits.
  */
 public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
-    /** The longest wait of a quota that one response asks for; what was used stays charged, so the next request waits again. */
+    /** The longest wait that one response asks for, but for bytes; what was used stays charged, so the next request waits. */
     public static final long MAX_MUTE_MS = 5_000;
 
     private static final int MAX_AWAITED = 10_000;
@@ -61,12 +62,6 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         return meter(counter).charge(amount, false, time.milliseconds());
     }
 
-    /** The longest wait that a response to a counter's client asks for, in ms. */
-    public long longestMuteMs(CounterKey counter) {
-        PlainMeter known = meters.of(counter);
-        return known == null ? MAX_MUTE_MS : known.longestMuteMs();
-    }
-
     /** Charges time of a request, and returns the wait in ms, which Kafka caps so. */
     public long chargeTime(CounterKey counter, long requestNs) {
         return Math.min(charge(counter, requestNs / NS_PER_POINT), settings.window.windowMs);
@@ -87,10 +82,48 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         return meter(counter).waitMs(time.milliseconds());
     }
 
-    /** The same of a client that has waited as it was told: for what others used since. */
-    public long owedMs(CounterKey counter) {
+    /** How long a client that sends now for the first time waits because it is held, in ms. */
+    public long heldMs(CounterKey counter) {
         PlainMeter known = meters.of(counter);
-        return known == null ? 0 : known.owedMs(time.milliseconds());
+        return known == null ? 0 : known.heldMs(time.milliseconds());
+    }
+
+    /**
+     * Promises all these amounts to a request, unless a counter is overdrawn: then none, and returns how long that lasts still,
+     * in ms. Who was promised something is charged, and then calls {@link #endPromise}.
+     */
+    public long promise(Map<CounterKey, Double> amounts) {
+        Map<CounterKey, Double> done = new LinkedHashMap<>();
+        for (Map.Entry<CounterKey, Double> each : amounts.entrySet()) {
+            long owedMs = meter(each.getKey()).promise(each.getValue(), time.milliseconds());
+            if (owedMs > 0) {
+                endPromise(done);
+                return owedMs;
+            }
+            done.put(each.getKey(), each.getValue());
+        }
+        return 0;
+    }
+
+    /** What was promised is charged, or won't be. */
+    public void endPromise(Map<CounterKey, Double> amounts) {
+        amounts.forEach((counter, amount) -> meter(counter).endPromise(amount));
+    }
+
+    /** What a request is charged on a counter in the mean. */
+    public double size(CounterKey counter) {
+        return meter(counter).size();
+    }
+
+    /** One more connection wants to use a counter if `change` is 1, or one fewer if it is -1. */
+    public void joinRound(CounterKey counter, int change) {
+        meter(counter).joinRound(change);
+    }
+
+    /** How often waits for a counter became needless. */
+    public int reliefs(CounterKey counter) {
+        PlainMeter known = meters.of(counter);
+        return known == null ? 0 : known.reliefs();
     }
 
     /** Whether a counter is overdrawn, so that what a client sends now is refused and not charged. It counts as a wait. */

@@ -5,14 +5,17 @@ package sluice.proxy;
  * than was asked for.
  */
 record Hold(long sinceNs) {
-    /** The longest time for which a request is delayed. Kroxylicious closes the connection after 20 s, with decisions. */
+    /** The longest time for which a request is delayed because its connection is muted, or its client stopped. */
     static final long MAX_MS = 10_000;
+
+    /** The same because it is owed something: then it is refused. Kroxylicious closes the connection after 20 s. */
+    static final long MAX_OWED_MS = 15_000;
 
     private static final long LOOK_AGAIN_MS = 1_000; // limits may be raised meanwhile
 
-    /** The time until the next look at a request that should wait so long, in ms; 0 when it goes on. */
-    long nextMs(long waitMs, long nowNs) {
-        long leftMs = MAX_MS - (nowNs - sinceNs) / 1_000_000;
+    /** The time until the next look at a request that should wait so long, `mostMs` at most, in ms; 0 when that is over. */
+    long nextMs(long waitMs, long mostMs, long nowNs) {
+        long leftMs = mostMs - (nowNs - sinceNs) / 1_000_000;
         return Math.max(0, Math.min(waitMs, Math.min(leftMs, LOOK_AGAIN_MS)));
     }
 }

@@ -6,9 +6,11 @@ import io.kroxylicious.proxy.filter.RequestFilter;
 import io.kroxylicious.proxy.filter.RequestFilterResult;
 import io.kroxylicious.proxy.filter.ResponseFilter;
 import io.kroxylicious.proxy.filter.ResponseFilterResult;
+import io.netty.channel.Channel;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.EnumSet;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
@@ -62,15 +64,18 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private final Proxy proxy;
     private final FilterDispatchExecutor executor;
     private final Login login = new Login();
-    private final Mute mute = new Mute();
+    private final Mute mute;
     private final Deque<Sent> sent = new ArrayDeque<>(); // as brokers answer them: in order
     private final Set<String> made = new LinkedHashSet<>(); // topics by Metadata, until they are there
     private String certifiedUser;
+    private Channel channel; // of the client; null if it can't be known
+    private boolean isAttached;
     private boolean isAdmitted; // the connection is, by the quotas on connections
 
     QuotaFilter(Proxy proxy, FilterDispatchExecutor executor) {
         this.proxy = proxy;
         this.executor = executor;
+        this.mute = new Mute(proxy.gateway(), executor);
     }
 
     @Override
@@ -103,7 +108,8 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return context.forwardRequest(header, request);
         }
         Client client = client(header, context);
-        isAdmitted = isAdmitted || proxy.connections().admits(client, Certificate.channelOf(context));
+        attach(context);
+        isAdmitted = isAdmitted || proxy.connections().admits(client, channel);
         if (!isAdmitted) {
             return close(context);
         }
@@ -135,6 +141,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         return learnNames(response, request.client, context, () -> {
             chargeResponse(api, response, request);
+            proxy.gateway().endPromise(request.promised);
             request.mutations.settle(TopicRequest.undone(response));
             TopicRequest.refuse(response, request.refused);
             return answer(header, response, context);
@@ -175,21 +182,52 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return later;
     }
 
-    /** Serves a request when neither the connection nor a quota makes it wait any more, and its client isn't stopped. */
+    private void attach(FilterContext context) {
+        if (!isAttached) {
+            isAttached = true;
+            channel = Certificate.channelOf(context);
+            mute.attach(channel);
+            if (channel != null) {
+                channel.closeFuture().addListener(closed -> sent.forEach(each -> proxy.gateway().endPromise(each.promised)));
+            }
+        }
+    }
+
+    /**
+     * Serves a request when neither the connection nor a quota makes it wait any more, and its client isn't stopped. One that is
+     * owed something after {@link Hold#MAX_OWED_MS} is refused: its client would give up soon, and try again.
+     */
     private CompletionStage<RequestFilterResult> admit(Asked asked, boolean isNew) {
         long nowNs = System.nanoTime();
+        if (channel != null && !channel.isActive()) { // the client has given up, and sends it again
+            return asked.context.requestFilterResultBuilder().withCloseConnection().completed();
+        }
         boolean isStopped = isStopped(asked);
-        long waitMs = isStopped ? Hold.MAX_MS : Math.max(mute.leftMs(), owedMs(asked.charges.keySet()));
-        long nextMs = asked.hold.nextMs(waitMs, nowNs);
+        long nextMs = asked.hold.nextMs(isStopped ? Hold.MAX_MS : mutedMs(asked), Hold.MAX_MS, nowNs);
         if (nextMs <= 0) {
-            return isStopped ? refuse(asked) : serve(asked);
+            if (isStopped) {
+                return refuse(asked);
+            }
+            Map<CounterKey, Double> amounts = promised(asked);
+            long owedMs = proxy.gateway().promise(amounts);
+            if (owedMs <= 0) {
+                return serve(asked, amounts);
+            }
+            asked.charges.keySet().forEach(mute::waitFor);
+            nextMs = asked.hold.nextMs(owedMs, Hold.MAX_OWED_MS, nowNs);
+            if (nextMs <= 0) {
+                asked.charges.keySet().forEach(counter -> mute.note(counter, owedMs));
+                return refuse(asked);
+            }
         }
         if (isStopped && isNew) {
             asked.charges.keySet().stream().filter(proxy.gateway()::isStopped).forEach(proxy.gateway()::noteStopped);
         }
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
+        mute.noteWaiting(1);
         executor.schedule(
                 () -> {
+                    mute.noteWaiting(-1);
                     proxy.noteHeld(System.nanoTime() - nowNs, isNew);
                     forward(() -> admit(asked, false), later);
                 },
@@ -202,11 +240,22 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return asked.charges.keySet().stream().anyMatch(proxy.gateway()::isStopped);
     }
 
-    /** Answers a fetch of a stopped client without records. A produce has no such answer: its connection is closed. */
+    /** What a request makes its counters pay; a fetch, whose response isn't there yet, as much as others did. */
+    private Map<CounterKey, Double> promised(Asked asked) {
+        Map<CounterKey, Double> promised = new LinkedHashMap<>();
+        asked.charges.forEach((counter, amount) -> promised.put(
+                counter, counter.kind.isOfResponses() && channel != null ? proxy.gateway().size(counter) : amount));
+        return promised;
+    }
+
+    /** Answers a fetch that isn't served without records. A produce has no such answer: its connection is closed. */
     private CompletionStage<RequestFilterResult> refuse(Asked asked) {
-        return asked.message instanceof FetchRequestData
-                ? asked.context.requestFilterResultBuilder().shortCircuitResponse(new FetchResponseData()).completed()
-                : asked.context.requestFilterResultBuilder().withCloseConnection().completed();
+        if (asked.message instanceof FetchRequestData) {
+            FetchResponseData empty = new FetchResponseData();
+            raiseThrottle(empty);
+            return asked.context.requestFilterResultBuilder().shortCircuitResponse(empty).completed();
+        }
+        return asked.context.requestFilterResultBuilder().withCloseConnection().completed();
     }
 
     /** Completes a later answer with the result of a step, or with what it throws: else its client would wait for ever. */
@@ -224,16 +273,15 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
     }
 
-    /** What others used makes a connection wait; a new one at once, as no wait of its own tells of them. */
-    private long owedMs(Set<CounterKey> counters) {
+    /** How long the connection is muted; a new one as long as others of its client that are held. */
+    private long mutedMs(Asked asked) {
         ProxyGateway gateway = proxy.gateway();
-        return counters.stream()
-                .mapToLong(counter -> mute.isCharged() ? gateway.owedMs(counter) : gateway.waitMs(counter))
-                .max()
-                .orElse(0);
+        return mute.isCharged()
+                ? mute.leftMs()
+                : asked.charges.keySet().stream().mapToLong(gateway::heldMs).max().orElse(0);
     }
 
-    private CompletionStage<RequestFilterResult> serve(Asked asked) {
+    private CompletionStage<RequestFilterResult> serve(Asked asked, Map<CounterKey, Double> promised) {
         TopicRequest topics = TopicRequest.of(asked.message, made);
         CounterKey mutations = topics == null ? null : asked.client.counter(Kind.MUTATION, proxy.gateway());
         boolean isFree = topics == null || topics.isAutomatic && !proxy.gateway().isLimited(mutations);
@@ -241,8 +289,12 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return mutate(asked, topics, mutations);
         }
         charge(asked.charges);
+        boolean isFetch = asked.charges.keySet().stream().anyMatch(counter -> counter.kind.isOfResponses());
+        if (!isFetch) {
+            proxy.gateway().endPromise(promised);
+        }
         if (!(asked.message instanceof ProduceRequestData produce) || produce.acks() != 0) {
-            note(asked, Set.of(), ChargedMutations.NONE);
+            note(asked, Set.of(), ChargedMutations.NONE, isFetch ? promised : Map.of());
         }
         return asked.forward();
     }
@@ -250,7 +302,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private void charge(Map<CounterKey, Integer> charges) {
         charges.forEach((counter, amount) -> {
             if (amount > 0) {
-                mute.note(proxy.gateway().charge(counter, amount), proxy.gateway().longestMuteMs(counter));
+                mute.note(counter, proxy.gateway().charge(counter, amount));
             }
         });
     }
@@ -310,15 +362,16 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         if (count > 0) {
             executor.schedule(() -> charged.settle(Set.of()), MAX_UNSETTLED_MS, TimeUnit.MILLISECONDS);
         }
-        note(asked, refused, charged);
+        note(asked, refused, charged, Map.of());
         return asked.forward();
     }
 
-    private void note(Asked asked, Set<String> refused, ChargedMutations mutations) {
+    private void note(
+            Asked asked, Set<String> refused, ChargedMutations mutations, Map<CounterKey, Double> promised) {
         short version = asked.header.requestApiVersion();
         ApiKeys api = ApiKeys.forId(asked.message.apiKey());
         int id = asked.header.correlationId();
-        sent.add(new Sent(api, id, version, System.nanoTime(), asked.client, refused, mutations));
+        sent.add(new Sent(api, id, version, System.nanoTime(), asked.client, refused, mutations, promised));
     }
 
     /** The request that a response answers; null if it isn't noted. A client may give all its requests the same id. */
@@ -327,9 +380,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         for (Sent each : sent) {
             passed++;
             if (each.api == api && each.correlationId == correlationId) {
-                for (; passed > 0; passed--) {
-                    sent.removeFirst();
+                for (; passed > 1; passed--) {
+                    proxy.gateway().endPromise(sent.removeFirst().promised);
                 }
+                sent.removeFirst();
                 return each;
             }
         }
@@ -373,5 +427,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             long sentNs,
             Client client,
             Set<String> refused,
-            ChargedMutations mutations) {}
+            ChargedMutations mutations,
+            Map<CounterKey, Double> promised) {}
 }
