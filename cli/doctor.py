@@ -47,7 +47,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import lost_files, missing_rights, table_trouble
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Overrides, Request
 from sluice.state.errors import UNREADABLE, InvalidQuotaError, SluiceError
-from sluice.state.overrides.operator_holds import holds_at
+from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_text
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
@@ -594,7 +594,10 @@ def check_holds_table(settings: Settings) -> str:
         is_there = table.look()
     except SluiceError as error:
         raise CheckWarningError(f"{error}; a job goes on with the holds that it read last") from error
-    return f"{len(holds_at(table.holds or (), now_ms()))} in force" if is_there else "nobody was ever held"
+    held = len(holds_at(table.holds or (), now_ms()))
+    if held > MAX_HOLDS:
+        raise CheckWarningError(too_many_text(held))
+    return f"{held} in force" if is_there else "nobody was ever held"
 
 
 def check_inputs(settings: Settings) -> str:

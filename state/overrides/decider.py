@@ -33,7 +33,7 @@ class Decider(ABC):
     """True if its record has the figures as well, for the console."""
 
     trouble: str | None = None
-    """Why it overrides nothing at all, for the log; None if it may."""
+    """Why it doesn't override what it should, for the log; None if it does."""
 
     def remember(self, said: Overrides) -> None:  # noqa: B027 - most decide by what is so now
         """Take over what it had published last, before a restart, with times by the clock of now."""

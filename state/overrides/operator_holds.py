@@ -52,6 +52,15 @@ def holds_at(holds: Iterable[OperatorHold], now_ms: int) -> list[OperatorHold]:
     return [hold for hold in last_commands(holds).values() if hold.lasting_ms and now_ms < hold.until_ms]
 
 
+def too_many_text(held: int) -> str:
+    """Tells of more holds than MAX_HOLDS, as two operators at once or one whose clock is ahead can make.
+
+    >>> too_many_text(102)
+    'of 102 clients that are held only the last 100 are stopped; release some, or lower quotas'
+    """
+    return f"of {held} clients that are held only the last {MAX_HOLDS} are stopped; release some, or lower quotas"
+
+
 class OperatorHolds(Decider):
     """Stops the producers and consumers that an operator named. `holds` gives all commands; None until they were read.
 
@@ -83,6 +92,7 @@ class OperatorHolds(Decider):
         self._taken = {client: (hold, self._end_ms(hold, newest, now_ms)) for client, hold in last.items()}
         self._command = newest
         held = [(hold, until_ms) for hold, until_ms in self._taken.values() if now_ms < until_ms]
+        self.trouble = too_many_text(len(held)) if len(held) > MAX_HOLDS else None
         return Decided(
             [
                 Override("hold", entity=hold.client.entity(), reason=hold.reason, until_ms=until_ms, consumers=True)

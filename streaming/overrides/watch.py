@@ -149,7 +149,7 @@ class OverridesWatch(Collector):
                 decided = decider.decide(at_ms)
             if decider.trouble != self._troubles.get(decider.name):
                 self._troubles[decider.name] = decider.trouble
-                log.warning("%s: %s", decider.name, decider.trouble or "limits give way again")
+                log.warning("%s: %s", decider.name, decider.trouble or "overrides what it should again")
             said[decider.name] = self._record(decider, decided, at_ms)
         self.said = said
         if self._rows and abs(at_ms - self._written_ms) >= _WRITE_MS:

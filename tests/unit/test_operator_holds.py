@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
-from sluice.state.overrides.operator_holds import NONE_TAKEN, OperatorHold, OperatorHolds
+from sluice.state.overrides.operator_holds import MAX_HOLDS, NONE_TAKEN, OperatorHold, OperatorHolds, too_many_text
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import overrides_value
 from sluice.state.quotas.overrides import OverridesInForce, by_another_clock
@@ -91,6 +91,17 @@ def test_a_table_from_a_backup_is_obeyed_whatever_was_taken_before_and_holds_nob
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
     holds = [*backup, OperatorHold(APP, NOW_MS - HOUR_MS, 10 * MINUTE_MS, "x", 6)]
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 10 * MINUTE_MS}
+
+
+def test_of_too_many_holds_the_last_count_and_the_log_has_why() -> None:
+    """Two operators may hold the last one at once, and one whose clock is ahead takes those in force for ended."""
+    holds = [OperatorHold(Tags(f"u{number}"), NOW_MS, MINUTE_MS, "x", number + 2) for number in range(MAX_HOLDS + 1)]
+    decider = OperatorHolds(lambda: holds)
+    decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
+    assert list(ends_in_ms(decider, NOW_MS)) == [f"u{number}" for number in range(1, MAX_HOLDS + 1)]
+    assert decider.trouble == f"of {MAX_HOLDS + 1} {too_many_text(0)[5:]}"
+    ends_in_ms(decider, NOW_MS + MINUTE_MS)
+    assert decider.trouble is None
 
 
 FOREVER = Override("hold", entity=CountedEntity(client_id="app"), until_ms=MAX_TIMESTAMP_MS, consumers=True)

@@ -342,6 +342,19 @@ def test_the_doctor_says_what_cant_be_read(settings: Settings, fault: Callable[[
             doctor.check_holds_table(settings)
 
 
+def test_the_doctor_warns_of_more_holds_than_the_job_can_follow(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checkpoint(settings.enforce.checkpoint).sluice.write("sluice.json", b"{}")
+    monkeypatch.setattr(doctor, "MAX_HOLDS", 2)
+    table = Holds(settings)
+    table.change(2)
+    assert doctor.check_holds_table(settings) == "2 in force"
+    table.change(3)
+    with pytest.raises(CheckWarningError, match="of 3 clients that are held only the last 100 are stopped"):
+        doctor.check_holds_table(settings)
+
+
 def test_the_doctor_asks_the_running_job_what_it_cant_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     gone(Holds(settings).place)
     held = [Override("hold", entity=Tags(client_id="app").entity(), until_ms=now_ms() + HOUR_MS, consumers=True)]
