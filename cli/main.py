@@ -403,8 +403,9 @@ def main() -> None:
 
 def _place(error: Exception) -> str:
     """The innermost line of Sluice's code that an error came from, such as `cli/top.py:12`."""
-    lines = [each for each in extract_tb(error.__traceback__) if f"{os.sep}sluice{os.sep}" in each.filename]
-    return ", ".join(f"{each.filename.rpartition(f'sluice{os.sep}')[2]}:{each.lineno}" for each in lines[-1:])
+    package = f"{Path(__file__).parents[1]}{os.sep}"  # a checkout named sluice has other packages in it, too
+    lines = [each for each in extract_tb(error.__traceback__) if each.filename.startswith(package)]
+    return ", ".join(f"{each.filename.removeprefix(package)}:{each.lineno}" for each in lines[-1:])
 
 
 def _check_surroundings() -> None:

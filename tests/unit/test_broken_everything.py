@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from sluice.cli import options
 from sluice.cli.main import UNEXPECTED, app
 from sluice.kafka_io import client as kafka_client
 from tests.accounts import STRANGER, as_account, as_root
@@ -60,6 +61,18 @@ def leaves(command: Any, path: str = "") -> Iterator[str]:
     """The names of all commands below a group."""
     for name, inner in command.commands.items():
         yield from leaves(inner, f"{path}{name} ") if hasattr(inner, "commands") else [f"{path}{name}"]
+
+
+def test_a_fault_of_sluices_own_has_its_place_in_sluice_wherever_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout has the packages of others below a folder named sluice, too."""
+    library: dict[str, Any] = {}
+    code = "def decoded_name(_): raise ValueError('odd')"
+    exec(compile(code, "/home/me/sluice/.venv/lib/deltalake/table.py", "exec"), library)  # noqa: S102 - a library
+    monkeypatch.setattr(options, "decoded_name", library["decoded_name"])
+
+    said = invoke("quotas", "resolve", "--user", "x", code=1).error_line
+
+    assert said.startswith(f"sluice: error: {UNEXPECTED} ValueError at cli/options.py:")
 
 
 def test_every_command_is_tried() -> None:
