@@ -136,6 +136,9 @@ def run(
         if log_file is not None:  # standard error gets the line that `main` writes
             log.error("the job ends: %s", error)
         raise
+    except Exception:  # `main` has one line of it
+        log.exception("the job ends by a fault of its own")
+        raise
     finally:
         from sluice.streaming.java_bridge import end_java
 

@@ -20,7 +20,10 @@ class JsonLines(logging.Formatter):
     """Formats an entry as one line of JSON, so that no name from an event can forge a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The entry's time, level, logger and message, and the `fields` it was logged with."""
+        """The entry's time, level, logger and message, and the `fields` it was logged with.
+
+        A fault of Sluice's own has its `stack`. Of other libraries clients may cause errors, which are a line.
+        """
         entry = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -28,6 +31,8 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **getattr(record, "fields", {}),
         }
+        if record.exc_info and record.name.startswith("sluice."):
+            entry["stack"] = self.formatException(record.exc_info)
         return json.dumps(entry)
 
 

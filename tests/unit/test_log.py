@@ -48,6 +48,21 @@ def test_hostile_text_stays_in_its_entry(tmp_path: Path) -> None:
     assert all(byte == 10 or 32 <= byte < 127 for byte in content)
 
 
+def test_a_fault_of_sluices_own_has_its_stack_and_stays_one_line(tmp_path: Path) -> None:
+    """One of a library, which a client may cause, has none."""
+    with job_log(tmp_path / "job.log"):
+        for name in ("sluice.background", "uvicorn.error"):
+            try:
+                raise KeyError("x")
+            except KeyError:
+                logging.getLogger(name).exception("failed")
+
+    own, other = (json.loads(line) for line in (tmp_path / "job.log").read_bytes().splitlines())
+    assert own["stack"].startswith("Traceback")
+    assert own["stack"].endswith("KeyError: 'x'")
+    assert "stack" not in other
+
+
 def test_a_log_file_is_rotated_by_size(tmp_path: Path) -> None:
     with job_log(tmp_path / "job.log", file_mib=1):
         for number in range(FILES_KEPT + 3):
