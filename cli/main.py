@@ -132,12 +132,8 @@ def run(
         signal.signal(number, lambda *_: job.request_stop())
     try:
         job.run()
-    except SluiceError as error:
-        if log_file is not None:  # standard error gets the line that `main` writes
-            log.error("the job ends: %s", error)
-        raise
-    except Exception:  # `main` has one line of it
-        log.exception("the job ends by a fault of its own")
+    except Exception as error:
+        _log_end(error, in_file=log_file is not None)
         raise
     finally:
         from sluice.streaming.java_bridge import end_java
@@ -145,6 +141,14 @@ def run(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # the exit code is known; Python's own end would make it 143
         end_java(_JAVA_END_S)
+
+
+def _log_end(error: Exception, *, in_file: bool) -> None:
+    """Log why the job ends, where standard error has less: it gets the line that `main` writes."""
+    if not isinstance(error, SluiceError):
+        log.error("the job ends by a fault of its own", exc_info=error)
+    elif in_file:
+        log.error("the job ends: %s", error)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
