@@ -76,6 +76,7 @@ class OperatorHolds(Decider):
         self._before = Overrides(0, 0, 1)
         self._taken: dict[Tags, tuple[OperatorHold, int]] | None = None  # the last command of each client, and its end
         self._command = NONE_TAKEN
+        self._decided_ms = 0
 
     def remember(self, said: Overrides) -> None:
         """Take over what was published last, before a restart."""
@@ -87,6 +88,9 @@ class OperatorHolds(Decider):
         if holds is None:
             left = [each for each in self._before.overrides if each.until_ms is None or now_ms < each.until_ms]
             return Decided(left, command=self._before.command)
+        back_ms, self._decided_ms = min(0, now_ms - self._decided_ms), now_ms  # the job's clock was set back
+        if self._taken is not None and back_ms:
+            self._taken = {client: (hold, end_ms + back_ms) for client, (hold, end_ms) in self._taken.items()}
         last = last_commands(holds)
         newest = max((hold.number for hold in last.values()), default=NONE_TAKEN)
         self._taken = {client: (hold, self._end_ms(hold, newest, now_ms)) for client, hold in last.items()}

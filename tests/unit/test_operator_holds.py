@@ -104,6 +104,15 @@ def test_of_too_many_holds_the_last_count_and_the_log_has_why() -> None:
     assert decider.trouble is None
 
 
+def test_a_clock_of_the_job_that_is_set_back_makes_no_hold_longer() -> None:
+    decider = OperatorHolds(lambda: [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5)])
+    decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
+    assert ends_in_ms(decider, NOW_MS) == {"app": 10 * MINUTE_MS}
+    assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
+    assert ends_in_ms(decider, NOW_MS + MINUTE_MS - HOUR_MS) == {"app": 9 * MINUTE_MS}
+    assert ends_in_ms(decider, NOW_MS + 6 * MINUTE_MS - HOUR_MS) == {"app": 4 * MINUTE_MS}
+
+
 FOREVER = Override("hold", entity=CountedEntity(client_id="app"), until_ms=MAX_TIMESTAMP_MS, consumers=True)
 
 
