@@ -48,6 +48,9 @@ def console(
 def _sources(settings: Settings) -> "Sources":
     from sluice.insight.console.server import Sources
     from sluice.insight.sql import Tables
+    from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
+
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
 
     return Sources(
         dict(settings.kafka),
@@ -57,4 +60,5 @@ def _sources(settings: Settings) -> "Sources":
         f"http://{settings.health.place}" if settings.health.port else None,
         broker_limits(settings.elastic),
         settings.elastic.limits,
+        lambda: is_locked(checkpoint),
     )

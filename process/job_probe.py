@@ -48,9 +48,6 @@ def job_answer(body: bytes) -> JobAnswer:
     return msgspec.json.decode(body, type=JobAnswer)
 
 
-ASK_S = 5.0
-"""Interval between two questions to the job."""
-
 _TIMEOUT_S = 3.0
 
 

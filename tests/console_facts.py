@@ -8,12 +8,14 @@ from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.tables import WeekMinutes
 from sluice.insight.live import LiveModel
 from sluice.insight.sql import Tables
+from sluice.insight.troubles_now import TroublesNow
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import JobProbe
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from tests.builders import DEFAULTS
 
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -42,6 +44,6 @@ def facts_of(
     limits.take(VERSION_KEY, version_end(4, len(entries)))
     tables = Tables("/nonexistent/decisions", "/nonexistent/quotas", {})
     follower = TopicFollower({}, Reading("quota-decisions", lambda *_: None))
-    health = JobProbe(None)
+    now = TroublesNow({}, DEFAULTS.topics, JobProbe(None), limits=limits)
     settings = QuotaSettings()
-    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, settings, [follower], clock=clock)
+    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, now, settings, [follower], clock=clock)

@@ -85,7 +85,11 @@ class Pages:
         facts, at_ms = self._facts, self._facts.clock()
         with self._lock:  # one page at a time: two would only share the interpreter
             made = context(facts, given, at_ms)
-        troubles = [f"topic {each.topic}: {line}" for each in facts.followers if (line := each.last_error.line)]
+        # the page of a client has the holds of this client alone
+        wrong = [each for each in facts.now.troubles(facts.model, at_ms) if (name, each.name) != ("client", "hold")]
+        troubles = [(each.severity, each.line) for each in wrong]
+        unread = [f"topic {each.topic}: {line}" for each in facts.followers if (line := each.last_error.line)]
+        troubles += [("fail", line) for line in unread]
         return made | {"facts": facts, "now_ms": at_ms, "title": title, "path": path, "troubles": troubles}
 
 

@@ -112,6 +112,10 @@ class ClientsPage:
     """Counters by the least share of the limit that they use."""
     throttled: int
 
+    def of_then(self) -> "ClientsPage":
+        """The page while decisions are old: nobody knows the figures of now."""
+        return replace(self, rows=[row.of_then() for row in self.rows])
+
     @property
     def pages(self) -> int:
         """The number of pages of the selected counters."""

@@ -18,6 +18,7 @@ from sluice.insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, 
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.sql import Tables
 from sluice.insight.texts import client_text, entity_text, strict_text, tightened_text
+from sluice.insight.troubles_now import TroublesNow
 from sluice.kafka_io.newest_records import problem_of
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
@@ -81,12 +82,17 @@ class Facts:
     dead_letters: DeadLetters
     week: WeekMinutes
     tables: Tables
-    health: JobProbe
+    now: TroublesNow
     settings: QuotaSettings
     followers: Sequence[TopicFollower]
     elastic_limits: str = "elastic"
     clock: Callable[[], int] = now_ms
     """The time of a page."""
+
+    @property
+    def health(self) -> JobProbe:
+        """The probe of the job."""
+        return self.now.probe
 
     @property
     def tenants(self) -> Tenants:
@@ -107,7 +113,9 @@ class Facts:
 def clients(facts: Facts, given: Given, now_ms: int) -> Context:
     """The page of clients: the counters that search and filters select."""
     query = ClientsQuery.read(given)
-    return {"query": query, "page": select(facts.model, query, now_ms, facts.week.minutes, facts.tenants)}
+    page = select(facts.model, query, now_ms, facts.week.minutes, facts.tenants)
+    is_stale = facts.now.is_stale(now_ms)
+    return {"query": query, "page": page.of_then() if is_stale else page, "stale": is_stale}
 
 
 def client(facts: Facts, given: Given, now_ms: int) -> Context:
@@ -121,6 +129,7 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
         others = [counter for key in counted if (counter := model.counter(key)) and counter not in own]
         counters = [*own, *others]
         rows = [model.row(counter, now_ms, facts.week.minutes.get(counter.key)) for counter in counters]
+    rows = [row.of_then() for row in rows] if facts.now.is_stale(now_ms) else rows
     found = model.waits([row.key for row in rows])
     waits = list(islice(found if own else (wait for wait in found if _is_of(wait, named)), MOST_WAITS))
     in_minute = (wait for wait in waits if wait.timestamp_ms > now_ms - MINUTE_MS)
@@ -154,7 +163,8 @@ def _used_by(facts: Facts, tenant: str, now_ms: int) -> Iterator[CounterRow]:
     """The counters of a tenant's members, the highest usage first."""
     if tenant and facts.tenants:
         page = select(facts.model, ClientsQuery(tenant=tenant), now_ms, facts.week.minutes, facts.tenants)
-        yield from islice((row for row in page.rows if not row.key.tenant), MOST_COUNTERS)
+        rows = page.of_then().rows if facts.now.is_stale(now_ms) else page.rows
+        yield from islice((row for row in rows if not row.key.tenant), MOST_COUNTERS)
 
 
 @dataclass(slots=True)
@@ -218,6 +228,7 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "seconds": seconds,
         "per_s": sum(second.decisions for second in last) / len(last),
         "lag_ms": max(second.lag_ms for second in last),
+        "stale": facts.now.is_stale(now_ms),
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
         "unlimited": facts.model.unlimited(now_ms),

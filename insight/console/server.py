@@ -1,7 +1,7 @@
 """The console as a process: its readers, and the application on a port."""
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from sluice.insight.console.tables import REFRESH_S, WeekMinutes
 from sluice.insight.errors import ConsoleError
 from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.sql import Tables
+from sluice.insight.troubles_now import TroublesNow
 from sluice.insight.waits import raised_limits
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
@@ -21,7 +22,7 @@ from sluice.process.addresses import is_loopback
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.process.http_server import HttpServer, host_of
-from sluice.process.job_probe import ASK_S, JobProbe
+from sluice.process.job_probe import JobProbe
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
@@ -60,6 +61,8 @@ class Sources:
     health: str | None
     limits: BrokerLimits = NO_LIMITS
     elastic_limits: str = "elastic"
+    is_locked: Callable[[], bool | None] = lambda: None
+    """True while a process has the lock of the job's checkpoint; None where nobody can tell."""
 
 
 def token_of(token: str | None, file: Path | None) -> str | None:
@@ -94,8 +97,8 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
     model = LiveModel(sources.quota, Bounds(counters=options.max_clients), sources.limits)
     limits, dead_letters = LimitsView(), DeadLetters()
     week = WeekMinutes(sources.tables, lambda changes: model.end_waits(raised_limits(changes)))
-    health = JobProbe(sources.health)
     topics = sources.topics
+    now = TroublesNow(sources.kafka, topics, JobProbe(sources.health), sources.is_locked, limits)
 
     def on_decision(_: bytes | None, value: bytes | None) -> None:
         model.on_record(value, now_ms())
@@ -119,11 +122,10 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
     services: list[BackgroundService] = [
         *followers,
         BackgroundService("console-tables", week.renewals, REFRESH_S, stop_timeout_s=STOP_S),
+        now.service(now_ms),
     ]
-    if sources.health:
-        services.append(BackgroundService("console-health", health.ask, ASK_S, stop_timeout_s=STOP_S))
     facts = Facts(
-        model, limits, dead_letters, week, sources.tables, health, sources.quota, followers, sources.elastic_limits
+        model, limits, dead_letters, week, sources.tables, now, sources.quota, followers, sources.elastic_limits
     )
     return facts, services
 

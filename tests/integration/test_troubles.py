@@ -1,6 +1,7 @@
 """A dead job, garbage and a hold on a real broker, as each viewer shows them: topics as a killed job leaves them."""
 
 import json
+import subprocess
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from kafka import KafkaProducer
 
 from sluice.cli import doctor
 from sluice.configs.settings import Properties, Settings
+from sluice.insight.console.pages import PAGES
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
@@ -22,7 +24,7 @@ from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts
 from sluice.streaming.runtime.health import JobHealth
 from sluice.streaming.runtime.troubles import TroublesWatch
 from tests.builders import DEFAULTS, changed, decision
-from tests.commands import run_sluice
+from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics
 from tests.integration.job_process import JobProcess
 from tests.waiting import eventually
@@ -143,3 +145,18 @@ def test_top_says_that_no_job_runs_and_shows_no_figures_of_then(left: Left, tmp_
     assert [each["name"] for each in snapshot["troubles"]] == ["job_away", "hold", "dead_letters"]
     assert snapshot["stale"] is True
     assert [row["rate"] for row in snapshot["counters"]] == [None]
+
+
+def test_each_page_of_the_console_says_that_no_job_runs(left: Left, tmp_path: Path) -> None:
+    command = [*SLUICE, "console", "--port", "0", "--config", str(settings_file(left, tmp_path))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1].rstrip("/")
+        eventually(lambda: b"no job runs, 7 requests wait since " in asked(f"{url}/", 30.0))
+        pages = {path: asked(f"{url}{path}", 30.0).decode() for path, _, _ in PAGES.values()}
+        process.terminate()
+
+    assert [path for path, page in pages.items() if "no job runs, 7 requests wait since " not in page] == []
+    assert [path for path, page in pages.items() if "30 in the last hour, most " not in page] == []
+    assert "clients of user alice until" in pages["/overview"]
+    assert "throttled in the last minute: —" in pages["/"]

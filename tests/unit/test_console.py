@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.insight.console.app import MAX_STREAMS, create_app
+from sluice.insight.console.app import MAX_STREAMS, Pages, create_app
 from sluice.insight.console.check import rate_wait_ms
 from sluice.insight.console.clients import ClientsQuery
-from sluice.insight.console.pages import Facts
+from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
 from sluice.insight.errors import ConsoleError
@@ -44,6 +44,8 @@ from sluice.state.quotas.limits import (
     overrides_value,
 )
 from sluice.state.shares.load import BrokerLimits, DiskFloor
+from sluice.state.troubles import Facts as Seen
+from sluice.state.troubles import Flow, JobSeen, Trouble
 from tests.builders import AT_MS, decision, heartbeat_of, member, quota, unlimited_of
 from tests.console_facts import HOSTILE, facts_of
 
@@ -825,3 +827,48 @@ def test_a_port_that_is_taken_is_one_line() -> None:
     first = console_server(facts_of(), ConsoleOptions(port=0))
     with pytest.raises(ListenError, match="--port 0 takes a free one"):
         console_server(facts_of(), ConsoleOptions(port=first.port))
+
+
+DEAD = Seen(job=JobSeen(is_locked=False), flow=Flow(now_ms(), now_ms() - 145_000, 1_595))
+
+
+@pytest.mark.parametrize("path", [path for path, _, _ in PAGES.values()])
+def test_every_page_says_on_top_that_no_job_runs(path: str) -> None:
+    """Also the part that is renewed, and above all figures."""
+    facts = facts_of(decision(now_ms() - 3_000))
+    facts.now.seen = DEAD
+    with serving(facts) as get:
+        page = get(path).text
+    (name,) = (name for name, (each, _, _) in PAGES.items() if each == path)
+
+    for text in (page[page.index('<div id="live"') :], Pages(facts).part(name, {})):
+        assert '<p class="trouble" role="alert">no job runs, 1595 requests wait since ' in text.partition("<table")[0]
+
+
+def test_figures_of_then_are_dashes_on_all_pages_of_clients() -> None:
+    """None of them is 0: that of a client which waits would say that it is idle."""
+    facts = facts_of(decision(now_ms() - 3_000))
+    figures = {path: ("800 B/s", "200 B/s") for path in ("/", "/client?user=alice")}
+    with serving(facts) as get:
+        live = {path: get(path).text for path in (*figures, "/overview")}
+        facts.now.seen = DEAD
+        dead = {path: get(path).text for path in (*figures, "/overview")}
+
+    for path, shown in figures.items():
+        assert [each for each in shown if each not in live[path].replace("of 1 kB/s", "")] == []
+        assert [each for each in shown if each in dead[path]] == []
+    assert "throttled in the last minute: 0" in live["/"]
+    assert "throttled in the last minute: —" in dead["/"]
+    assert re.search(r"<b>\d+</b><span>decisions a second", live["/overview"])
+    assert "<b>—</b><span>decisions a second" in dead["/overview"]
+
+
+def test_troubles_that_the_job_reports_are_on_the_page_and_warnings_in_another_colour() -> None:
+    facts = facts_of(decision(now_ms() - 3_000))
+    missing = Trouble("plugin_missing", "fail", "broker 2 of 3 is without <b>")
+    facts.now.probe.troubles = [missing, Trouble("hold", "warn", "x")]
+    with serving(facts) as get:
+        page = get("/quotas").text
+
+    assert '<p class="trouble" role="alert">broker 2 of 3 is without &lt;b&gt;</p>' in page
+    assert '<p class="trouble warns" role="alert">x</p>' in page
