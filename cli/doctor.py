@@ -101,7 +101,7 @@ _NEXT_S = 2.0
 """Time for the next heartbeat of each gateway."""
 
 _NO_TIMES = "no gateway sends heartbeats with its time"
-_NOBODY_KNOWS = "nobody can tell whether one runs on {}, which is no local folder"
+_NOBODY_KNOWS = "nobody can tell whether one runs on {}, which is no local folder, or one of another account"
 
 _SAID_BY_THE_JOB = ("enforce_down", "audit_down", "foreign_decisions", "mirror_down", "native_missing")
 """Troubles that a running job alone knows; all others have lines of their own."""

@@ -215,7 +215,10 @@ def locked(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def is_locked(checkpoint: Checkpoint) -> bool | None:
-    """True if a process holds the checkpoint; None where it can't be locked. Changes nothing."""
+    """True if a process holds the checkpoint; None where it can't be locked, or this account can't see it.
+
+    Changes nothing.
+    """
     if not checkpoint.is_local:
         return None
     try:
@@ -223,6 +226,8 @@ def is_locked(checkpoint: Checkpoint) -> bool | None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
+    except PermissionError:
+        return None
     except BlockingIOError:
         return True
     return False

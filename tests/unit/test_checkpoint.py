@@ -12,11 +12,12 @@ from sluice.configs.settings import Settings
 from sluice.state.decisions.checks import EventLimits
 from sluice.state.quotas.kinds import QuotaSettings, RequestPolicy, Window
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
-from sluice.streaming.checkpoint.folder import Checkpoint, locked
+from sluice.streaming.checkpoint.folder import Checkpoint, is_locked, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import new_epoch
+from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed
 
 
@@ -207,3 +208,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="can't write"):
         Checkpoint(str(tmp_path / "file")).sluice.write("x", b"")
+
+
+@as_root
+def test_an_account_that_cannot_see_the_checkpoint_does_not_know_whether_a_job_runs(everybodys: Path) -> None:
+    """A job makes its files for its own account alone, and operators have others: `sluice top` showed no trouble."""
+    checkpoint = Checkpoint(str(everybodys / "checkpoint"))
+    with locked(checkpoint):
+        (everybodys / "checkpoint").chmod(0o700)
+        with as_account(STRANGER):
+            assert is_locked(checkpoint) is None
+        assert is_locked(checkpoint)
