@@ -24,7 +24,8 @@ from sluice.cli.options import BootstrapServersOption, ConfigOption, job_setting
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings
-from sluice.insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
+from sluice.insight.live import LATE_MS, NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
+from sluice.insight.row_marks import RowMark, RowMarks
 from sluice.insight.texts import counter_name, unlimited_text
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.process.clock import now_ms
@@ -215,27 +216,32 @@ def verdicts_per_s(model: LiveModel, now_ms: int, since_ms: int) -> dict[str, fl
     return counted
 
 
-def row_lines(rows: Sequence[CounterRow], width: int | None = None) -> Iterator[str]:
+def row_lines(rows: Sequence[CounterRow], width: int | None = None, marks: RowMarks | None = None) -> Iterator[str]:
     """The rows as a table, with as many columns as a terminal of this width has room for."""
-    return table_lines(COLUMNS, map(_cells, rows), width, _LEAST, COLUMNS[:1])
+    return table_lines(COLUMNS, (_cells(row, marks) for row in rows), width, _LEAST, COLUMNS[:1])
 
 
-def _cells(row: CounterRow) -> tuple[str, ...]:
-    """The row as texts, one for each of COLUMNS."""
-    kind = row.key.kind
+def _cells(row: CounterRow, marks: RowMarks | None) -> tuple[str, ...]:
+    """The row as texts, one for each of COLUMNS. A hold stands in place of the waits, which it doesn't cause."""
+    kind, mark = row.key.kind, RowMark() if marks is None else marks.of(row.key, row.limit)
     return (
         short(counter_name(row.key), MAX_NAME),
         kind.value + (" (shadow)" if row.key.shadow else ""),
         percent(row.used),
-        amount(kind, row.limit),
+        amount(kind, row.limit) + (f" ({mark.limit})" if mark.limit else ""),
         amount(kind, row.mean),
         amount(kind, row.rate),
         amount(kind, row.remaining, per_s=kind.family is not Family.MUTATIONS),
         short(row.matched, MAX_NAME),
-        duration(row.waited_ms) if row.waited_ms else NOTHING,
+        mark.held or (duration(row.waited_ms) if row.waited_ms else NOTHING),
         str(row.hour_minutes),
         "".join(map(_block, row.points, row.limits, row.over()))[-SPARK_POINTS:],
     )
+
+
+def _marks(reader: "DecisionsReader", at_ms: int) -> RowMarks:
+    heard = {seen.instance for seen in reader.model.gateways() if at_ms - seen.read_ms <= LATE_MS}
+    return RowMarks(reader.now.limits, heard, at_ms)
 
 
 def _block(point: float, limit: float, is_over: bool) -> str:
@@ -331,7 +337,7 @@ def _view(sort: str, quota: str | None, text: str) -> View:
 def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
     """One state, with all counters."""
     at_ms, now = now_ms(), reader.now
-    is_stale = now.is_stale(at_ms)
+    is_stale, marks = now.is_stale(at_ms), _marks(reader, at_ms)
     rows = rows_of(reader.model, view, at_ms, most=reader.model.known, is_stale=is_stale)
     return {
         "at_ms": at_ms,
@@ -340,7 +346,7 @@ def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
         "since_ms": reader.since_ms,
         "decisions_read": reader.read,
         "verdicts": dict(sorted(reader.model.total.items())),
-        "counters": [json_row(row) for row in rows],
+        "counters": [json_row(row) | {"held": marks.of(row.key, row.limit).held} for row in rows],
         "unlimited": [to_builtins(each) for each in reader.model.unlimited(at_ms)],
     }
 
@@ -352,7 +358,7 @@ def _snapshot_lines(reader: DecisionsReader, view: View, width: int | None) -> I
     verdicts = "  ".join(f"{count / span_s:.1f}/s {verdict}" for verdict, count in sorted(model.total.items()))
     yield f"{reader.read} decisions in {span_s:.0f} s  {printable(verdicts)}  {model.known} counters"
     rows = rows_of(model, view, at_ms, SNAPSHOT_ROWS, is_stale=reader.now.is_stale(at_ms))
-    yield from row_lines(rows, width) if rows else [_NO_COUNTER]
+    yield from row_lines(rows, width, _marks(reader, at_ms)) if rows else [_NO_COUNTER]
     yield from _unlimited_lines(model, at_ms, width)
 
 
@@ -422,7 +428,11 @@ def screen(reader: DecisionsReader, view: View, most: int, width: int) -> "Group
         *troubles,
         ("", ""),
     ]
-    table = [*zip(row_lines(rows, width), ["", *map(colour, rows)], strict=True)] if rows else [(_NO_COUNTER, "")]
+    table = (
+        [*zip(row_lines(rows, width, _marks(reader, at_ms)), ["", *map(colour, rows)], strict=True)]
+        if rows
+        else [(_NO_COUNTER, "")]
+    )
     lines = [*head, *table, *((line, "") for line in unlimited)]
     return Group(*(Text(line, style, no_wrap=True, overflow="ellipsis") for line, style in lines))
 

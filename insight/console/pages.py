@@ -14,8 +14,9 @@ from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of
 from sluice.insight.console.tables import WeekMinutes
 from sluice.insight.errors import QueryError
-from sluice.insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
+from sluice.insight.live import LATE_MS, MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice.insight.reports.explain import decisions_by_id
+from sluice.insight.row_marks import RowMarks
 from sluice.insight.sql import Tables
 from sluice.insight.texts import client_text, entity_text, strict_text, tightened_text
 from sluice.insight.troubles_now import TroublesNow
@@ -104,6 +105,11 @@ class Facts:
         """The overrides that hold, as far as the job has said so lately."""
         return [each for _, each in overrides_now(self.limits.overrides, now_ms)]
 
+    def marks(self, now_ms: int) -> RowMarks:
+        """Holds and limits in force, for the rows of counters."""
+        heard = {seen.instance for seen in self.model.gateways() if now_ms - seen.read_ms <= LATE_MS}
+        return RowMarks(self.limits, heard, now_ms)
+
     def stored(self, now_ms: int) -> list[Measured]:
         """Bytes stored by the tenants nearest to their storage budgets, if the job has said so lately."""
         said = self.limits.overrides.get(StorageKey.STORED_BYTES)
@@ -115,7 +121,12 @@ def clients(facts: Facts, given: Given, now_ms: int) -> Context:
     query = ClientsQuery.read(given)
     page = select(facts.model, query, now_ms, facts.week.minutes, facts.tenants)
     is_stale = facts.now.is_stale(now_ms)
-    return {"query": query, "page": page.of_then() if is_stale else page, "stale": is_stale}
+    return {
+        "query": query,
+        "page": page.of_then() if is_stale else page,
+        "stale": is_stale,
+        "marks": facts.marks(now_ms),
+    }
 
 
 def client(facts: Facts, given: Given, now_ms: int) -> Context:
@@ -141,6 +152,7 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
         "storage": [each for each in facts.stored(now_ms) if each.name == named.tenant],
         "holds": list(_holds_of(facts, named, waits, now_ms)),
         "rows": rows,
+        "marks": facts.marks(now_ms),
         "waits": waits,
         "tightened": next((wait for wait in in_minute if wait.tightened is not None), None),
         "quotas": quotas,

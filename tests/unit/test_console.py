@@ -872,3 +872,16 @@ def test_troubles_that_the_job_reports_are_on_the_page_and_warnings_in_another_c
 
     assert '<p class="trouble" role="alert">broker 2 of 3 is without &lt;b&gt;</p>' in page
     assert '<p class="trouble warns" role="alert">x</p>' in page
+
+
+def test_a_held_client_has_the_end_of_its_hold_in_its_row_and_a_tightened_one_the_limit_in_force() -> None:
+    """The row was green, with all of its limit left, in the minute in which the client was stopped."""
+    facts = facts_of(decision(now_ms() - 3_000), entries=(OF_ALICE,))
+    until_ms = now_ms() + 60_000
+    hold = Override("hold", entity=CountedEntity(user="alice"), reason="eve: it floods", until_ms=until_ms)
+    say(facts, "operator", hold)
+    say(facts, "elastic", Override("tighten", 0.6, gateway="b-1", reason="bytes in"))
+    words = (f"held until {moment(until_ms)[-8:]} UTC (eve: it floods)", "about 600 B/s in force, tightened")
+    with serving(facts) as get:
+        for path in ("/", "/client?user=alice"):
+            assert [each for each in words if each not in get(path).text] == []

@@ -14,7 +14,9 @@ from sluice.insight.live import LiveModel
 from sluice.insight.texts import counter_name
 from sluice.insight.troubles_now import TroublesNow
 from sluice.process.clock import now_ms
+from sluice.process.format import moment
 from sluice.process.job_probe import JobProbe
+from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.troubles import Facts, Flow, JobSeen
 from tests.builders import AT_MS, DEFAULTS, decision, heartbeat_of, unlimited_of
@@ -55,6 +57,17 @@ def test_what_is_wrong_is_above_the_rows_and_figures_of_then_are_dashes() -> Non
 
     assert lines[2][:5] == ["FAIL", "no", "job", "runs,", "1595"]
     assert lines[5][:7] == ["alice", "producer_byte_rate", "—", "1", "kB/s", "—", "—"]
+
+
+def test_a_row_says_until_when_its_client_is_held() -> None:
+    now = nothing_wrong()
+    hold = Override("hold", entity=CountedEntity(user="alice"), reason="eve: it floods", until_ms=now_ms() + 60_000)
+    now.limits.overrides["operator"] = Overrides(1, now_ms(), 60_000, [hold])
+
+    text = shown(model_of(charged("alice", 800.0)), now=now)
+
+    (row,) = (line for line in text.splitlines() if line.startswith("alice"))
+    assert f"held until {moment(hold.until_ms or 0)[-8:]} UTC (eve: it floods)" in row
 
 
 def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
