@@ -25,6 +25,8 @@ from sluice.state.quotas.resolution import Quotas
 if TYPE_CHECKING:
     from sluice.sinks.tables.holds import HoldChange
 
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait until gateways have it.", min=0)]
+
 _MAX_REASON = 200
 
 _PURPOSES = ("sums", "limits", "requests")
@@ -39,13 +41,14 @@ def hold_client(
     author: AuthorOption,
     reason: Annotated[str, typer.Option("--reason", help="Why; consoles, logs and alerts show it.")],
     length: Annotated[str, typer.Option("--for", "--duration", help="How long: 90s, 10m, 2h, 1d; at most 7d.")] = "10m",
+    timeout_s: TimeoutOption = 10,
     yes: YesOption = False,
 ) -> None:
     """Stop a client now: within seconds its producers and consumers get nothing, whatever its quotas are.
 
     A broker reads each request of a producer before it can make it wait, so each connection still gets one through in
     10 s. Quotas stay as they are. The same command again sets another end. It asks about a name that no decision and no
-    quota has. It returns when the hold is in force at all gateways; exit 1 says after 10 s where it isn't.
+    quota has. It returns when the hold is in force at all gateways; exit 1 says where it isn't.
     """
     held = _client(ctx, entity)
     if not reason.strip() or len(reason) > _MAX_REASON:
@@ -69,16 +72,22 @@ def hold_client(
         raise UsageError(f"{len(others)} clients are held; expected at most {MAX_HOLDS}: release some, or lower quotas")
     for unknown in () if yes else _unknown_names(table, held, entries):
         ask(f"{printable(unknown)}. Hold it?")
-    where = _put_in_force(table, author, OperatorHold(held, now, lasting_ms, reason.strip()))
+    where = _put_in_force(table, author, OperatorHold(held, now, lasting_ms, reason.strip()), timeout_s)
     name = printable(counter_text(held))
     typer.echo(f"Holding {name} for {length}, in force at {where}; `sluice quotas release` ends it.")
 
 
 @grouped
-def release_client(ctx: typer.Context, entity: EntityOptions, table: TableOptions, author: AuthorOption) -> None:
+def release_client(
+    ctx: typer.Context,
+    entity: EntityOptions,
+    table: TableOptions,
+    author: AuthorOption,
+    timeout_s: TimeoutOption = 10,
+) -> None:
     """Let a client go on that was stopped by `hold`: within 10 s, the wait that a broker asked for last.
 
-    It returns when all gateways know; exit 1 says after 10 s which don't.
+    It returns when all gateways know; exit 1 says which don't.
     """
     held, now = _client(ctx, entity), now_ms()
     changes = _changes(table)
@@ -86,7 +95,7 @@ def release_client(ctx: typer.Context, entity: EntityOptions, table: TableOption
     if last is None or not last.lasting_ms:  # one that has ended by this clock may not have by the job's
         known = ", ".join(counter_text(hold.client) for hold in holds_at(changes, now)) or "nobody"
         raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}")
-    where = _put_in_force(table, author, OperatorHold(held, now, 0, ""))
+    where = _put_in_force(table, author, OperatorHold(held, now, 0, ""), timeout_s)
     typer.echo(f"Released {printable(counter_text(held))}, in force at {where}.")
 
 
@@ -160,11 +169,11 @@ def _unknown_names(table: TableOptions, client: Tags, entries: Sequence[QuotaEnt
             yield line
 
 
-def _put_in_force(table: TableOptions, author: AuthorOption, hold: OperatorHold) -> str:
+def _put_in_force(table: TableOptions, author: AuthorOption, hold: OperatorHold, timeout_s: float) -> str:
     """Write a command, and return where it is in force. Raises NotInForceError, QuotasTableError."""
     from sluice.cli.in_force import InForceWatch  # Kafka's client and deltalake are slow to import
     from sluice.sinks.tables.holds import HoldChange
 
     change = HoldChange(hold, author.name(), changed_from(table.settings))
     with InForceWatch(table.settings) as watch:
-        return watch.wait_for(table.holds_table().append(change))
+        return watch.wait_for(table.holds_table().append(change), timeout_s)

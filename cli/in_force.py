@@ -23,9 +23,6 @@ from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.limits import overrides_key
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
 
-TIMEOUT_S = 10.0
-"""Time in which a command is in force, or somebody has to look why it isn't."""
-
 _WAIT_MS = 100
 _KEY = overrides_key(OperatorHolds.name)
 _HEARTBEAT = b'{"heartbeat":'
@@ -70,7 +67,7 @@ class InForceWatch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def wait_for(self, command: int, timeout_s: float = TIMEOUT_S) -> str:
+    def wait_for(self, command: int, timeout_s: float) -> str:
         """Wait until this command is in force. Returns where. Raises NotInForceError with what is missing."""
         try:
             if self._readers is None:

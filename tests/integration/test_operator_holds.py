@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from sluice import Gateway
-from sluice.cli.in_force import InForceWatch
 from sluice.configs.settings import Settings
 from sluice.demo.gateways import gateway_options
 from sluice.process.background import BackgroundService
@@ -42,9 +41,8 @@ def job(settings: Settings, quotas: str, folder: Path) -> Iterator[None]:
 
 
 def test_a_hold_returns_when_gateways_have_it_in_force_and_says_so_if_no_job_takes_it(
-    kafka_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka_broker: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(InForceWatch.wait_for, "__defaults__", (120.0,))  # a busy machine is slow
     settings, quotas = own_settings(kafka_broker, partitions=1), str(tmp_path / "quotas")
     QuotasTable(quotas).create(ENTRIES, "test", datetime.now(UTC))
     file = tmp_path / "job.yaml"
@@ -61,10 +59,9 @@ def test_a_hold_returns_when_gateways_have_it_in_force_and_says_so_if_no_job_tak
     with Gateway(settings.kafka, gateway_options(settings, name="web-1")) as gateway:
         with job(settings, quotas, tmp_path):
             eventually(lambda: gateway.stats().limits_version == 1)
-            held = run("hold", "--reason", "it floods", "--for", "1h")
-            released = run("release")
-        monkeypatch.setattr(InForceWatch.wait_for, "__defaults__", (1.0,))
-        unheard = run("hold", "--reason", "it floods", code=1)
+            held = run("hold", "--reason", "it floods", "--for", "1h", "--timeout", "120")
+            released = run("release", "--timeout", "120")
+        unheard = run("hold", "--reason", "it floods", "--timeout", "1", code=1)
         with job(settings, quotas, tmp_path):
             eventually(lambda: gateway.throttle_of("alice", "app", "Produce").throttle_ms == 10_000)
 

@@ -45,7 +45,8 @@ def test_a_client_that_an_operator_stops_gets_nothing_within_seconds_and_is_back
 
         def told(*words: str) -> int:
             """Run the command, and return the time of its row."""
-            done = run_sluice("quotas", *words, "--client-id", "app", "--config", rig.settings_file)
+            done = run_sluice("quotas", *words, "--client-id", "app", "--timeout", 120, "--config", rig.settings_file)
+            assert f"{1 + proxies} of {1 + proxies} other gateways" in done.output
             assert done.code == 0, done
             return holds.changes()[0].hold.at_ms
 

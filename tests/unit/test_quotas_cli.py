@@ -23,7 +23,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice.cli import in_force
-from sluice.cli.in_force import InForceWatch
 from sluice.cli.quota_text import quotas_yaml, read_configs, read_properties
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
@@ -1091,7 +1090,6 @@ def said(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> type[Said]:
     monkeypatch.setattr(in_force, "TopicReader", Said)
     monkeypatch.setattr(in_force, "MISSED_MS", 0)
     monkeypatch.setattr(in_force, "HEARTBEAT_MS", 0)
-    monkeypatch.setattr(InForceWatch.wait_for, "__defaults__", (0.3,))
     return Said
 
 
@@ -1107,13 +1105,13 @@ class TestHold:
             " `sluice quotas release` ends it.\n"
         )
         said.behind = {"broker-2-a"}
-        behind = shell.run("release --client-id app")
+        behind = shell.run("release --client-id app --timeout 0.3")
         assert (behind.code, behind.output) == (1, "")
         assert "in force at 1 of 2 brokers and 1 of 1 other gateways only: not at broker-2 after" in behind.error
         said.behind, said.decider = set(), None
-        monitored = shell.run(self.HOLD)
-        assert monitored.code == 1
-        assert "written, but no job has taken it: one answers, but reads another table" in monitored.error
+        elsewhere = shell.run(f"{self.HOLD} --timeout 0.3")
+        assert elsewhere.code == 1
+        assert "written, but no job has taken it: one answers, but reads another table" in elsewhere.error
         assert len(said.table.changes()) == 3
 
     @pytest.mark.parametrize(("heartbeat_ms", "timeout_s"), [(50, 60.0), (60_000, 0.3)])
