@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
@@ -131,9 +131,9 @@ class InForceWatch:
         if self._heard:
             return "one answers, but reads another table, or can't read this one; `sluice doctor` says more"
         since_ms = 0
-        with TopicReader(self._kafka, self._sums) as reader:
+        with suppress(*_UNAVAILABLE), TopicReader(self._kafka, self._sums) as reader:
             reader.skip_to_last(dict.fromkeys(reader.partitions(), 1))
             for _, record in reader.read_to_end():
                 since_ms = max(since_ms, record.timestamp_ms)
-        since = f"none answers since {moment(since_ms)} UTC" if since_ms else "none has ever answered"
+        since = f"none answers since {moment(since_ms)} UTC" if since_ms else "none answers"
         return f"{since}; it takes effect when the job is back"
