@@ -1121,9 +1121,10 @@ class TestHold:
         """Each of its heartbeats was taken for the first one, after which others are waited for."""
         said.gateways = ("proxy-9",)
         monkeypatch.setattr(in_force, "HEARTBEAT_MS", heartbeat_ms)
-        monkeypatch.setattr(InForceWatch.wait_for, "__defaults__", (timeout_s,))
 
-        assert "in force at 1 of 1 other gateways;" in shell.run(self.HOLD).output
+        held = shell.run(f"{self.HOLD} --timeout {timeout_s}")
+
+        assert "in force at 1 of 1 other gateways;" in held.output
 
     def test_without_kafka_it_is_written_and_says_that_nobody_knows_more(
         self, shell: Shell, said: type[Said], monkeypatch: pytest.MonkeyPatch
