@@ -342,7 +342,7 @@ def dead_letter_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
             "warn",
             f"{seen.number} in the last hour{most}",
             meanwhile="nothing is charged for them, and all other requests are decided",
-            next="the tables dead_letters and unreadable have each; see who else writes to the topics of requests and dead letters",
+            next="the tables dead_letters and unreadable have each; see who else writes to these topics",
         )
 
 
