@@ -11,6 +11,7 @@ from sluice.cli.options import JsonOption
 from sluice.cli.quota_text import plain_number, read_properties
 from sluice.insight.texts import entity_text, odd_names
 from sluice.jvm.plugin import CALLBACK_CLASS
+from sluice.kafka_io.client import OF_PERSONS
 from sluice.process.format import amount, short
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
@@ -37,7 +38,7 @@ def quotas_exposure(
     from sluice.kafka_io.cluster_facts import read_cluster  # Kafka's client is slow to import
 
     properties = read_properties(command_config) if command_config else {}
-    cluster, facts = read_cluster(properties | {"bootstrap.servers": bootstrap_servers}, CALLBACK_CLASS)
+    cluster, facts = read_cluster(OF_PERSONS | properties | {"bootstrap.servers": bootstrap_servers}, CALLBACK_CLASS)
     entries, left_out = client_quotas(cluster)
     found = exposed(entries, facts)
     notes = list(_notes(entries, facts, left_out))

@@ -64,6 +64,7 @@ def hold_client(
     if _is_own(kafka, held) or held.tenant in _own_tenants(kafka, entries):
         raise UsageError(
             f"Sluice itself works as {counter_text(held)}: brokers exempt it, or the hold would stop Sluice"
+            "; name one client-id, or a login of others"
         )
     if held.tenant and held.tenant not in {entry.entity.tenant for entry in entries}:
         raise UsageError(f"there is no tenant {held.tenant!r}; `sluice tenants describe` prints all")
@@ -94,7 +95,8 @@ def release_client(
     last = last_commands(changes).get(held)
     if last is None or not last.lasting_ms:  # one that has ended by this clock may not have by the job's
         known = ", ".join(counter_text(hold.client) for hold in holds_at(changes, now)) or "nobody"
-        raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}")
+        lost = f"; if its table was lost, a job may still hold {counter_text(held)}: hold it, then release it"
+        raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}{'' if changes else lost}")
     where = _put_in_force(table, author, OperatorHold(held, now, 0, ""), timeout_s)
     typer.echo(f"Released {printable(counter_text(held))}, in force at {where}.")
 

@@ -136,4 +136,4 @@ class InForceWatch:
             for _, record in reader.read_to_end():
                 since_ms = max(since_ms, record.timestamp_ms)
         since = f"none answers since {moment(since_ms)} UTC" if since_ms else "none answers"
-        return f"{since}; it takes effect when the job is back"
+        return f"{since}; it takes effect when the job is back, a hold for all of its time; see `sluice doctor`"

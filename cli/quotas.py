@@ -51,7 +51,7 @@ from sluice.cli.resolve import explain, reach_lines
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.span import from_ms
 from sluice.insight.texts import odd_names, strict_text
-from sluice.kafka_io.client import OF_COMMANDS
+from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
 from sluice.process.format import printable
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.contract.records import NO_LOGIN
@@ -73,6 +73,7 @@ from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
     from sluice.insight.reports.recent_usage import Recent
+    from sluice.sinks.tables.holds import HoldChange
     from sluice.sinks.tables.quotas import QuotaChange
 
 EXIT_FAILED = 1
@@ -227,7 +228,7 @@ def quotas_history(
     """Print the changes of quotas, and holds, with author, OS user, host and time, the newest first."""
     filters = entity.filters(ctx)
     changes = (change for change in table.quotas_table().history() if _matches(change.entity, filters))
-    holds = [each for each in table.holds_table().changes() if _matches(_entity(each.hold.client), filters)]
+    holds = [each for each in _holds_told(table) if _matches(_entity(each.hold.client), filters)]
     told: Iterator[tuple[datetime, Any, str]] = heapq.merge(
         ((each.changed_at, _change_json(each), _change_line(each)) for each in changes),
         ((from_ms(each.hold.at_ms), hold_json(each), hold_line(each)) for each in holds),
@@ -239,6 +240,15 @@ def quotas_history(
         print_json({"changes": [as_json for _, as_json, _ in newest]}, indent=True)
     else:
         print_lines(line for *_, line in newest)
+
+
+def _holds_told(table: TableOptions) -> "list[HoldChange]":
+    """The holds and releases; none if they can't be read, which standard error says: the quotas are still told."""
+    try:
+        return table.holds_table().changes()
+    except QuotasTableError as error:
+        typer.echo(f"sluice: holds are left out: {error}", err=True)
+        return []
 
 
 @app.command("revert")
@@ -339,7 +349,7 @@ def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tupl
 
     # another cluster: no login of the settings goes there
     properties = read_properties(command_config) if command_config else {}
-    cluster = read_cluster_quotas(properties | OF_COMMANDS | {"bootstrap.servers": bootstrap_servers})
+    cluster = read_cluster_quotas(OF_PERSONS | properties | OF_COMMANDS | {"bootstrap.servers": bootstrap_servers})
     for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
         typer.echo(f"left out {entity}: Sluice has no quotas on ips", err=True)
     entries, refused = client_quotas(cluster)

@@ -105,7 +105,7 @@ def check_native_code(settings: Settings) -> str:
         return "off, as enforce.native is false: Python plans and decides all events, at several times the cost"
     code = native_code()
     if code.reason is not None:
-        raise CheckWarningError(f"{PYTHON_INSTEAD}: {code.reason}")
+        raise CheckWarningError(f"{PYTHON_INSTEAD}: {code.reason}; a job that runs goes on with what it has loaded")
     return f"plans and decides the events that gateways send ({code.path}); enforce.native: false turns it off"
 
 

@@ -11,7 +11,7 @@ from sluice.demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id,
 from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java_server import Service
-from sluice.kafka_io.client import connect
+from sluice.kafka_io.client import OF_PERSONS, connect
 
 _HEAP_MIB = 384
 _REPLICAS = 3
@@ -111,7 +111,7 @@ def make_topic(
     servers: str, name: str, leaders: Sequence[int], configs: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Create a topic as `create_topic` does, unless it is there."""
-    with connect(KafkaAdminClient, {"bootstrap.servers": servers}) as admin:
+    with connect(KafkaAdminClient, OF_PERSONS | {"bootstrap.servers": servers}) as admin:
         if name not in admin.list_topics():
             create_topic(admin, name, leaders, configs)
 

@@ -101,7 +101,8 @@ class SluiceJob:
     def running(self) -> Child:
         """The running process. Raises RunError when it has ended by itself."""
         if self.child is None or not self.child.alive:
-            raise RunError(f"the job ended by itself: {self.last_line()}; see {self.log_file}")
+            why = (self.child and self.child.killed_by) or self.last_line()
+            raise RunError(f"the job ended by itself: {why}; see {self.log_file}")
         return self.child
 
     def launch(self, *options: str) -> Child:

@@ -94,7 +94,7 @@ class JavaServer(Service):
         return False
 
     def _reason(self) -> str:
-        return last_error(self._log.read_text(errors="replace"))
+        return (self._child and self._child.killed_by) or last_error(self._log.read_text(errors="replace"))
 
 
 def last_error(log: str) -> str:

@@ -26,6 +26,9 @@ _MOST_ALONE = 3
 OF_COMMANDS: Final = MappingProxyType({"request.timeout.ms": "3000"})
 """Properties of a command's clients: somebody waits, and one that meets a broker which hangs asks another one soon."""
 
+OF_PERSONS: Final = MappingProxyType({"client.id": "kafka-quotas"})
+"""The name of who asks any cluster with any login: under one of Sluice's, brokers would report a missing exemption."""
+
 RetentionMillis = Annotated[int, Meta(ge=-1, le=9_007_199_254_740_991)]
 TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 

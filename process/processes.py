@@ -55,6 +55,15 @@ class Child:
         """True while the process runs."""
         return self._process.poll() is None
 
+    @property
+    def killed_by(self) -> str | None:
+        """The signal that ended it, in words, as it could write no reason; None if it runs or has an exit code."""
+        code = self._process.poll()
+        if code is None or code >= 0:
+            return None
+        why = ", from outside or for lack of memory" if code == -signal.SIGKILL else ""
+        return f"{signal.Signals(-code).name} ended it{why}"
+
     def wait(self, seconds: float) -> int:
         """Wait for the end; returns the exit code, -9 after SIGKILL. Raises TimeoutExpired."""
         return self._process.wait(seconds)

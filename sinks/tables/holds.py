@@ -109,7 +109,7 @@ class HoldsTable:
             table = self._open()
             if table is None:
                 if self._newest.known is not None:
-                    raise FileNotFoundError("it is gone; restore it")
+                    raise FileNotFoundError("it is gone; restore it, or hold again who is to be stopped")
                 return False
             commit = self._newest.whole(table.version())
         except (DeltaError, OSError, ValueError) as error:

@@ -58,5 +58,7 @@ class HoldsWatch:
             if published is None:
                 return
             if any(each.until_ms is None or each.until_ms > now_ms for each in published.overrides):
-                raise QuotasTableError(f"the table of holds {self._table.path} is gone; restore it")
+                raise QuotasTableError(
+                    f"the table of holds {self._table.path} is gone; restore it, or hold again who is to be stopped"
+                )
         self._knows_table = True

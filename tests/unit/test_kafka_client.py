@@ -6,17 +6,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 
+from sluice.demo.cluster import make_topic
 from sluice.kafka_io import broker_search
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.broker_search import BrokerSearch
-from sluice.kafka_io.client import connect, kafka_python_config
+from sluice.kafka_io.client import connect, is_own_client_id, kafka_python_config
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
+from tests.commands import invoke
 
 SERVERS = {"bootstrap.servers": "b1:9092, b2:9092"}
 OPTIONS = 'required username="alice" password="a=\\"b;c";'
@@ -329,3 +332,20 @@ def test_a_refused_login_is_not_tried_again() -> None:
 def test_a_certificate_file_that_is_missing_is_named() -> None:
     with pytest.raises(KafkaUnavailableError, match=r"no file /no/ca\.pem, .* expected a PEM file"):
         connect(KafkaAdminClient, {**SERVERS, "security.protocol": "SSL", "ssl.ca.location": "/no/ca.pem"})
+
+
+@pytest.mark.parametrize("asks", ["exposure", "import", "demo"])
+def test_who_asks_any_cluster_has_no_client_id_of_sluices_own(asks: str, tmp_path: Path) -> None:
+    """Brokers would report a login of Sluice's that isn't exempt, and an alert fire, for whoever looks at quotas."""
+    heard: list[bytes] = []
+    with server_that_answers(lambda connection: heard.append(connection.recv(200))) as server:
+        if asks == "demo":
+            with pytest.raises(KafkaUnavailableError):
+                make_topic(server, "orders", [1])
+        else:
+            table = ["--table", tmp_path] if asks == "import" else []
+            invoke("quotas", asks, "--bootstrap-servers", server, *table, code=1)
+
+    client_ids = {request[14 : 14 + int.from_bytes(request[12:14])].decode() for request in heard if request}
+    assert client_ids
+    assert not any(is_own_client_id({}, each) for each in client_ids)

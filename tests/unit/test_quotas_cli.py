@@ -608,6 +608,16 @@ def test_history_tells_who_changed_what_newest_first(shell: Shell) -> None:
     assert json.loads(shell.run("history --json").output)["changes"][0]["version"] == 4
 
 
+def test_a_holds_table_that_cant_be_read_hides_no_change_of_quotas(shell: Shell) -> None:
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    Path(HoldsTable(shell.table.path).path).write_text("no table")
+    told = shell.run("history")
+
+    assert (told.code, "+ user-principal 'alice': producer_byte_rate 1024" in told.output) == (0, True)
+    assert "sluice: holds are left out: the table of holds" in told.error
+    assert json.loads(shell.run("history --json").output)["changes"][0]["version"] == 1
+
+
 def test_history_has_the_os_user_and_the_principal_whatever_the_author_says(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1303,7 +1313,9 @@ class TestHold:
             ("hold --user x --reason x --for 5", "'5' is no length of time; expected one such as 90s"),
             ("hold --user x --reason x --for 8d", "--for 8d is longer than 7d"),
             ("release --user x", "nothing holds user 'x'; held now: nobody"),
+            ("release --user x", "if its table was lost, a job may still hold user 'x': hold it, then release it"),
             ("hold --user ANONYMOUS --reason x", "Sluice itself works as user 'ANONYMOUS'"),
+            ("hold --user ANONYMOUS --reason x", "; name one client-id"),
             ("hold --user ANONYMOUS --client-id sluice-sums --reason x", "Sluice itself works as user 'ANONYMOUS' and"),
         ],
     )
