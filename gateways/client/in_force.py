@@ -85,9 +85,10 @@ class InForce:
 
         A client that is stopped waits as long as the hold lasts; another one after each request.
         """
-        limits, now_ms = self.limits, self._clock_ms()
-        if limits is None:
-            return None
+        limits = self.limits
+        if limits is None or not self.overrides.has_holds:
+            return None  # each request asks
+        now_ms = self._clock_ms()
         held = []
         for each in BYTES_APIS if api is None else {api}.intersection(BYTES_APIS):
             hold = self.overrides.hold(user, client_id, limits.enforced.tenants, now_ms, each == "Fetch")

@@ -188,6 +188,11 @@ class OverridesInForce:
         """The part of its shares that this gateway lets through now."""
         return _least(self._factors, now_ms)
 
+    @property
+    def has_holds(self) -> bool:
+        """True if anybody may be under a hold."""
+        return bool(self._holds)
+
     def hold(self, user: str, client_id: str, tenants: Tenants, now_ms: int, is_fetch: bool = False) -> Hold | None:
         """The hold of a producer, or of a consumer that fetches, now: the strictest; None without one.
 
