@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from sluice.state.contract.records import Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.entity import Tags
@@ -79,8 +81,14 @@ class OperatorHolds(Decider):
         self._decided_ms = 0
 
     def remember(self, said: Overrides) -> None:
-        """Take over what was published last, before a restart."""
-        self._before = said
+        """Take over what was published last, before a restart. No command holds for longer than MAX_LASTING_MS."""
+        longest_ms = said.at_ms + MAX_LASTING_MS
+        holds = [
+            replace(each, until_ms=longest_ms if each.until_ms is None else min(each.until_ms, longest_ms))
+            for each in said.overrides
+            if each.kind == "hold"
+        ]
+        self._before = replace(said, overrides=holds)
 
     def decide(self, now_ms: int) -> Decided:
         """Stop them; the newest MAX_HOLDS count."""

@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
-from sluice.state.overrides.operator_holds import MAX_HOLDS, NONE_TAKEN, OperatorHold, OperatorHolds, too_many_text
+from sluice.state.overrides.operator_holds import (
+    MAX_HOLDS,
+    MAX_LASTING_MS,
+    NONE_TAKEN,
+    OperatorHold,
+    OperatorHolds,
+    too_many_text,
+)
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import overrides_value
 from sluice.state.quotas.overrides import OverridesInForce, by_another_clock
@@ -125,6 +132,15 @@ def test_a_record_that_somebody_forged_while_no_job_ran_neither_ends_a_hold_nor_
     decider = OperatorHolds(lambda: holds)
     decider.remember(Overrides(1, NOW_MS, 1, [FOREVER], command=6))
     assert ends_in_ms(decider, NOW_MS) == {"app": MINUTE_MS}
+
+
+def test_without_a_table_a_forged_record_holds_nobody_for_longer_than_a_command_could() -> None:
+    """Without a row there is no release; the job would say it again until its end."""
+    decider = OperatorHolds(lambda: None)
+    endless = Override("hold", entity=CountedEntity("etl"), consumers=True)
+    decider.remember(Overrides(1, NOW_MS, 1, [FOREVER, endless, Override("lend", 2.0)], command=6))
+    assert ends_in_ms(decider, NOW_MS) == {"app": MAX_LASTING_MS, "etl": MAX_LASTING_MS}
+    assert ends_in_ms(decider, NOW_MS + MAX_LASTING_MS) == {}
 
 
 def test_a_record_by_another_clock_is_one_that_gateways_can_read() -> None:
