@@ -84,6 +84,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.PRODUCER_BYTE_RATE, HEAVY_BYTES / 40),
     QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 40),
     QuotaEntry(QuotaEntity(client_id="reader"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
+    QuotaEntry(QuotaEntity(client_id="group"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 4),
     QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_CONSUMER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(client_id="storm"), QuotaKind.CONNECTION_RATE, RATE),
@@ -143,6 +144,8 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
             create_topic(admin, "orders", [4])
             create_topic(admin, "narrow", [1])
             create_topic(admin, "heavy", [1])
+            create_topic(admin, "busy", [1])
+            create_topic(admin, "idle", [1])
             create_topic(
                 admin, "read", [1], {"retention.bytes": "-1"}
             )  # a consumer of deleted records begins at the end
@@ -302,8 +305,7 @@ def test_many_connections_share_one_quota(proxied: Proxied) -> None:
 def test_no_number_of_connections_gets_more_than_the_quota_by_waiting_long_enough(proxied: Proxied) -> None:
     """After 15 s a fetch is answered empty, and a producer's connection closed, before anything went to the broker."""
     produced = produce_request("heavy", "heavy", 0, HEAVY_BYTES, now_ms())
-    where = struct.pack(">ih5siiqi", 1, 5, b"heavy", 1, 0, 0, 1_000_000)
-    fetched = request_bytes(1, 4, "heavy", struct.pack(">iiiib", -1, 0, 1, 1_000_000, 0) + where)
+    fetched = _fetch("heavy", "heavy", 0)
 
     def size_of_answer(request: bytes) -> int | None:
         with connect(proxied.servers) as connection:
@@ -322,6 +324,31 @@ def test_no_number_of_connections_gets_more_than_the_quota_by_waiting_long_enoug
     assert all(size is not None and size < 1_000 for size in answers[1::2])
     settings = with_bootstrap_servers(load_settings(environment={}), proxied.broker.bootstrap_servers)
     assert ends(settings, "heavy") == {0: 1}
+
+
+def _fetch(client_id: str, topic: str, longest_ms: int) -> bytes:
+    """A request for all records of a partition, which waits so long for the first one."""
+    name = topic.encode()
+    where = struct.pack(f">ih{len(name)}siiqi", 1, len(name), name, 1, 0, 0, 1_000_000)
+    return request_bytes(1, 4, client_id, struct.pack(">iiiib", -1, longest_ms, 1, 1_000_000, 0) + where)
+
+
+def test_consumers_that_wait_for_records_take_nothing_from_one_that_reads(proxied: Proxied) -> None:
+    with ExitStack() as stack:
+        reader, *waiting = [stack.enter_context(connect(proxied.servers)) for _ in range(9)]
+        reader.sendall(produce_request("free", "busy", 0, HEAVY_BYTES, now_ms()))
+        read_answer(reader)
+        reader.sendall(_fetch("group", "busy", 0))
+        assert read_answer(reader) > HEAVY_BYTES
+
+        for connection in waiting:
+            connection.sendall(_fetch("group", "idle", 1))
+            read_answer(connection)
+        for connection in waiting:
+            connection.sendall(_fetch("group", "idle", 60_000))
+        reader.sendall(_fetch("group", "busy", 0))
+
+        assert read_answer(reader) > HEAVY_BYTES
 
 
 def test_a_fetch_without_a_limit_and_an_unlimited_producer_pass_unheld(proxied: Proxied) -> None:

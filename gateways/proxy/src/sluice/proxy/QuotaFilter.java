@@ -66,6 +66,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private final Login login = new Login();
     private final Mute mute;
     private final Deque<Sent> sent = new ArrayDeque<>(); // as brokers answer them: in order
+    private Map<CounterKey, Integer> fetched; // by the last fetch; null before the first
     private final Set<String> made = new LinkedHashSet<>(); // topics by Metadata, until they are there
     private String certifiedUser;
     private Channel channel; // of the client; null if it can't be known
@@ -188,7 +189,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             channel = Certificate.channelOf(context);
             mute.attach(channel);
             if (channel != null) {
-                channel.closeFuture().addListener(closed -> sent.forEach(each -> proxy.gateway().endPromise(each.promised)));
+                channel.closeFuture().addListener(closed -> {
+                    sent.forEach(each -> proxy.gateway().endPromise(each.promised));
+                    sent.clear(); // a response that is on its way would end another request's promise
+                });
             }
         }
     }
@@ -240,12 +244,17 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return asked.charges.keySet().stream().anyMatch(proxy.gateway()::isStopped);
     }
 
-    /** What a request makes its counters pay; a fetch, whose response isn't there yet, as much as others did. */
+    /** What a request makes its counters pay; a fetch, whose response isn't there yet, as much as the one before. */
     private Map<CounterKey, Double> promised(Asked asked) {
         Map<CounterKey, Double> promised = new LinkedHashMap<>();
         asked.charges.forEach((counter, amount) -> promised.put(
-                counter, counter.kind.isOfResponses() && channel != null ? proxy.gateway().size(counter) : amount));
+                counter, counter.kind.isOfResponses() && channel != null ? fetched(counter) : amount));
         return promised;
+    }
+
+    /** What the connection's last fetch was charged: that of a consumer without records nothing; of the first one a mean. */
+    private double fetched(CounterKey counter) {
+        return fetched == null ? proxy.gateway().size(counter) : fetched.getOrDefault(counter, 0);
     }
 
     /** Answers a fetch that isn't served without records. A produce has no such answer: its connection is closed. */
@@ -308,7 +317,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private void chargeResponse(ApiKeys api, ApiMessage response, Sent request) {
-        charge(Charges.ofResponse(response, request.version, request.client, proxy.gateway(), proxy.names()));
+        Map<CounterKey, Integer> charges =
+                Charges.ofResponse(response, request.version, request.client, proxy.gateway(), proxy.names());
+        fetched = response instanceof FetchResponseData ? charges : fetched;
+        charge(charges);
         if (proxy.settings().chargesUpstreamTime && !WAITING_APIS.contains(api)) {
             CounterKey counter = request.client.counter(Kind.REQUEST, proxy.gateway());
             mute.note(proxy.gateway().chargeTime(counter, System.nanoTime() - request.sentNs));
