@@ -15,6 +15,9 @@ from sluice.state.quotas.tenants import check_members
 
 ENTRY_KEYS = ("entity", "quotas", "mode", "tenant", "users", "client_ids", "topics")
 
+_OF_ENTITY = ("user", "client_id", "topic")
+"""Keys of `entity`, which stand beside it by mistake."""
+
 
 def load_quotas_file(path: Path) -> list[QuotaEntry]:
     """The quotas of the YAML file `path`, in its order; an empty file has none.
@@ -59,6 +62,8 @@ def _entry_quotas(entry: object) -> list[QuotaEntry]:
     if not isinstance(entry, dict):
         raise InvalidQuotaError("bad_entry", f"{entry!r:.80} is not an entry; expected entity: and quotas:")
     for key in entry:
+        if key in _OF_ENTITY and "tenant" not in entry:
+            raise InvalidQuotaError("bad_entry", f"{key} is part of an entity; expected entity: {{{key}: ...}}")
         if key not in ENTRY_KEYS:
             nearest = get_close_matches(str(key)[:80], ENTRY_KEYS, n=1, cutoff=0.0)[0]
             raise InvalidQuotaError("bad_entry", f"unknown key {key!r:.80}; did you mean {nearest}?")

@@ -88,6 +88,7 @@ def of_user(quotas: str) -> str:
     [
         ("a: 1", "bad_file", ": not a list; expected entries such as - entity: {user: alice}"),
         ("- alice", "bad_entry", "[0]: 'alice' is not an entry; expected entity: and quotas:"),
+        ("- {user: a, quotas: {}}", "bad_entry", "[0]: user is part of an entity; expected entity: {user: ...}"),
         ("- {entities: {user: a}}", "bad_entry", "[0]: unknown key 'entities'; did you mean entity?"),
         ("- {quotas: {request_percentage: 1}}", "bad_entity", "[0]: entity is missing; expected a mapping such as"),
         ("- {entity: alice, quotas: {a: 1}}", "bad_entity", "[0]: entity is 'alice'; expected a mapping such as"),
