@@ -27,7 +27,7 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
 from sluice.insight.texts import unlimited_text
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_brokers
+from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_replicas, silent_servers
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
 from sluice.kafka_io.cluster_facts import CALLBACK
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
@@ -55,11 +55,11 @@ from sluice.state.quotas.overrides import lend_of, overrides_now
 from sluice.state.shares.load import BrokerLimits, broker_load, heaviest_unlimited
 from sluice.state.troubles import (
     MAX_AHEAD_MS,
+    BrokersSeen,
     DeadLettersSeen,
     Facts,
     Flow,
     JobSeen,
-    Severity,
     Trouble,
     broker_troubles,
     clock_troubles,
@@ -184,9 +184,8 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
 
     yield (
         {
-            "job": job,
             "topics": partial(check_topics, settings),
-            "leaders": _if_read("topics", partial(check_leaders, settings)),
+            "replicas": _if_read("topics", partial(check_replicas, settings)),
             "requests topic": partial(check_requests_topic, settings),
             "brokers as gateways": _if_read("their configuration", lambda: plugin_verdict(brokers.result())),
             "threads of the plugin": _if_read("the heartbeats", threads),
@@ -198,6 +197,7 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
             "enforce query": partial(check_progress, settings, *enforced),
             "audit query": partial(check_progress, settings, *audited),
             "quotas source": partial(check_quotas_source, settings),
+            "job": job,
         },
         _ANSWER_S,
     )
@@ -250,8 +250,13 @@ def _answer(future: "Future[str]", deadline_s: float, longest_s: float) -> str:
 
 
 def check_broker(settings: Settings) -> str:
-    """The address that answered. Raises KafkaUnavailableError, and CheckWarningError for brokers that are away."""
-    return verdict(_away(settings, "warn"), f"{settings.kafka['bootstrap.servers']} answers")
+    """The address that answered. Raises KafkaUnavailableError, and CheckWarningError for others that don't."""
+    silent = in_thread(partial(silent_servers, settings.kafka))
+    connect(KafkaAdminClient, settings.kafka).close()
+    return verdict(
+        broker_troubles(Facts(brokers=BrokersSeen(silent.result())), 0),
+        f"{settings.kafka['bootstrap.servers']} answers",
+    )
 
 
 def check_topics(settings: Settings) -> str:
@@ -293,17 +298,16 @@ def broker_configs(kafka: Mapping[str, str]) -> BrokerConfigs:
         return read_broker_configs(admin)
 
 
-def check_leaders(settings: Settings) -> str:
-    """The leaders of the job's topics. Raises KafkaError, and CheckError for partitions without any."""
-    return verdict(_away(settings, "fail"), "each partition of the job's topics has one")
+def check_replicas(settings: Settings) -> str:
+    """The replicas of the job's topics.
 
-
-def _away(settings: Settings, severity: Severity) -> list[Trouble]:
+    Raises KafkaError, CheckError for partitions without a leader, and CheckWarningError for a broker that is away.
+    """
     topics = settings.topics
     names = (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
     with connect(KafkaAdminClient, settings.kafka) as admin:
-        seen = read_brokers(admin, settings.kafka, names)
-    return [each for each in broker_troubles(Facts(brokers=seen), 0) if each.severity == severity]
+        seen = read_replicas(admin, names)
+    return verdict(broker_troubles(Facts(brokers=seen), 0), "all brokers that have some of the job's topics are there")
 
 
 def read_newest(settings: Settings) -> tuple[Flow | None, DeadLettersSeen | None]:

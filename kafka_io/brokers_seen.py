@@ -48,9 +48,8 @@ def plugins_of(brokers: BrokerConfigs, callback_class: str, reporter_class: str)
     return found
 
 
-def read_brokers(admin: KafkaAdminClient, kafka: Mapping[str, str], topics: Iterable[str]) -> BrokersSeen:
-    """The brokers that are away, by bootstrap.servers and the replicas of these topics. Raises KafkaError."""
-    silent = silent_servers(kafka)
+def read_replicas(admin: KafkaAdminClient, topics: Iterable[str]) -> BrokersSeen:
+    """The brokers that are away, by the replicas of these topics. Raises KafkaError."""
     nodes = {node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")}
     away, leaderless = dict[int, str](), list[str]()
     existing = set(admin.list_topics())
@@ -59,7 +58,7 @@ def read_brokers(admin: KafkaAdminClient, kafka: Mapping[str, str], topics: Iter
             away |= {node: topic["name"] for node in partition["replica_nodes"] if node not in nodes}
             if partition["leader_id"] < 0:
                 leaderless.append(f"{topic['name']}-{partition['partition_index']}")
-    return BrokersSeen(silent, away, leaderless)
+    return BrokersSeen(away=away, leaderless=leaderless)
 
 
 def silent_servers(kafka: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from sluice.configs.settings import Settings
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_brokers
+from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_replicas, silent_servers
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import describe_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError
@@ -88,7 +88,9 @@ class TroublesWatch:
         names = (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
         with connect(ClientQuotasAdmin, kafka) as admin:
             with suppress(KafkaError):
-                self._polled = replace(self._polled, brokers=read_brokers(admin, kafka, names))
+                self._polled = replace(
+                    self._polled, brokers=read_replicas(admin, names)._replace(silent=silent_servers(kafka))
+                )
             configs: BrokerConfigs = {}
             with suppress(KafkaError):
                 configs = read_broker_configs(admin)

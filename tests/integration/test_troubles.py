@@ -92,7 +92,7 @@ def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> 
     assert found["dead letters"].startswith('warn  dead letters: 30 in the last hour, most "value: is no JSON": ')
     assert "clients of user alice until" in found["overrides"]
     assert found["broker"].startswith("ok    broker: ")
-    assert found["leaders"].startswith("ok    leaders: ")
+    assert found["replicas"].startswith("ok    replicas: ")
     assert code == 1
 
 
