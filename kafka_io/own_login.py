@@ -84,8 +84,8 @@ def how_to_exempt(principals: Collection[str]) -> str:
     """The step by which every broker with the plugin exempts these logins of Sluice, and nobody else.
 
     >>> how_to_exempt({"User:ANONYMOUS"})
-    "Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same; \
-User:ANONYMOUS in sluice.exempt.principals would exempt all clients without a login"
+    'Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same; \
+User:ANONYMOUS in sluice.exempt.principals would exempt all clients without a login'
     """
     steps = []
     if named := sorted(set(principals) - {f"User:{NO_LOGIN}"}):

@@ -14,7 +14,7 @@ from sluice.cli.main import UNEXPECTED, app
 from sluice.kafka_io import client as kafka_client
 from tests.accounts import STRANGER, as_account, as_root
 from tests.commands import Ended, invoke
-from tests.unit.test_table_trouble import recorded, settings_in
+from tests.job_tables import recorded, settings_in
 
 SETTINGS = ("--config", "{settings}")
 COMMANDS: dict[str, tuple[str, ...]] = {

@@ -3,25 +3,21 @@
 import os
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
-from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
+from sluice.sinks.tables.quotas import ChangedFrom
 from sluice.sinks.tables.trouble import missing_rights
 from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
 from tests.accounts import STRANGER, as_account, as_root, give
-from tests.builders import quota
 from tests.commands import invoke
-from tests.recorded import event_at, simulated, write_decisions
+from tests.job_tables import NOW, TABLES, recorded, settings_in
 
-TABLES = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "overrides")
 READERS = (
     ("quotas", "describe"),
     ("quotas", "history"),
@@ -33,28 +29,6 @@ READERS = (
     ("maintain",),
 )
 """Commands that read a table."""
-
-NOW = datetime.now(UTC)
-
-
-def settings_in(folder: Path) -> Path:
-    """Settings of a job with tables in the folder."""
-    file = folder / "sluice.yaml"
-    tables = ", ".join(f"{name}: {folder}/{name}" for name in TABLES)
-    file.write_text(
-        f"delta: {{{tables}}}\nenforce: {{checkpoint: {folder}/enforce}}\naudit: {{checkpoint: {folder}/audit}}\n"
-        "kafka: {bootstrap.servers: 127.0.0.1:1}\n"
-    )
-    file.chmod(0o644)
-    return file
-
-
-def recorded(folder: Path, *days_ago: int) -> None:
-    """Decisions of these days, and a quota."""
-    quotas: list[QuotaEntry] = [quota(QuotaKind.PRODUCER_BYTE_RATE, 100.0, user="alice")]
-    QuotasTable(str(folder / "quotas")).create(quotas, "test", NOW)
-    for days in days_ago:
-        write_decisions(folder / "decisions", simulated([event_at(NOW - timedelta(days), "alice", "Produce")], quotas))
 
 
 @as_root
