@@ -85,7 +85,7 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
         timeout_ms = max(0.0, deadline_s - time.monotonic()) * 1000 / len(attempts)
         arguments = config | {"bootstrap_servers": attempts.pop(0), "bootstrap_timeout_ms": timeout_ms}
         try:
-            connected = client(**arguments, **options)
+            connected = client(**(arguments | options))
         except (KafkaError, OSError, ValueError) as error:
             fault = None
             while searches:  # kafka-python would leave its thread and sockets for ever

@@ -248,6 +248,13 @@ class CounterShare(msgspec.Struct, gc=False):
         self._share_ms = now_ms
         return self._share
 
+    def _limited(self, limit: float, now_ms: int) -> float:
+        """The limit, noted: a wait was shortened when it was raised, and doesn't come back."""
+        if limit > self.limit:
+            self.throttled_until_ms = min(self.throttled_until_ms, now_ms)
+        self.limit = limit
+        return limit
+
     def charge(
         self,
         charge: Charge,
@@ -263,7 +270,7 @@ class CounterShare(msgspec.Struct, gc=False):
         gateway too. A meter that has recorded what was lent would ask for a long silence when the limit falls back.
         `charged` is the outcome of mutations that were charged already, together with another counter (`mutations`).
         """
-        limit = self.limit = charge.limit or 0.0
+        limit = self._limited(charge.limit or 0.0, now_ms)
         last_ms, is_alone = self._last_charge_ms, gateways.count == 1
         if last_ms is not None and now_ms < last_ms:  # as for the job, time never goes back
             now_ms = last_ms

@@ -152,20 +152,27 @@ def test_a_control_character_in_a_path_is_refused(tmp_path: Path) -> None:
     assert r"enforce.checkpoint is" in invoke("doctor", "--config", settings, code=2).error_line
 
 
-def test_variables_of_another_spark_are_left_out_and_said() -> None:
-    assert check_environment(DEFAULTS) is not None
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("SPARK_HOME", "_JAVA_OPTIONS", "HADOOP_CONF_DIR", "PYSPARK_PYTHON", "SLUICE_CONFIG"):
-            patch.setenv(name, "/opt/other")
-        assert check_environment(DEFAULTS).endswith(": HADOOP_CONF_DIR, PYSPARK_PYTHON, SPARK_HOME, _JAVA_OPTIONS")
+@pytest.fixture
+def own_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No foreign variable is set at first; a Spark that ran in this process before has set some."""
+    for name in left_out(DEFAULTS):
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_variables_of_another_spark_are_left_out_and_said(own_variables: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", "_JAVA_OPTIONS", "HADOOP_CONF_DIR", "PYSPARK_PYTHON", "SLUICE_CONFIG"):
+        own_variables.setenv(name, "/opt/other")
+
+    assert check_environment(DEFAULTS).endswith(": HADOOP_CONF_DIR, PYSPARK_PYTHON, SPARK_HOME, _JAVA_OPTIONS")
 
 
 @pytest.mark.parametrize(("section", "key"), [("enforce", "checkpoint"), ("audit", "checkpoint"), ("delta", "quotas")])
 def test_the_configuration_of_hadoop_counts_where_any_checkpoint_or_table_is_in_shared_storage(
-    section: str, key: str, monkeypatch: pytest.MonkeyPatch
+    section: str, key: str, own_variables: pytest.MonkeyPatch
 ) -> None:
     """A name service of HDFS is known by it alone."""
-    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    own_variables.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
 
     assert left_out(changed(DEFAULTS, section, **{key: "hdfs://nameservice/sluice"})) == []
 

@@ -108,7 +108,11 @@ class Agreement(RuleBasedStateMachine):
         delivered=st.booleans(),
     )
     def request(self, user: str, client: str, api: str, size: int, delivered: bool) -> None:
-        """A client has the same wait by both, and no stop lets it be served."""
+        """A client has the same wait by both, and no stop lets it be served.
+
+        One that sends before its wait is over may be asked for less: the bytes of a fetch that was answered empty are
+        taken back, and a smaller one fits.
+        """
         event = Request(api, user=user, client_id=client, request_time_ns=size * 1_000_000)
         touched = []
         if api in ("Produce", "Fetch"):
@@ -118,9 +122,9 @@ class Agreement(RuleBasedStateMachine):
         before = self.gateway.throttle_of(user, client, api, touched)
         answer = self.gateway.admit(event, delivered)
         after = self.gateway.throttle_of(user, client, api, touched)
-        assert after.throttle_ms == answer.throttle_ms, (before, answer, after)
-        assert answer.throttle_ms >= before.throttle_ms - 1, (before, answer)
-        assert answer.quota == after.quota or answer.throttle_ms == 0
+        assert after.throttle_ms >= answer.throttle_ms, (before, answer, after)
+        assert after.throttle_ms == answer.throttle_ms or before.throttle_ms > 0, (before, answer, after)
+        assert after.quota == answer.quota or after.throttle_ms == 0 or before.throttle_ms > 0
         assert self.gateway.throttle_of(user, client).throttle_ms >= after.throttle_ms
         if answer.quota in DECIDERS and answer.withhold:
             assert before.throttle_ms == answer.throttle_ms
