@@ -133,6 +133,14 @@ class JavaGateway:
         answer = self._do("charge", quota=kind, user="ANONYMOUS", client_id=client_id, amount=amount)
         return int(answer["wait_ms"])
 
+    def ask(self, requests: int, length: int) -> int:
+        """The number of requests, of so many for a topic of so long a name, that wait for their decision."""
+        return int(self._do("ask", requests=requests, length=length))
+
+    def invent(self, names: int, length: int, is_charged: bool) -> int:
+        """MiB of heap that so many new client-ids of so many characters take."""
+        return int(self._do("invent", names=names, length=length, is_charged=is_charged))
+
     def admit(self, client_id: str, *partitions: int) -> tuple[int, int]:
         quota = QuotaKind.CONTROLLER_MUTATION_RATE
         answer = self._do("charge", quota=quota, user="ANONYMOUS", client_id=client_id, amount=partitions)

@@ -49,6 +49,9 @@ PRODUCER_OPTIONS: Final[Mapping[str, object]] = MappingProxyType(
     }
 )
 
+MEAN_BYTES = 2_048
+"""Largest mean of the unsent events: of larger ones, as with long names of clients, a gateway keeps fewer."""
+
 _JSON = msgspec.json.Encoder()
 
 
@@ -65,8 +68,8 @@ class EventPublisher:
     """A background thread that publishes the events of one gateway in order, and keeps them while no broker answers.
 
     Every event is counted once, as `published`, `failed` or `dropped`; `unsent` events wait for Kafka. Those of one
-    request are taken together, while fewer than `max_unsent` are unsent. The ids that it makes begin with `id_stem`,
-    which no other gateway has.
+    request are taken together, while fewer than `max_unsent`, of MEAN_BYTES in the mean, are unsent. The ids
+    that it makes begin with `id_stem`, which no other gateway has.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class EventPublisher:
         self.dropped = 0
         self.failed = 0
         self.unsent = 0
+        self._unsent_bytes = 0
         self._kafka = kafka
         self._options = options
         self._instance = instance
@@ -120,7 +124,7 @@ class EventPublisher:
         """
         records = [self._record(part) for part in parts]
         with self._lock:
-            while not self._is_closed and self.unsent >= self._options.max_unsent:
+            while not self._is_closed and self._is_full():
                 if not may_block or self._options.when_full is WhenFull.DROP:
                     self.dropped += len(records)
                     return None
@@ -128,6 +132,7 @@ class EventPublisher:
             if self._is_closed:
                 raise GatewayClosedError("the gateway is closed; it takes no more events")
             self.unsent += len(records)
+            self._unsent_bytes += sum(len(record.value) for record in records)
             for record in records:
                 self._staleness.note_published(record.timestamp_ms)  # before its decision can arrive
                 self._queue.put(record)
@@ -162,6 +167,10 @@ class EventPublisher:
             log.error(
                 "request events given up because Kafka hadn't taken them when the gateway was closed: %d", given_up
             )
+
+    def _is_full(self) -> bool:
+        most = self._options.max_unsent
+        return self.unsent >= most or self._unsent_bytes >= most * MEAN_BYTES
 
     def _record(self, event: Request) -> EventRecord:
         key = client_key(event.user or "", event.client_id or "").encode()
@@ -221,6 +230,7 @@ class EventPublisher:
             return False
         record.is_settled = True
         self.unsent -= 1
+        self._unsent_bytes -= len(record.value)
         self._room.notify()
         return True
 

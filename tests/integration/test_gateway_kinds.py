@@ -450,3 +450,33 @@ def test_a_micro_batch_that_is_repeated_counts_once_and_those_of_a_job_from_a_ba
         found.append(gateway.charge(PRODUCE, "app", 1) == 0)
 
     assert found == are_new
+
+
+@pytest.mark.parametrize("kind", ["plugin", "proxy"])
+@pytest.mark.parametrize(("of_tenant", "is_charged"), [(False, True), (True, True), (True, False)])
+def test_long_client_ids_that_a_client_invents_fill_no_memory(
+    start: Started, kind: str, of_tenant: bool, is_charged: bool
+) -> None:
+    """They are 5 000 names of 32 000 characters, 152 MiB; a fetch is charged with its response, which may never come.
+
+    Short ones take what 5 000 counters of Kafka do.
+    """
+    of_shop = [MEMBER, quota(FETCH, 1e9, tenant="shop")] if of_tenant else []
+    taken = []
+    for length in (20, 32_000):
+        gateways = start(kind)
+        gateways.limit(quota(FETCH, BYTES_PER_S, client_id=DEFAULT), *of_shop)
+        gateways.step()
+        (gateway,) = gateways.all
+        assert isinstance(gateway, JavaGateway)
+        taken.append(gateway.invent(5_000, length, is_charged))
+
+    assert taken[1] <= min(taken[0] + 5, 20)
+
+
+def test_mutations_that_wait_have_four_million_characters_at_most(start: Started) -> None:
+    """The others are refused at once."""
+    (proxy,) = start("proxy").all
+    assert isinstance(proxy, JavaGateway)
+
+    assert proxy.ask(200, 32_000) == 125

@@ -511,6 +511,15 @@ def test_events_beyond_the_limit_are_dropped_and_counted_by_choice(gateway: Gate
     assert (gateway.stats().unsent, gateway.stats().dropped) == (2, 3)
 
 
+def test_of_events_with_long_names_fewer_are_kept_while_no_broker_answers(gateway: Gateway) -> None:
+    """Its option is two events, which have 4 KiB together."""
+    names = [str(number) + "x" * 4_096 for number in range(3)]
+    accepted = [gateway.admit(Request("Produce", client_id=name)).request_id is not None for name in names]
+
+    assert accepted == [True, False, False]
+    assert (gateway.stats().unsent, gateway.stats().dropped) == (1, 2)
+
+
 def test_the_events_of_a_request_are_taken_together_or_dropped_together(gateway: Gateway) -> None:
     touched = [TopicPartition("orders", number, 1) for number in range(125)]
     accepted = [gateway.admit(Request("Produce", topic_partitions=touched)).request_id is not None for _ in range(2)]

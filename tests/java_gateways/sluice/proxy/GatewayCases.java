@@ -14,6 +14,8 @@ import java.util.List;
 import java.util.Map;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
+import sluice.kafka.Mutations;
+import sluice.kafka.ProxyGateway;
 import sluice.kafka.SteppedGateway;
 
 /** Gateways that tests step: each line is what to do with one of them, a JSON object, and is answered by a line. */
@@ -55,6 +57,10 @@ public final class GatewayCases {
                 ArrayNode events = JSON.createArrayNode();
                 gateway.takePublished().forEach(event -> events.add(new String(event, StandardCharsets.UTF_8)));
                 return events;
+            case "ask":
+                return awaited((ProxyGateway) gateway.gateway, asked.get("requests").intValue(), asked.get("length").intValue());
+            case "invent":
+                return inventedMiB(gateway, asked);
             default:
                 return charge(gateway, asked);
         }
@@ -86,6 +92,37 @@ public final class GatewayCases {
             }
         }
         return answer.put("admitted", admitted).put("wait_ms", gateway.waitMs(counter));
+    }
+
+    /** How many of so many requests to make a topic, with a name of a length, wait for their decision. */
+    private static int awaited(ProxyGateway gateway, int requests, int length) {
+        CounterKey counter = gateway.meterOf(Kind.MUTATION, "ANONYMOUS", "app");
+        int waiting = 0;
+        for (int number = 0; number < requests; number++) {
+            Map<String, Integer> partitions = Map.of("x".repeat(length), 1);
+            Mutations mutations = new Mutations(counter, "ANONYMOUS", "app", "CreateTopics", 7, partitions);
+            gateway.ask(mutations);
+            waiting += mutations.answer().isDone() ? 0 : 1;
+        }
+        return waiting;
+    }
+
+    /** MiB of heap that are used for so many new client-ids of a length, which fetch once; with or without a response. */
+    private static long inventedMiB(SteppedGateway gateway, JsonNode asked) {
+        long beforeMiB = usedMiB();
+        String tail = "x".repeat(asked.get("length").intValue());
+        for (int number = 0; number < asked.get("names").intValue(); number++) {
+            CounterKey counter = gateway.gateway.meterOf(Kind.FETCH, "shop-1", "shop-" + number + tail);
+            if (asked.get("is_charged").booleanValue()) {
+                gateway.charge(counter, 100.0);
+            }
+        }
+        return usedMiB() - beforeMiB;
+    }
+
+    private static long usedMiB() {
+        System.gc();
+        return Runtime.getRuntime().totalMemory() - Runtime.getRuntime().freeMemory() >> 20;
     }
 
     private static Kind kind(JsonNode asked) {

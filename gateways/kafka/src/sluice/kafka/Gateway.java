@@ -174,7 +174,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         Tags tags = isNamed || isWatched ? new Tags(Names.bounded(user), Names.bounded(clientId)) : found.tags;
         CounterKey key = new CounterKey(kind, tags.in(tenant));
         boolean isInvented = isHeldByName ? !hold.isOfClientId() : isNamed || found.isAnyClientId();
-        if (isInvented && !kind.isCount() && meters.of(key) == null && !admitsCounter()) {
+        if (isInvented && !kind.isCount() && meters.of(key) == null && !(isKept(tenant, user, clientId) && admitsCounter())) {
             tags = isHeldByName
                     ? new Tags(Names.bounded(user), NewNames.MORE)
                     : isNamed ? found.tags : quotas.resolve(kind, user, NewNames.MORE).tags;
@@ -187,6 +187,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
             meters.noteCaller(key, user, clientId);
         }
         return key;
+    }
+
+    /** Whether the names of a client in a tenant can be kept: the hashes of long ones are in none. */
+    private boolean isKept(String tenant, String user, String clientId) {
+        return tenant.isEmpty() || meters.hasRoomFor(user, clientId);
     }
 
     /** Whether there may be one more counter for names that clients have invented. */
@@ -305,9 +310,12 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 lookAt(meter, quotas, isReady, nowMs);
             }
         }
-        if (isReady && Math.abs(nowMs - othersMs) >= MODEST_MS) {
+        if (Math.abs(nowMs - othersMs) >= MODEST_MS) {
             othersMs = nowMs;
-            publishOthers(nowMs);
+            meters.forgetUnmade();
+            if (isReady) {
+                publishOthers(nowMs);
+            }
         }
         if (settings.role.servesClients() && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
             Load load = takeLoad(nowMs - heartbeatMs);

@@ -3,6 +3,7 @@ package sluice.kafka;
 import java.util.Collection;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiFunction;
 
 /**
@@ -12,11 +13,13 @@ import java.util.function.BiFunction;
  */
 class Meters<M extends Meter> {
     static final int MAX_METERS = 100_000;
+    private static final int MAX_LONG = 4_000_000; // characters of all long names together; events repeat them
     private static final int MAX_FIRST = 1_000; // more than a gateway has threads that make meters
 
     private final Map<CounterKey, M> meters = new ConcurrentHashMap<>();
     private final Map<CounterKey, CommonBucket> common = new ConcurrentHashMap<>();
     private final Map<CounterKey, Tags> clients = new ConcurrentHashMap<>();
+    private final AtomicInteger longNames = new AtomicInteger(); // their characters in `clients`
     private final Map<CounterKey, Tags> first = new ConcurrentHashMap<>(); // callers of meters that aren't made yet
     private final long maxMuteMs;
     private final Window window;
@@ -88,7 +91,7 @@ class Meters<M extends Meter> {
             return false;
         }
         meters.remove(meter.key);
-        clients.remove(meter.key);
+        forgetClient(meter.key);
         for (CommonBucket bucket : meter.common()) {
             if (bucket.join(-1) == 0) {
                 common.remove(bucket.counter);
@@ -112,9 +115,38 @@ class Meters<M extends Meter> {
 
     /** Notes a client of a meter whose own user and client-id are in no tenant, or in another. */
     void noteClient(CounterKey key, String user, String clientId) {
-        if (hasRoom() || meters.containsKey(key)) {
-            clients.putIfAbsent(key, new Tags(user, clientId));
+        if (clients.containsKey(key) || !hasRoom() && !meters.containsKey(key)) {
+            return;
         }
+        int length = longLength(user, clientId);
+        if (length > 0 && longNames.get() + length > MAX_LONG || clients.putIfAbsent(key, new Tags(user, clientId)) != null) {
+            return;
+        }
+        longNames.addAndGet(length);
+    }
+
+    /** Whether there is room for the names of a client, so that a meter of its own can say whose it is; half is for shared ones. */
+    boolean hasRoomFor(String user, String clientId) {
+        int length = longLength(user, clientId);
+        return length == 0 || longNames.get() + length <= MAX_LONG / 2;
+    }
+
+    /** Characters of names that are kept whole and counted; short ones are bounded with the meters. */
+    private static int longLength(String user, String clientId) {
+        int longer = Math.max(user.length(), clientId.length());
+        return longer > Names.MAX_LENGTH ? user.length() + clientId.length() : 0;
+    }
+
+    private void forgetClient(CounterKey key) {
+        Tags client = clients.remove(key);
+        if (client != null) {
+            longNames.addAndGet(-longLength(client.user, client.clientId));
+        }
+    }
+
+    /** Forgets the clients whose meters were never made: a request may have failed before it was charged. */
+    void forgetUnmade() {
+        clients.keySet().stream().filter(key -> !meters.containsKey(key)).forEach(this::forgetClient);
     }
 
     /** A user and a client-id that are in the tenant of a meter, and counted by it: its own, or those of a client. */

@@ -37,6 +37,11 @@ public final class Mutations {
         return answer;
     }
 
+    /** Characters of the names of its topics, which a client may have made up. */
+    int characters() {
+        return partitions.keySet().stream().mapToInt(String::length).sum();
+    }
+
     /** What is decided: the wait, and which topics are refused. */
     public static final class Answer {
         public final long throttleMs;

@@ -7,6 +7,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.LongAdder;
 import org.apache.kafka.common.utils.Time;
 
@@ -19,12 +20,14 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
     public static final long MAX_MUTE_MS = 5_000;
 
     private static final int MAX_AWAITED = 10_000;
+    private static final int MAX_CHARACTERS = 4_000_000; // of the topics of all that is asked and awaited
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
 
     private final ProxySettings settings;
     private final Refusals refusals = new Refusals();
     private final BlockingQueue<Mutations> asked = new LinkedBlockingQueue<>(MAX_AWAITED);
     private final Map<String, Mutations> awaited = new ConcurrentHashMap<>(); // by request id, until their timeout
+    private final AtomicInteger characters = new AtomicInteger(); // of the topics of both
     private final LongAdder bytesIn = new LongAdder(); // since the last heartbeat
     private final LongAdder bytesOut = new LongAdder();
 
@@ -195,7 +198,10 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
     /** Asks the job whether these topics may be executed; the answer comes later. */
     public void ask(Mutations mutations) {
         boolean isHopeless = staleMs() > STALE_MS || mutations.partitions.size() > Mutations.MAX_TOPICS;
-        if (isHopeless || !asked.offer(mutations)) {
+        int length = mutations.characters();
+        boolean hasRoom = characters.addAndGet(length) <= MAX_CHARACTERS;
+        mutations.answer().whenComplete((answer, error) -> characters.addAndGet(-length));
+        if (isHopeless || !hasRoom || !asked.offer(mutations)) {
             giveUp(mutations);
         }
         mutations.answer().orTimeout(settings.decideTimeoutMs, TimeUnit.MILLISECONDS);
