@@ -75,9 +75,9 @@ class InlineCharges:
                 self.throttled += 1
                 self.throttled_ms += admission.throttle_ms
             for waiting in admission.throttled:
-                wait_ms = waiting.until_ms - now_ms
-                wait = Wait(waiting.until_ms, self._order(now_ms), wait_ms, waiting.counter[0], waiting.limit)
-                self._waits.note_wait(waiting.counter, wait)
+                if wait_ms := waiting.asked_ms:
+                    wait = Wait(now_ms + wait_ms, self._order(now_ms), wait_ms, waiting.counter[0], waiting.limit)
+                    self._waits.note_wait(waiting.counter, wait)
         return admission
 
     def refund(self, decision: Decision, partitions: int) -> None:

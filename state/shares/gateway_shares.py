@@ -46,11 +46,15 @@ THROTTLED_LOOKED_AT = 10
 
 
 class ThrottledCounter(msgspec.Struct, frozen=True, gc=False):
-    """A counter that is throttled inline until a time, because of this limit."""
+    """A counter that is throttled inline until a time, because of this limit.
+
+    `asked_ms` is the wait that this request asks for; 0 if an earlier one did, whose wait may have been ended since.
+    """
 
     counter: CounterKey
     limit: float
     until_ms: int
+    asked_ms: int
 
 
 class Admission(msgspec.Struct, frozen=True, gc=False):
@@ -364,7 +368,8 @@ def _throttled(charged: Sequence[_Charged], now_ms: int) -> Iterator[ThrottledCo
     """The throttled counters of a request."""
     for counter, _, share, inline in charged:
         if share.throttled_until_ms > now_ms:
-            yield ThrottledCounter(counter, inline.limit, share.throttled_until_ms)
+            asked_ms = min(inline.wait_ms, share.throttled_until_ms - now_ms)
+            yield ThrottledCounter(counter, inline.limit, share.throttled_until_ms, asked_ms)
 
 
 def _applied(throttled: Sequence[ThrottledCounter], now_ms: int) -> tuple[AppliedWait, ...]:
