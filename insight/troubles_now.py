@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Event
 
+from kafka.errors import KafkaError
+
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.brokers_seen import silent_servers
 from sluice.kafka_io.client import TopicSettings
@@ -99,13 +101,19 @@ class TroublesNow:
                     if count % _SERVERS_EVERY == 0:
                         self.seen = replace(self.seen, brokers=BrokersSeen(silent_servers(self._kafka)))
                     count += 1
-                    flow, dead_letters = newest.flow(), newest.dead_letters(clock_ms())
-                    self.seen = replace(self.seen, flow=flow, dead_letters=dead_letters)
+                    with suppress(KafkaError):
+                        self.seen = replace(self.seen, flow=newest.flow())
+                    with suppress(KafkaError):
+                        self.seen = replace(self.seen, dead_letters=newest.dead_letters(clock_ms()))
                     if self._reads_limits:
-                        for _, record in limits.read_to_end():
-                            with suppress(InvalidQuotaError):
-                                self.limits.take(record.key, record.value)
+                        with suppress(KafkaError):
+                            self._take(limits)
                     self.first.set()
                     yield
             finally:
                 self.first.set()
+
+    def _take(self, limits: TopicReader) -> None:
+        for _, record in limits.read_to_end():
+            with suppress(InvalidQuotaError):
+                self.limits.take(record.key, record.value)

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from sluice.state.contract.records import Heartbeat, Override, Overrides
+from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.overrides import overrides_now
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
 
@@ -61,9 +62,6 @@ KNOWN: Mapping[str, tuple[Severity, ...]] = {
     "clocks": ("warn", "fail"),
 }
 """Name and severities of each kind of trouble, in the order in which they are shown."""
-
-_OPERATOR = "operator"
-"""The decider of holds that an operator has given."""
 
 _INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
 
@@ -327,7 +325,7 @@ def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         f"{scope_text(each)}{_until(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"
     ]
     if held:
-        by_operator = any(decider == "operator" for decider, each in now if each.kind == "hold")
+        by_operator = any(decider == OperatorHolds.name for decider, each in now if each.kind == "hold")
         step = "`sluice quotas release` ends a hold of an operator" if by_operator else ""
         yield Trouble("hold", "warn", f"throttled whatever their limits are: {some(held)}", next=step)
 
