@@ -13,8 +13,6 @@ from threading import Thread
 from typing import NamedTuple, TypeVar
 
 import msgspec
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaConnectionError, KafkaError
 from msgspec import structs
@@ -41,10 +39,9 @@ from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
 from sluice.process.job_probe import NO_ANSWER, asked, job_answer
-from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.sinks.tables.trouble import lost_files, missing_rights, table_trouble
+from sluice.sinks.tables.trouble import TableSeen, check_commits
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Overrides, Request
 from sluice.state.errors import UNREADABLE, InvalidQuotaError, SluiceError
 from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_text
@@ -70,6 +67,7 @@ from sluice.state.troubles import (
     login_troubles,
     override_troubles,
     plugin_troubles,
+    query_troubles,
     some,
     source_troubles,
 )
@@ -79,12 +77,10 @@ from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, 
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
+from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
 from sluice.streaming.workers.contract import are_batched
 
 T = TypeVar("T")
-
-_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
-"""Tables that every job writes."""
 
 _METRICS_TIMEOUT_S = 5.0
 
@@ -152,7 +148,6 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
     yield {"broker": partial(check_broker, settings)}, _CONNECT_S
     topics = settings.topics
     enforced = settings.enforce.checkpoint, (topics.requests,)
-    audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
     brokers, beats = in_thread(partial(broker_configs, settings.kafka)), in_thread(partial(read_heartbeats, settings))
     limits, newest = in_thread(partial(read_limits, settings)), in_thread(partial(read_newest, settings))
 
@@ -195,7 +190,7 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
             "own login": _if_read("quotas", login),
             "dead letters": _if_read("them", lambda: dead_letters_verdict(newest.result()[1])),
             "enforce query": partial(check_progress, settings, *enforced),
-            "audit query": partial(check_progress, settings, *audited),
+            "audit query": partial(check_audit, settings),
             "quotas source": partial(check_quotas_source, settings),
             "job": job,
         },
@@ -539,6 +534,13 @@ def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> 
     return f"{done}; still to be read: {', '.join(unread)}"
 
 
+def check_audit(settings: Settings) -> str:
+    """The progress of the audit query. Raises CheckWarningError if answers should be in the tables by now."""
+    topics, at_ms = settings.topics, now_ms()
+    progress = check_progress(settings, settings.audit.checkpoint, (topics.decisions, topics.dead_letters))
+    return verdict(query_troubles(Facts(unwritten=unwritten_answers(settings, at_ms)), at_ms), progress)
+
+
 def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> str:
     """The records of a topic still to be read. A missing topic is no failure here: the check of the topics has it."""
     try:
@@ -554,47 +556,22 @@ def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> 
 
 def check_tables(settings: Settings) -> str:
     """Rows and size of the tables that the job writes. Raises CheckError for those that can't be read."""
-    texts, reasons = list[str](), dict[str, str | None]()
-    for name in (*_TABLES, "overrides") if settings.elastic.limits == "elastic" else _TABLES:
-        try:
-            texts.append(_table_text(settings, name))
-        except CheckError as error:
-            reasons[name] = str(error)
+    seen, reasons = see_tables(settings)
+    texts = [f"{name} {_size_text(found)}" for name, found in seen.items()]
     return verdict(source_troubles(Facts(tables=reasons), 0), "; ".join(texts))
 
 
-def _check_commits(name: str, path: str, storage_options: Mapping[str, str]) -> None:
-    """Raise CheckError if a commit of a table's log is empty: readers pass over it, and nobody misses its rows."""
-    if empty := empty_commits(path, storage_options):
-        raise CheckError(
-            f"{path}/_delta_log/{empty[0]} is empty: a full disk or a crash has cut it off, and what it added to {name}"
-            " doesn't count; if it is the newest, remove it while no job runs; else look for its rows in the topic"
-        )
-
-
-def _table_text(settings: Settings, name: str) -> str:
-    path = getattr(settings.delta, name)
-    _check_commits(name, path, settings.delta.storage_options)
-    try:
-        actions = DeltaTable(path, storage_options=dict(settings.delta.storage_options)).get_add_actions(flatten=True)
-    except TableNotFoundError:
-        if reason := missing_rights(path):
-            raise CheckError(f"{path} can't be read: {reason}") from None
-        return f"{name} isn't there yet"
-    except (DeltaError, OSError, ValueError) as error:
-        reason = table_trouble(path, error)
-        raise CheckError(f"{path} can't be read ({reason}); check delta.{name} and delta.storage_options") from error
-    if reason := missing_rights(path) or lost_files(path):
-        raise CheckError(reason)
-    rows, sizes = (actions[column].to_pylist() for column in ("num_records", "size_bytes"))
-    return f"{name} has {sum(count or 0 for count in rows)} rows in {len(sizes)} files, {_mebibytes(sum(sizes))}"
+def _size_text(seen: TableSeen | None) -> str:
+    if seen is None:
+        return "isn't there yet"
+    return f"has {seen.rows} rows in {seen.files} files, {_mebibytes(seen.size_bytes)}"
 
 
 def check_holds_table(settings: Settings) -> str:
     """Clients that the table of holds stops now. Raises CheckWarningError if it can't be read whole."""
     table = HoldsTable(settings.delta.quotas, settings.delta.storage_options)
     try:
-        _check_commits("quotas-holds", table.path, settings.delta.storage_options)
+        check_commits("quotas-holds", table.path, settings.delta.storage_options)
         is_there = table.look()
     except SluiceError as error:
         raise CheckWarningError(f"{error}; a job goes on with the holds that it read last") from error
@@ -648,9 +625,9 @@ def _mebibytes(size: int) -> str:
 
 
 def check_quotas_table(settings: Settings) -> str:
-    """Path, version and size of the quotas table. Raises QuotasTableError, and CheckError for an empty commit."""
+    """Path, version and size of the quotas table. Raises QuotasTableError, and TableReadError for an empty commit."""
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
-    _check_commits("quotas", table.path, settings.delta.storage_options)
+    check_commits("quotas", table.path, settings.delta.storage_options)
     if not table.exists() and _is_new(settings):
         return f"{table.path} will be created by sluice run"
     version = table.version()

@@ -39,7 +39,7 @@ class TroublesNow:
     """Polls in the background what a viewer can't see in the decisions. `first` is set after the first poll.
 
     `is_locked` says whether a process has the lock of the job's checkpoint. `limits` is None where the viewer has no
-    reader of the limits topic of its own: then this reads the overrides.
+    reader of the limits topic of its own: then this reads the overrides. `tables` has why a table can't be read.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class TroublesNow:
         probe: JobProbe,
         is_locked: Callable[[], bool | None] = lambda: None,
         limits: LimitsView | None = None,
+        tables: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         self.first = Event()
         self.limits = limits or LimitsView()
@@ -57,6 +58,7 @@ class TroublesNow:
         self._topics = topics
         self._is_locked = is_locked
         self._reads_limits = limits is None
+        self._tables = tables
         self.seen = Facts()
         """The facts that were polled last."""
 
@@ -86,6 +88,8 @@ class TroublesNow:
         heard = Facts() if self.is_stale(now_ms) else model.facts(now_ms)
         beats, capacities = heard.beats, heard.capacities
         facts = replace(self.seen, beats=beats, heard_s=heard.heard_s, capacities=capacities, overrides=self.overrides)
+        if all(each.name != "table_unreadable" for each in self.probe.troubles):  # the job reads more tables
+            facts = replace(facts, tables=self._tables())
         return in_order([*troubles_of(facts, now_ms), *self.probe.troubles])
 
     def _look(self, clock_ms: Callable[[], int]) -> Iterator[None]:

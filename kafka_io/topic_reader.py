@@ -139,9 +139,17 @@ class TopicReader:
 
     def count_since(self, since_ms: int) -> int:
         """The number of records of a time or later, by the offsets of Kafka. Raises TopicLostError without a topic."""
-        ends = {TopicPartition(self._topic, partition): end for partition, end in self._ends().items()}
-        found = self._connected().offsets_for_times(dict.fromkeys(ends, since_ms), OFFSETS_TIMEOUT_MS)
-        return sum(max(0, end - since.offset) for each, end in ends.items() if (since := found.get(each)))
+        ends = self._ends()
+        return sum(max(0, ends[partition] - offset) for partition, offset in self._at(ends, since_ms).items())
+
+    def count_until(self, until_ms: int, read_to: Mapping[int, int]) -> int:
+        """The number of records before the first one of this time or later, but for those before `read_to`.
+
+        By the offsets of Kafka, of a reader that has read nothing. Raises TopicLostError without a topic.
+        """
+        found = self._at(self._ends(), until_ms)
+        firsts = {partition: max(self._position(partition), read_to.get(partition, 0)) for partition in found}
+        return sum(max(0, offset - firsts[partition]) for partition, offset in found.items())
 
     def skip_to_last(self, counts: Mapping[int, int]) -> None:
         """Leave out the oldest unread records of each partition, but for so many."""
@@ -252,6 +260,12 @@ class TopicReader:
         for each in partitions:
             consumer.seek(each, self._positions[each.partition])
 
+    def _at(self, ends: Mapping[int, int], at_ms: int) -> dict[int, int]:
+        """The offset of the first record of a time or later in each partition, or its end."""
+        asked = dict.fromkeys(self._named(ends), at_ms)
+        found = self._connected().offsets_for_times(asked, OFFSETS_TIMEOUT_MS)
+        return {each.partition: since.offset if (since := found.get(each)) else ends[each.partition] for each in asked}
+
     def _beginnings(
         self, consumer: KafkaConsumer, new: set[TopicPartition], ends: Mapping[TopicPartition, int]
     ) -> dict[int, int]:
@@ -261,8 +275,7 @@ class TopicReader:
             return {each.partition: first for each, first in firsts.items()}
         if self._since_ms == FROM_NOW_MS:
             return {each.partition: end for each, end in ends.items()}
-        found = consumer.offsets_for_times(dict.fromkeys(new, self._since_ms), OFFSETS_TIMEOUT_MS)
-        return {each.partition: since.offset if (since := found.get(each)) else ends[each] for each in new}
+        return self._at({each.partition: end for each, end in ends.items()}, self._since_ms)
 
     def _ends(self) -> dict[int, int]:
         """The present end of each partition. Notices a topic that has lost records."""

@@ -23,6 +23,10 @@ class QuotasTableError(SluiceError):
     """The quotas table is missing, broken or can't be written, or its path holds another table."""
 
 
+class TableReadError(SluiceError):
+    """A Delta table can't be read, or has lost rows."""
+
+
 class TableMaintenanceError(SluiceError):
     """A Delta table can't be compacted or cleaned."""
 

@@ -20,6 +20,9 @@ from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
 STALE_MS = 15_000
 """Decisions that are so much older than the newest request are of then: a few micro-batches of a busy machine."""
 
+AUDIT_LATE_MS = 60_000
+"""Age beyond the audit query's trigger from which an answer should be in its table."""
+
 HOUR_MS = 3_600_000
 """Time in which dead letters count as new."""
 
@@ -42,6 +45,7 @@ KNOWN: Mapping[str, tuple[Severity, ...]] = {
     "decisions_stale": ("fail",),
     "enforce_down": ("fail",),
     "audit_down": ("warn",),
+    "audit_behind": ("warn",),
     "foreign_decisions": ("fail",),
     "broker_away": ("warn",),
     "no_leader": ("fail",),
@@ -115,6 +119,13 @@ class DeadLettersSeen(NamedTuple):
     problem: str = ""
 
 
+class Unwritten(NamedTuple):
+    """Decisions and dead letters that should be in the tables by now, and the audit query's last micro-batch."""
+
+    number: int
+    since_ms: int | None = None
+
+
 class BrokersSeen(NamedTuple):
     """Brokers that are away: addresses of bootstrap.servers, node ids with replicas, partitions without a leader."""
 
@@ -150,6 +161,7 @@ class Facts:
     overrides: Mapping[str, Overrides] | None = None
     """The last record of each decider."""
     dead_letters: DeadLettersSeen | None = None
+    unwritten: Unwritten | None = None
     own_login: str | None = None
     """Words on the quota that limits Sluice's own login; "" if none does."""
     inputs: Mapping[str, str | None] | None = None
@@ -210,15 +222,20 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
 
 
 def query_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
-    """A query that doesn't run, by the job's own words, and decisions of another job."""
+    """A query that doesn't run, by the job's own words, or writes nothing, and decisions of another job."""
     reasons = facts.queries or {}
     if reason := reasons.get("enforce"):
         meanwhile = "nothing is decided; gateways go on with their last shares and limits"
         next_step = "it starts again by itself; see the log if it doesn't"
         yield Trouble("enforce_down", "fail", f"query enforce {reason}", meanwhile=meanwhile, next=next_step)
+    meanwhile = "requests are decided; tables, and what is read from them, stay behind"
     if reason := reasons.get("audit"):
-        meanwhile = "requests are decided; tables, and what is read from them, stay behind"
         yield Trouble("audit_down", "warn", f"query audit {reason}", meanwhile=meanwhile, next="see the log")
+    elif facts.unwritten is not None and facts.unwritten.number:
+        number, since_ms = facts.unwritten
+        text = f"{number} decisions and dead letters of over a minute ago are in no table, nothing was written"
+        step = "see the micro-batches of audit in the job's log, and whether the storage of the tables answers"
+        yield Trouble("audit_behind", "warn", text, since_ms, meanwhile, step)
     if facts.foreign:
         meanwhile = "each request is charged again, or somebody forges decisions"
         step = "stop that job, or give it topics of its own"

@@ -98,7 +98,9 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
     limits, dead_letters = LimitsView(), DeadLetters()
     week = WeekMinutes(sources.tables, lambda changes: model.end_waits(raised_limits(changes)))
     topics = sources.topics
-    now = TroublesNow(sources.kafka, topics, JobProbe(sources.health), sources.is_locked, limits)
+    now = TroublesNow(
+        sources.kafka, topics, JobProbe(sources.health), sources.is_locked, limits, lambda: week.unreadable
+    )
 
     def on_decision(_: bytes | None, value: bytes | None) -> None:
         model.on_record(value, now_ms())

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from time import monotonic
 
-from sluice.insight.errors import NoTableError, QueryError
+from sluice.insight.errors import NoTableError, QueryError, UnreadableTableError
 from sluice.insight.live import CounterId
 from sluice.insight.reports.columns import numbers
 from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
@@ -66,6 +66,8 @@ class WeekMinutes:
         self.authors: Mapping[tuple[QuotaEntity, EntryKind, Mode], QuotaRow] = {}
         """Each quota, with who has set it when."""
         self.trouble: str | None = "not read yet"
+        self.unreadable: Mapping[str, str | None] = {}
+        """The reason why a table of decisions that is there can't be read."""
         self._tables = tables
         self._on_changes = on_changes
         self._days: dict[date, dict[CounterId, int]] = {}
@@ -88,6 +90,7 @@ class WeekMinutes:
                 self.trouble = "nothing recorded yet"
             except QueryError as error:
                 self.trouble = str(error)
+                self.unreadable = {"decisions": str(error) if isinstance(error, UnreadableTableError) else None}
             yield REFRESH_S + 9 * (monotonic() - started_s)
 
     def renew(self, now: datetime) -> None:
@@ -104,4 +107,4 @@ class WeekMinutes:
         total: Tally[CounterId] = Tally()
         for minutes in self._days.values():
             total.update(minutes)
-        self.minutes, self.trouble = dict(total.most_common(MOST_COUNTERS)), None
+        self.minutes, self.trouble, self.unreadable = dict(total.most_common(MOST_COUNTERS)), None, {}

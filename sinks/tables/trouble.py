@@ -6,15 +6,17 @@ The reader of a table says of both that a file can't be had, or that there is no
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.sinks.errors import storage_reason
+from sluice.sinks.errors import TableReadError, storage_reason
+from sluice.sinks.tables.delta_files import empty_commits
 
 log = logging.getLogger("sluice.tables")
 
@@ -24,6 +26,43 @@ _MOST_LOOKED_AT = 100
 """Most places of a folder whose rights are looked at: the job polls a table that can't be read twice a second."""
 
 _EFFECTIVE = os.access in os.supports_effective_ids
+
+
+class TableSeen(NamedTuple):
+    """Rows, files and bytes of the newest version of a table."""
+
+    rows: int
+    files: int
+    size_bytes: int
+
+
+def see_table(name: str, path: str, storage_options: Mapping[str, str]) -> TableSeen | None:
+    """The size of the table of setting `delta.<name>`; None if it isn't there yet. Raises TableReadError."""
+    check_commits(name, path, storage_options)
+    try:
+        actions = DeltaTable(path, storage_options=dict(storage_options)).get_add_actions(flatten=True)
+    except TableNotFoundError:
+        if reason := missing_rights(path):
+            raise TableReadError(f"{path} can't be read: {reason}") from None
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        reason = table_trouble(path, error)
+        raise TableReadError(
+            f"{path} can't be read ({reason}); check delta.{name} and delta.storage_options"
+        ) from error
+    files, rows, sizes = (actions[column].to_pylist() for column in ("path", "num_records", "size_bytes"))
+    if reason := missing_rights(path) or lost_files(path, list(files)):
+        raise TableReadError(reason)
+    return TableSeen(sum(count or 0 for count in rows), len(sizes), sum(sizes))
+
+
+def check_commits(name: str, path: str, storage_options: Mapping[str, str]) -> None:
+    """Raise TableReadError if a commit of the log is empty: readers pass over it, and nobody misses its rows."""
+    if empty := empty_commits(path, storage_options):
+        raise TableReadError(
+            f"{path}/_delta_log/{empty[0]} is empty: a full disk or a crash has cut it off, and what it added to {name}"
+            " doesn't count; if it is the newest, remove it while no job runs; else look for its rows in the topic"
+        )
 
 
 def table_trouble(path: str, error: Exception) -> str:
@@ -61,15 +100,18 @@ def owner(place: Path) -> str:
         return str(place.stat().st_uid)
 
 
-def lost_files(path: str) -> str | None:
-    """The days whose files were removed by hand, and the cure; None if there are none, or nobody can tell."""
+def lost_files(path: str, files: Sequence[str] | None = None) -> str | None:
+    """The days whose files were removed by hand, and the cure; None if there are none, or nobody can tell.
+
+    `files` are those of the table's log, which else is read.
+    """
     if "://" in path:
         return None
     try:
-        files = DeltaTable(path).get_add_actions(flatten=True)["path"].to_pylist()
+        found = DeltaTable(path).get_add_actions(flatten=True)["path"].to_pylist() if files is None else files
     except (DeltaError, OSError, ValueError):
         return None
-    lost = [file for file in files if not (Path(path) / file).exists()]
+    lost = [file for file in found if not (Path(path) / file).exists()]
     if not lost:
         return None
     days = sorted({file.partition("/")[0].removeprefix(_DAY) for file in lost if file.startswith(_DAY)})

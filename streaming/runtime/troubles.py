@@ -1,4 +1,4 @@
-"""The job's facts of what is wrong now: topics and brokers, polled for `/healthz`, `/readyz` and `/metrics`."""
+"""The job's facts of what is wrong now: topics, brokers and tables, polled for `/healthz`, `/readyz` and `/metrics`."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +24,8 @@ from sluice.state.contract.records import Heartbeat
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.troubles import KNOWN, Facts, Trouble, is_stale
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
 
 _LOOK_S = 5.0
 """Interval between two polls of the newest records."""
@@ -31,9 +33,12 @@ _LOOK_S = 5.0
 _BROKERS_EVERY = 6
 """Polls of the records to one of the brokers, which answers many more bytes."""
 
+_TABLES_EVERY = 12
+"""Polls of the records to one of the tables, whose logs are read."""
+
 
 class TroublesWatch:
-    """Polls topics and brokers. `gateways` gives the facts of heartbeats, `limits` the quotas in force."""
+    """Polls topics, brokers and tables. `gateways` gives the facts of heartbeats, `limits` the quotas in force."""
 
     def __init__(
         self,
@@ -70,6 +75,8 @@ class TroublesWatch:
                     )
                     if count % _BROKERS_EVERY == 0:
                         self._look_at_brokers()
+                    if count % _TABLES_EVERY == 0:
+                        self._look_at_tables()
                     count += 1
                     yield
 
@@ -98,6 +105,12 @@ class TroublesWatch:
             with suppress(KafkaError, KafkaUnavailableError):
                 cluster = client_quotas(describe_quotas(admin, kafka)).entries
                 self._polled = replace(self._polled, own_login=self._own_login(cluster, configs))
+
+    def _look_at_tables(self) -> None:
+        """See which answers are in no table, and which table can't be read."""
+        self._polled = replace(self._polled, tables=see_tables(self._settings)[1])
+        with suppress(KafkaError, CheckpointError):
+            self._polled = replace(self._polled, unwritten=unwritten_answers(self._settings, self._clock_ms()))
 
     def _own_login(self, cluster: Iterable[QuotaEntry], configs: BrokerConfigs) -> str:
         beats: Mapping[str, Heartbeat] = self._gateways(self._clock_ms()).beats or {}

@@ -15,13 +15,16 @@ from sluice.cli import doctor
 from sluice.configs.settings import Properties, Settings
 from sluice.insight.console.pages import PAGES
 from sluice.kafka_io.newest_records import NewestRecords
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import asked, job_answer
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
-from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts
+from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts, Unwritten
+from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.health import JobHealth
+from sluice.streaming.runtime.recorded import unwritten_answers
 from sluice.streaming.runtime.troubles import TroublesWatch
 from tests.builders import DEFAULTS, changed, decision
 from tests.commands import SLUICE, run_sluice
@@ -46,8 +49,11 @@ class Left(NamedTuple):
 
 @pytest.fixture(scope="module")
 def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """The last decision is 60 s old, seven requests are newer, 30 dead letters are older, and a hold is in force."""
-    folder, topics, at_ms = tmp_path_factory.mktemp("left"), own_topics(), now_ms() - 60_000
+    """The last decision is 90 s old, seven requests are newer, 30 dead letters are older, and a hold is in force.
+
+    No answer is in a table, and one table has a damaged log.
+    """
+    folder, topics, at_ms = tmp_path_factory.mktemp("left"), own_topics(), now_ms() - 90_000
     kafka = Properties({"bootstrap.servers": kafka_broker})
     ensure_topics(topics, kafka)
     with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
@@ -68,6 +74,10 @@ def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Left:
     tables = {
         name: str(folder / name) for name in ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable")
     }
+    log = folder / "unreadable" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no commit")
+    settings = changed(settings, "audit", checkpoint=str(folder / "audit"))
     return Left(changed(settings, "delta", **tables), at_ms)
 
 
@@ -91,21 +101,40 @@ def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> 
     assert found["job"].startswith("FAIL  job: no job runs, 7 requests wait since ")
     assert found["dead letters"].startswith('warn  dead letters: 30 in the last hour, most "value: is no JSON": ')
     assert "clients of user alice until" in found["overrides"]
+    assert found["audit query"].startswith("warn  audit query: 31 decisions and dead letters of over a minute ago ")
+    assert found["tables"].startswith(f"FAIL  tables: {left.settings.delta.unreadable} can't be read (")
     assert found["broker"].startswith("ok    broker: ")
     assert found["replicas"].startswith("ok    replicas: ")
     assert code == 1
 
 
 def test_a_job_tells_what_its_topics_and_brokers_show(left: Left) -> None:
-    """A broker without the plugin, garbage, and requests that nobody decides."""
+    """A broker without the plugin, garbage, requests that nobody decides, and answers that nobody writes."""
     watch, health = TroublesWatch(left.settings, lambda _: Facts(), tuple), JobHealth("enforce", 600)
     health.report_facts(watch.facts)
     with watch.service():
         eventually(lambda: watch.facts().own_login is not None)
+        eventually(lambda: watch.facts().unwritten is not None)
 
-    assert [each.name for each in health.troubles()] == ["decisions_stale", "dead_letters"]
+    troubles = ["decisions_stale", "table_unreadable", "audit_behind", "dead_letters"]
+    assert [each.name for each in health.troubles()] == troubles
     assert watch.facts().brokers == BrokersSeen([], {}, [])
     assert set((watch.facts().plugins or {}).values()) == {"missing"}
+
+
+def test_what_a_micro_batch_of_the_audit_query_has_written_is_not_behind(left: Left, tmp_path: Path) -> None:
+    """Here all dead letters are, and the one decision isn't."""
+    settings = changed(left.settings, "audit", checkpoint=str(tmp_path))
+    with TopicReader(settings.kafka, settings.topics.dead_letters) as reader:
+        ends = {str(partition): each.end for partition, each in reader.offsets().items()}
+    files = Checkpoint(str(tmp_path)).spark
+    files.write("metadata", b'{"id": "some"}')
+    offsets = json.dumps({settings.topics.dead_letters: ends})
+    files.write("offsets/0", f'v1\n{{"batchTimestampMs": 1700000000000}}\n{offsets}'.encode())
+    files.write("commits/0", b"v1\n{}")
+
+    assert unwritten_answers(settings, now_ms()) == Unwritten(1, 1_700_000_000_000)
+    assert unwritten_answers(settings, left.answered_ms + 65_000).number == 0
 
 
 def test_a_running_job_names_garbage_and_decides_all_other_requests(shared_job: JobProcess) -> None:

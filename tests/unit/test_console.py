@@ -27,6 +27,7 @@ from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
 from sluice.insight.errors import ConsoleError
+from sluice.insight.sql import Tables
 from sluice.insight.texts import NO_TENANT
 from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
@@ -872,6 +873,24 @@ def test_troubles_that_the_job_reports_are_on_the_page_and_warnings_in_another_c
 
     assert '<p class="trouble" role="alert">broker 2 of 3 is without &lt;b&gt;</p>' in page
     assert '<p class="trouble warns" role="alert">x</p>' in page
+
+
+def test_a_table_that_the_console_cannot_read_is_on_each_page_unless_the_job_names_more(tmp_path: Path) -> None:
+    """The page of clients alone said so, as a note, and the others nothing."""
+    facts = facts_of(decision(now_ms() - 3_000))
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / f"{0:020}.json").write_text("no commit")
+    facts.week._tables = Tables(str(tmp_path), "/nonexistent/quotas", {})
+    next(facts.week.renewals())
+    with serving(facts) as get:
+        own = get("/overview").text
+        facts.now.probe.troubles = [Trouble("table_unreadable", "fail", "two tables")]
+        told = get("/overview").text
+
+    assert f'<p class="trouble" role="alert">the table {tmp_path} can&#39;t be read: ' in own
+    assert '<p class="trouble" role="alert">two tables</p>' in told
+    assert str(tmp_path) not in told
 
 
 def test_a_held_client_has_the_end_of_its_hold_in_its_row_and_a_tightened_one_the_limit_in_force() -> None:

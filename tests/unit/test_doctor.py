@@ -42,6 +42,7 @@ from sluice.state.contract.records import (
     Request,
     UnlimitedClient,
 )
+from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
@@ -265,7 +266,7 @@ def test_an_empty_commit_is_found(settings: Settings, name: str) -> None:
     check(settings)
     (Path(path) / "_delta_log" / f"{1:020}.json").touch()
 
-    with pytest.raises(CheckError, match=rf"{path}/_delta_log/0+1\.json is empty: .*remove it while no job runs"):
+    with pytest.raises(SluiceError, match=rf"{path}/_delta_log/0+1\.json is empty: .*remove it while no job runs"):
         check(settings)
 
 

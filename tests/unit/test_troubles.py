@@ -14,6 +14,7 @@ from sluice.state.troubles import (
     Flow,
     JobSeen,
     Trouble,
+    Unwritten,
     in_order,
     is_stale,
     troubles_of,
@@ -66,6 +67,19 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
         "query enforce is backing off: no room: nothing is decided",
     ),
     ("no tables", {"queries": {"enforce": None, "audit": "is backing off: x"}}, ["audit_down"], "requests are decided"),
+    (
+        "tables behind",
+        {"queries": {"audit": None}, "unwritten": Unwritten(12, NOW_MS - 90_000)},
+        ["audit_behind"],
+        "12 decisions and dead letters of over a minute ago are in no table, nothing was written since 03:45:10 UTC: ",
+    ),
+    (
+        "tables behind a query that is down",
+        {"queries": {"audit": "is backing off: x"}, "unwritten": Unwritten(12)},
+        ["audit_down"],
+        "",
+    ),
+    ("tables up to date", {"unwritten": Unwritten(0, NOW_MS - 90_000)}, [], ""),
     ("two jobs", {"foreign": ["a1"]}, ["foreign_decisions"], "(a1)"),
     ("server away", {"brokers": BrokersSeen(["b:2"])}, ["broker_away"], "b:2 of bootstrap.servers doesn't answer: the"),
     (

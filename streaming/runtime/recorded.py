@@ -1,0 +1,41 @@
+"""The state of what is recorded: the answers that should be in tables and are not, and tables that can't be read."""
+
+from contextlib import suppress
+
+from sluice.configs.settings import Settings
+from sluice.kafka_io.errors import TopicLostError
+from sluice.kafka_io.topic_reader import TopicReader
+from sluice.sinks.errors import TableReadError
+from sluice.sinks.tables.trouble import TableSeen, see_table
+from sluice.state.troubles import AUDIT_LATE_MS, Unwritten
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.spark_files import batch_time_ms, check_spark_files, read_offsets
+
+_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
+"""Tables that every job writes."""
+
+
+def unwritten_answers(settings: Settings, now_ms: int) -> Unwritten:
+    """The answers that are older than the audit query's trigger and AUDIT_LATE_MS, by its checkpoint's last commit.
+
+    Raises CheckpointError and KafkaError.
+    """
+    checkpoint, topics = Checkpoint(settings.audit.checkpoint), settings.topics
+    committed = check_spark_files(checkpoint).committed
+    read = read_offsets(checkpoint, committed) if committed >= 0 else {}
+    due_ms, number = now_ms - settings.audit.trigger_s * 1000 - AUDIT_LATE_MS, 0
+    for topic in (topics.decisions, topics.dead_letters):
+        with TopicReader(settings.kafka, topic) as reader, suppress(TopicLostError):  # nothing was answered
+            number += reader.count_until(due_ms, read.get(topic, {}))
+    return Unwritten(number, batch_time_ms(checkpoint, committed))
+
+
+def see_tables(settings: Settings) -> tuple[dict[str, TableSeen | None], dict[str, str | None]]:
+    """The tables that the job writes, by name, and why each can't be read; None for one that can."""
+    delta, seen, reasons = settings.delta, dict[str, TableSeen | None](), dict[str, str | None]()
+    for name in (*_TABLES, "overrides") if settings.elastic.limits == "elastic" else _TABLES:
+        try:
+            seen[name] = see_table(name, getattr(delta, name), delta.storage_options)
+        except TableReadError as error:
+            reasons[name] = str(error)
+    return seen, reasons
