@@ -2,9 +2,12 @@
 
 import json
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,9 +18,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Field, PrimitiveType
 
 from sluice.sinks.errors import QuotasTableError, storage_reason
+from sluice.sinks.tables.checkpoints import needless
 from sluice.sinks.tables.newest import NewestCommit
 from sluice.sinks.tables.trouble import missing_rights, warn_of_owner
-from sluice.state.errors import InvalidQuotaError
+from sluice.state.errors import UNREADABLE, InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import REMOVED_KEYS, REMOVED_TEXT, EntryKind
@@ -43,13 +47,17 @@ TABLE_PROPERTIES = {
     "delta.checkpointInterval": "10",  # opening the table reads at most 10 commits
     # Old versions stay readable for audit: no commit expires, and nothing removes a file.
     "delta.enableExpiredLogCleanup": "false",
-    # Each checkpoint has the names of files that were replaced since. With all there ever were, the log would grow with
-    # the square of the table's age.
-    "delta.deletedFileRetentionDuration": "interval 1 days",
+    # Each checkpoint has the names of files that were replaced since. With those of a day, a change a second would
+    # write 8 MB with each tenth.
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.dataSkippingNumIndexedCols": "0",  # a third of a commit: all readers take all rows
 }
 
-_NEVER_FORGETS = "interval 36500 days"
-"""The property of deleted files that earlier releases gave the table."""
+_EARLIER = {
+    "delta.deletedFileRetentionDuration": ("interval 36500 days", "interval 1 days"),
+    "delta.dataSkippingNumIndexedCols": (None,),
+}
+"""The properties that earlier releases gave the table; others are an operator's."""
 
 MAX_COMMIT_ATTEMPTS = 1000
 """An attempt is lost only when somebody else commits, so this many mean very many changes at the same time."""
@@ -123,14 +131,16 @@ class _Content(NamedTuple):
 class QuotasTable:
     """The quotas table at `path`, a folder or an object store's URI; `storage_options` are delta-rs's.
 
-    Every call but `is_newest` reads the table again. Every method may raise QuotasTableError, whose message says what
-    to do.
+    Every call but `is_newest` reads the table again; `newest` has its short-lived files in `temporary`. Every method
+    may raise QuotasTableError, whose message says what to do.
     """
 
-    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: str, storage_options: Mapping[str, str] | None = None, temporary: Path | None = None
+    ) -> None:
         self.path = path
         self._storage_options = dict(storage_options or {})
-        self._newest = NewestCommit(path, self._storage_options)
+        self._newest = NewestCommit(path, self._storage_options, temporary)
 
     def exists(self) -> bool:
         """True if there is a Delta table at the path."""
@@ -150,7 +160,11 @@ class QuotasTable:
 
     def newest(self) -> tuple[int, list[QuotaEntry]]:
         """The latest version and its quotas. Its commit has to be whole: Delta's readers pass over an empty one."""
-        table = self._open()
+        with suppress(DeltaError, OSError, ValueError, *UNREADABLE, QuotasTableError), self._newest.tail() as table:
+            return self._newest_of(self._checked(table))
+        return self._newest_of(self._open())
+
+    def _newest_of(self, table: DeltaTable) -> tuple[int, list[QuotaEntry]]:
         try:
             commit = self._newest.whole(table.version())
         except (DeltaError, OSError, ValueError) as error:
@@ -196,14 +210,20 @@ class QuotasTable:
                 raise self._unwritable(error) from error
         return self.version()
 
-    def shorten_checkpoints(self) -> None:
-        """Let checkpoints of the log forget what was replaced long ago; those of earlier releases had it all."""
-        name = "delta.deletedFileRetentionDuration"
+    def shorten_log(self) -> None:
+        """Let the log grow as that of a new table does, and remove checkpoints that nobody needs from a local disk.
+
+        An object store lists the end of a log alone, and removing single files would stop all threads meanwhile.
+        """
         table = self._open()
-        if table.metadata().configuration.get(name) != _NEVER_FORGETS:
-            return
+        is_now = table.metadata().configuration
+        changed = {name: TABLE_PROPERTIES[name] for name, earlier in _EARLIER.items() if is_now.get(name) in earlier}
         try:
-            table.alter.set_table_properties({name: TABLE_PROPERTIES[name]})
+            if changed:
+                table.alter.set_table_properties(changed)
+            log_folder = Path(self.path, "_delta_log")
+            for name in needless(os.listdir(log_folder)) if "://" not in self.path else ():
+                (log_folder / name).unlink(missing_ok=True)
         except (DeltaError, OSError, ValueError) as error:
             raise self._unwritable(error) from error
 
@@ -260,7 +280,6 @@ class QuotasTable:
             latest = table.version()
             if version is not None and 0 <= version <= latest:
                 table.load_as_version(version)
-            found = {field.name: field.type for field in table.schema().fields}
         except TableNotFoundError:
             if reason := missing_rights(self.path):
                 raise QuotasTableError(f"the quotas table {self.path} can't be read: {reason}") from None
@@ -272,6 +291,11 @@ class QuotasTable:
             raise self._unreadable(error) from error
         if version is not None and table.version() != version:
             raise QuotasTableError(f"the quotas table {self.path} has no version {version}; expected 0 to {latest}")
+        return self._checked(table)
+
+    def _checked(self, table: DeltaTable) -> DeltaTable:
+        """The table itself, which has to have the columns of one of quotas."""
+        found = {field.name: field.type for field in table.schema().fields}
         for field in QUOTAS_SCHEMA.fields:
             if found.get(field.name) != field.type:
                 raise QuotasTableError(

@@ -140,11 +140,11 @@ def _counted(files: int) -> str:
 
 
 def _maintain_quotas(delta: DeltaSettings, retention_hours: int) -> Maintained:
-    """Maintain the holds, and let the quotas table keep fewer names of old files. Raises TableMaintenanceError."""
+    """Maintain the holds, and shorten the log of the quotas table. Raises TableMaintenanceError."""
     table = QuotasTable(delta.quotas, delta.storage_options)
     try:
         if table.exists():
-            table.shorten_checkpoints()
+            table.shorten_log()
     except QuotasTableError as error:
         raise TableMaintenanceError(str(error)) from error
     return _maintain(HoldsTable(delta.quotas).path, delta, retention_hours)

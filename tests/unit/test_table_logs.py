@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from sluice.configs.settings import DeltaSettings, Properties
 from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.checkpoints import needless
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import AuditTable, Commit, columns, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
@@ -27,6 +29,7 @@ from sluice.streaming.runtime.maintenance import maintain
 from tests.builders import quota
 
 DAY_S = 86_400
+HOUR_S = 3600
 COLUMNS = columns("source_offset BIGINT, date DATE")
 
 
@@ -137,7 +140,7 @@ def quotas_of(number: float) -> list[QuotaEntry]:
 
 
 def grown(path: str, versions: int) -> QuotasTable:
-    """A table of quotas with these versions, each of a day, whose log names what was replaced as of that day."""
+    """A table of quotas with these versions, one an hour, whose log says of each hour what was replaced then."""
     table = QuotasTable(path)
     table.create(quotas_of(1), "test", datetime.now(UTC))
     for number in range(1, versions):
@@ -146,7 +149,7 @@ def grown(path: str, versions: int) -> QuotasTable:
         lines = [json.loads(line) for line in commit.read_text().splitlines()]
         for line in lines:
             if "remove" in line:
-                line["remove"]["deletionTimestamp"] -= (versions - number) * DAY_S * 1000
+                line["remove"]["deletionTimestamp"] -= (versions - number) * HOUR_S * 1000
         commit.write_text("\n".join(map(json.dumps, lines)))
     return table
 
@@ -158,7 +161,7 @@ def names_of_old_files(path: str) -> int:
     return len([each for each in pq.read_table(newest)["remove"].to_pylist() if each])
 
 
-def test_a_checkpoint_of_quotas_names_the_files_of_the_last_day_and_all_versions_can_be_read(
+def test_a_checkpoint_of_quotas_names_the_files_of_the_last_hour_and_all_versions_can_be_read(
     delta: DeltaSettings,
 ) -> None:
     """With the names of all files there ever were, checkpoints would grow with each version."""
@@ -170,10 +173,14 @@ def test_a_checkpoint_of_quotas_names_the_files_of_the_last_day_and_all_versions
     assert len(list(Path(delta.quotas).glob("*.parquet"))) == 15
 
 
-def test_the_maintenance_shortens_the_log_of_a_quotas_table_of_an_earlier_release(delta: DeltaSettings) -> None:
+@pytest.mark.parametrize("retention", ["36500 days", "1 days"])
+def test_the_maintenance_shortens_the_log_of_a_quotas_table_of_an_earlier_release(
+    delta: DeltaSettings, retention: str
+) -> None:
     """Only once, and the quotas stay."""
     with pytest.MonkeyPatch.context() as earlier:
-        earlier.setitem(TABLE_PROPERTIES, "delta.deletedFileRetentionDuration", "interval 36500 days")
+        earlier.setitem(TABLE_PROPERTIES, "delta.deletedFileRetentionDuration", f"interval {retention}")
+        earlier.delitem(TABLE_PROPERTIES, "delta.dataSkippingNumIndexedCols")
         table = grown(delta.quotas, 15)
     assert names_of_old_files(delta.quotas) == 14
 
@@ -183,6 +190,78 @@ def test_the_maintenance_shortens_the_log_of_a_quotas_table_of_an_earlier_releas
     assert table.version() == 15
     assert names_of_old_files(delta.quotas) <= 2
     assert (table.entries(), table.entries(3)) == (quotas_of(15), quotas_of(4))
+    table.alter(lambda _: quotas_of(16), "test", datetime.now(UTC))
+    assert 'minValues\\":{}' in (Path(delta.quotas) / "_delta_log" / f"{16:020}.json").read_text()
+
+
+def test_the_maintenance_removes_checkpoints_of_old_quotas_that_others_stand_for(
+    delta: DeltaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All versions can be read as before, with few more commits after a checkpoint."""
+    monkeypatch.setattr("sluice.sinks.tables.quotas.needless", partial(needless, every=4))
+    monkeypatch.setitem(TABLE_PROPERTIES, "delta.checkpointInterval", "1")
+    table = grown(delta.quotas, 15)
+
+    list(maintain(delta, retention_hours=168))
+
+    checkpoints = sorted((Path(delta.quotas) / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [int(file.name[:20]) for file in checkpoints] == [3, 7, 11, 12, 13, 14]
+    assert [table.entries(version) for version in range(15)] == [quotas_of(version + 1) for version in range(15)]
+
+
+def unlistable(path: str) -> None:
+    """Let nobody list the log of a table any more: it has a name that delta-rs refuses."""
+    (Path(path) / "_delta_log" / os.fsdecode(b"\xff")).touch()
+
+
+def test_a_poll_that_finds_a_new_version_of_quotas_takes_the_end_of_the_log_alone(delta: DeltaSettings) -> None:
+    """Old commits are neither listed nor read."""
+    writer, reader = grown(delta.quotas, 12), QuotasTable(delta.quotas)
+    reader.newest()
+    writer.alter(lambda _: quotas_of(13), "test", datetime.now(UTC))
+    unlistable(delta.quotas)
+
+    assert not reader.is_newest()
+    assert reader.newest() == (12, quotas_of(13))
+    assert reader.is_newest()
+    with pytest.raises(QuotasTableError):
+        writer.newest()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda log: (log / "_last_checkpoint").unlink(),
+        lambda log: (log / "_last_checkpoint").write_text("{"),
+        lambda log: (log / f"{9:020}.checkpoint.parquet").write_bytes(b""),
+        lambda log: (log / f"{9:020}.checkpoint.parquet").unlink(),
+        lambda log: os.utime(log / f"{11:020}.json", (0, 0)),
+    ],
+    ids=["no last checkpoint", "a damaged one", "an empty checkpoint", "no checkpoint", "another table"],
+)
+def test_where_the_end_of_the_log_may_not_be_all_of_the_quotas_the_whole_log_is_read(
+    delta: DeltaSettings, fault: Callable[[Path], object]
+) -> None:
+    writer, reader = grown(delta.quotas, 12), QuotasTable(delta.quotas)
+    reader.newest()
+    writer.alter(lambda _: quotas_of(13), "test", datetime.now(UTC))
+    fault(Path(delta.quotas) / "_delta_log")
+    unlistable(delta.quotas)
+
+    with pytest.raises(QuotasTableError):
+        reader.newest()
+
+
+def test_a_poll_leaves_nothing_in_its_temporary_folder(delta: DeltaSettings, tmp_path: Path) -> None:
+    (temporary := tmp_path / "temporary").mkdir()
+    grown(delta.quotas, 12)
+    table = QuotasTable(delta.quotas, temporary=temporary)
+    table.newest()
+    before = temporary.stat().st_mtime_ns
+
+    assert table.newest() == (11, quotas_of(12))
+    assert temporary.stat().st_mtime_ns > before
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["quotas", "holds"])
