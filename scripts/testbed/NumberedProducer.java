@@ -32,6 +32,7 @@ public final class NumberedProducer {
                 "client.id", name,
                 "batch.size", 1,
                 "linger.ms", 0,
+                "max.request.size", Math.max(1 << 20, bytes + 1_000),
                 "connections.max.idle.ms", -1); // what is closed for being idle isn't counted
         producer = new KafkaProducer<>(config, serializer, serializer);
         Thread thread = new Thread(() -> produce(topic, partition, bytes), name);

@@ -82,6 +82,7 @@ LIMITS = [
     *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRODUCERS),
     QuotaEntry(QuotaEntity(client_id="muted"), QuotaKind.PRODUCER_BYTE_RATE, 1_000.0),
     QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.PRODUCER_BYTE_RATE, HEAVY_BYTES / 40),
+    QuotaEntry(QuotaEntity(client_id="large"), QuotaKind.PRODUCER_BYTE_RATE, 1_000.0),
     QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 40),
     QuotaEntry(QuotaEntity(client_id="reader"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(client_id="group"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 4),
@@ -324,6 +325,22 @@ def test_no_number_of_connections_gets_more_than_the_quota_by_waiting_long_enoug
     assert all(size is not None and size < 1_000 for size in answers[1::2])
     settings = with_bootstrap_servers(load_settings(environment={}), proxied.broker.bootstrap_servers)
     assert ends(settings, "heavy") == {0: 1}
+
+
+def test_requests_that_wait_leave_memory_to_other_clients(proxied: Proxied, tmp_path: Path) -> None:
+    """60 requests of 4 MB of one client wait in a heap of 96 MiB; half of a quarter of it is for them."""
+    large = produce_request("large", "heavy", 0, 4_000_000, now_ms())
+    settings = proxy_settings(proxied.broker.bootstrap_servers)
+    with KafkaGateway(tmp_path, settings, heap_mib=96) as gateway, ExitStack() as stack:
+        eventually(lambda: Proxied(proxied.broker, gateway).metrics()["sluice_gateway_limits_version"] == 1)
+        for _ in range(60):
+            stack.enter_context(connect(gateway.bootstrap_servers)).sendall(large)
+        for _ in range(20):
+            with connect(gateway.bootstrap_servers) as connection:
+                connection.sendall(produce_request("free", "busy", 0, 1_000_000, now_ms()))
+                assert read_answer(connection)
+
+        assert "heap space" not in gateway.log.read_text()
 
 
 def _fetch(client_id: str, topic: str, longest_ms: int) -> bytes:
@@ -694,16 +711,20 @@ def test_an_ipv6_network_shares_connections_as_one_address() -> None:
     """A host has as many addresses of its network as it likes. One alone gets half of the 40."""
     with Jvm(proxy_class_path()) as jvm:
         java = jvm.packages.java
-        kind, address = map(java.lang.Class.forName, ("sluice.proxy.AddressShares", "java.net.InetAddress"))
-        constructor = kind.getDeclaredConstructor(jvm.array(java.lang.Class, [java.lang.Integer.TYPE]))
-        take = kind.getDeclaredMethod("take", jvm.array(java.lang.Class, [address]))
-        for each in (constructor, take):
+        of, object_type, bytes_type = java.lang.Class.forName, java.lang.Object, java.lang.Long.TYPE
+        room, limit = of("sluice.proxy.FairRoom"), of("sluice.proxy.AcceptLimit")
+        constructor = room.getDeclaredConstructor(jvm.array(java.lang.Class, [bytes_type]))
+        take = room.getDeclaredMethod("take", jvm.array(java.lang.Class, [of("java.lang.Object"), bytes_type]))
+        network = limit.getDeclaredMethod("network", jvm.array(java.lang.Class, [of("java.net.InetAddress")]))
+        for each in (constructor, take, network):
             each.setAccessible(True)
-        shares = constructor.newInstance(jvm.array(java.lang.Object, [40]))
+        shares = constructor.newInstance(jvm.array(object_type, [jvm.packages.java.lang.Long.valueOf("40")]))
 
-        def taken(network: str) -> int:
-            hosts = (java.net.InetAddress.getByName(f"2001:db8:0:{network}::{host:x}") for host in range(1, 100))
-            return sum(take.invoke(shares, jvm.array(java.lang.Object, [host])) for host in hosts)
+        def taken(prefix: str) -> int:
+            hosts = (java.net.InetAddress.getByName(f"2001:db8:0:{prefix}::{host:x}") for host in range(1, 100))
+            owners = (network.invoke(None, jvm.array(object_type, [host])) for host in hosts)
+            one = java.lang.Long.valueOf("1")
+            return sum(take.invoke(shares, jvm.array(object_type, [owner, one])) for owner in owners)
 
         assert [taken("1"), taken("2")] == [20, 10]
 

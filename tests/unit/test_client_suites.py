@@ -71,7 +71,7 @@ def test_without_go_the_lane_stops_with_one_line(
     monkeypatch.setenv("PATH", "")
 
     assert main(["suites", "franz-go"]) == 1
-    error = "the tests of Go modules need Go, which isn't installed; install it, or name other suites"
+    error = "this needs Go, which isn't installed; install it, or name other clients"
     assert capsys.readouterr().err == f"test-peers: error: {error}\n"
 
 

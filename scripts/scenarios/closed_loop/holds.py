@@ -1,34 +1,33 @@
 """Producers whose requests are seconds of their quota: what they see of the waits, and what arrives."""
 
-import json
-import struct
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Event, Semaphore, Thread
-from typing import Any
 
-import confluent_kafka
-
-from scripts.java.compiler import compile_java, java_compiler
-from scripts.scenarios.closed_loop.situation import Holds, HoldsGateway
+from scripts.scenarios.closed_loop.producers import (
+    NUMBER,
+    TOPIC,
+    JavaProducer,
+    KafkaPythonProducer,
+    LibrdkafkaProducer,
+    Producer,
+    SaramaProducers,
+    java_machine,
+)
+from scripts.scenarios.closed_loop.situation import LIBRARIES, Holds, HoldsGateway, Library
 from scripts.testbed.quotas_without_job import set_kafkas_quotas, settings_with_limits
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster
 from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.counts import records
-from sluice.demo.jars import BROKER_JARS
-from sluice.jvm.java import OLDEST
-from sluice.jvm.machine import Jvm
 from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -37,20 +36,15 @@ from sluice.state.quotas.kinds import QuotaKind
 REQUEST_S = (1, 5, 10)
 """Sizes of requests, in seconds of the quota."""
 
-IN_FLIGHT = 5
-"""Requests without an answer: the most that an idempotent producer of either library has."""
-
 MOST_OF_QUOTA = 1.05
 """Most that a crowd may get in a minute, over its quota, besides the request that goes over it."""
 
 MINUTE_S = 60
 
-_SOURCE = Path(__file__).resolve().parents[2] / "testbed" / "NumberedProducer.java"
-_TOPIC = "numbered"
-_NUMBER = struct.Struct(">q")
-_END_S = 120.0
-_NEVER_IDLE = {"connections.max.idle.ms": "86400000"}  # by default a broker closes what is idle for ten minutes
-_POLL_S = 0.1
+_BROKER = {
+    "connections.max.idle.ms": "86400000",  # by default a broker closes what is idle for ten minutes
+    "message.max.bytes": "10000000",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,8 @@ class Crowd:
     """Outcome of producers that share a quota, by the times at which the broker appended their records.
 
     `worst_minute` is over the quota, of any minute after the first, less one request. `late_closed` are connections
-    that were closed in the second half of the run. All else is as of one producer.
+    that were closed in the second half of the run, and `silent` the producers of which nothing was stored in it. All
+    else is as of one producer.
     """
 
     acknowledged: int
@@ -93,6 +88,7 @@ class Crowd:
     errors: int
     twice: int
     missing: int
+    silent: int
 
     @property
     def is_held(self) -> bool:
@@ -102,15 +98,25 @@ class Crowd:
 
 def run_crowd(folder: Path, asked: Holds) -> dict[str, Crowd]:
     """The outcome of `asked.connections` producers of each library, which have one client-id and so one quota."""
-    with _entrance(folder, asked) as (direct, servers), _java() as jvm:
-        size, count = round(asked.request_s * asked.limit), asked.connections
+    with _entrance(folder, asked) as (direct, servers), java_machine() as jvm:
+        size, count, libraries = round(asked.request_s * asked.limit), asked.connections, asked.library or LIBRARIES
         appended = {"retention.bytes": "-1", "message.timestamp.type": "LogAppendTime"}
-        make_topic(direct, _TOPIC, [2 * count], appended)
-        crowds: dict[str, list[_Producer]] = {
-            "java": [_JavaProducer(jvm, "java", servers, number, size) for number in range(count)],
-            "librdkafka": [_LibrdkafkaProducer("librdkafka", servers, count + number, size) for number in range(count)],
+        make_topic(direct, TOPIC, [len(libraries) * count], appended)
+        kinds: dict[Library, Callable[[str, str, int, int], Producer]] = {
+            Library.JAVA: partial(JavaProducer, jvm),
+            Library.LIBRDKAFKA: LibrdkafkaProducer,
+            Library.KAFKA_PYTHON: KafkaPythonProducer,
         }
+        crowds: dict[str, Sequence[Producer]] = {}
+        for number, library in enumerate(libraries):
+            first = number * count
+            crowds[library] = (
+                [SaramaProducers(folder, library, servers, first, count, size)]
+                if library is Library.SARAMA
+                else [kinds[library](library, servers, first + each, size) for each in range(count)]
+            )
         time.sleep(asked.seconds / 2)
+        half_ms = now_ms()
         closed = {name: sum(each.faults()[1] for each in crowd) for name, crowd in crowds.items()}
         time.sleep(asked.seconds / 2)
         outcomes = {name: _crowd(crowd, closed[name]) for name, crowd in crowds.items()}
@@ -121,22 +127,23 @@ def run_crowd(folder: Path, asked: Holds) -> dict[str, Crowd]:
     found = {}
     for number, (name, outcome) in enumerate(outcomes.items()):
         of_crowd = [stored[number * count + each] for each in range(count)]
-        at_ms = sorted(at for each in range(count) for at in times_ms[number * count + each])
+        at_ms = sorted(at for each in range(count) for at in times_ms[number * count + each]) or [0]
         found[name] = replace(
             outcome,
             of_quota=round((len(at_ms) - 1) * size / asked.limit / max(1.0, (at_ms[-1] - at_ms[0]) / 1_000), 3),
             worst_minute=round(_worst_minute(at_ms) * size / asked.limit / MINUTE_S, 3),
             twice=sum(times - 1 for partition in of_crowd for times in partition.values()),
             missing=max(0, outcome.acknowledged - sum(len(partition) for partition in of_crowd)),
+            silent=sum(max(times_ms[number * count + each], default=0) < half_ms for each in range(count)),
         )
     return found
 
 
-def _crowd(producers: Sequence["_Producer"], closed_before: int) -> Crowd:
+def _crowd(producers: Sequence["Producer"], closed_before: int) -> Crowd:
     acknowledged = [each for producer in producers for each in producer.acknowledged()]
     _, closed, errors = (sum(each) for each in zip(*(producer.faults() for producer in producers), strict=True))
     worst_s = max((took_ms for _, took_ms in acknowledged), default=0) / 1_000
-    return Crowd(len(acknowledged), 0.0, 0.0, worst_s, closed, closed - closed_before, errors, 0, 0)
+    return Crowd(len(acknowledged), 0.0, 0.0, worst_s, closed, closed - closed_before, errors, 0, 0, 0)
 
 
 def _worst_minute(at_ms: Sequence[int]) -> int:
@@ -147,16 +154,16 @@ def _worst_minute(at_ms: Sequence[int]) -> int:
 
 def run_holds(folder: Path, asked: Holds) -> dict[str, Held]:
     """The outcome of each producer, by library and size of its requests. Everything is kept in `folder`."""
-    with _entrance(folder, asked) as (direct, servers), _java() as jvm:
+    with _entrance(folder, asked) as (direct, servers), java_machine() as jvm:
         names = [(library, request_s) for library in ("java", "librdkafka") for request_s in REQUEST_S]
-        make_topic(direct, _TOPIC, [len(names)], {"retention.bytes": "-1"})
-        producers: dict[str, _Producer] = {}
+        make_topic(direct, TOPIC, [len(names)], {"retention.bytes": "-1"})
+        producers: dict[str, JavaProducer | LibrdkafkaProducer] = {}
         for partition, (library, request_s) in enumerate(names):
             name, size = f"{library}, {request_s} s", round(request_s * asked.limit)
             producers[name] = (
-                _JavaProducer(jvm, name, servers, partition, size)
+                JavaProducer(jvm, name, servers, partition, size)
                 if library == "java"
-                else _LibrdkafkaProducer(name, servers, partition, size)
+                else LibrdkafkaProducer(name, servers, partition, size)
             )
         time.sleep(asked.seconds)
         with ThreadPoolExecutor(len(producers)) as pool:
@@ -177,9 +184,9 @@ def _entrance(folder: Path, asked: Holds) -> Iterator[tuple[str, str]]:
     with ExitStack() as stack:
         client_id = new_exempt_client_id()
         cluster = stack.enter_context(
-            plugin_cluster(folder / "broker", 1, client_id, more=_NEVER_IDLE)
+            plugin_cluster(folder / "broker", 1, client_id, more=_BROKER)
             if asked.gateway is HoldsGateway.PLUGIN
-            else Cluster(folder / "broker", 1, lambda *_: _NEVER_IDLE)
+            else Cluster(folder / "broker", 1, lambda *_: _BROKER)
         )
         servers = cluster.bootstrap_servers
         if asked.gateway is HoldsGateway.KAFKA:
@@ -194,104 +201,7 @@ def _entrance(folder: Path, asked: Holds) -> Iterator[tuple[str, str]]:
         yield servers, stack.enter_context(KafkaGateway(folder / "proxy", settings)).bootstrap_servers
 
 
-@contextmanager
-def _java() -> Iterator[Jvm]:
-    with TemporaryDirectory() as classes:
-        compile_java([_SOURCE], BROKER_JARS.paths(), Path(classes), OLDEST, java_compiler)
-        with Jvm([*BROKER_JARS.paths(), Path(classes)]) as jvm:
-            yield jvm
-
-
-class _JavaProducer:
-    """A producer of numbered records that runs until `stop`, which waits until all is acknowledged."""
-
-    def __init__(self, jvm: Jvm, name: str, servers: str, partition: int, size: int) -> None:
-        self.size = size
-        self._java = jvm.packages.sluice.testbed.NumberedProducer(name, servers, _TOPIC, partition, size, IN_FLIGHT)
-
-    def stop(self) -> None:
-        self._java.stop()
-
-    def acknowledged(self) -> list[tuple[int, int]]:
-        """Epoch milliseconds of each acknowledgement, and the milliseconds that it took."""
-        return [(int(at), int(took)) for at, took in map(str.split, self._java.acknowledged().splitlines())]
-
-    def faults(self) -> tuple[int, int, int]:
-        """Requests that were sent again, connections that were closed, and errors."""
-        totals = (self._java.total(f"{name}-total") for name in ("record-retry", "connection-close"))
-        return round(next(totals)), round(next(totals)), len(self._java.errors().splitlines())
-
-    def close(self) -> None:
-        self._java.close()
-
-
-class _LibrdkafkaProducer:
-    """The same with librdkafka."""
-
-    def __init__(self, name: str, servers: str, partition: int, size: int) -> None:
-        self.size = size
-        self._acknowledged: list[tuple[int, int]] = []
-        self._errors: list[str] = []
-        self._statistics: dict[str, Any] = {"brokers": {}}
-        self._room = Semaphore(IN_FLIGHT)
-        self._stop = Event()
-        self._producer = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": servers,
-                "client.id": name,
-                "enable.idempotence": True,
-                "batch.num.messages": 1,
-                "linger.ms": 0,
-                "statistics.interval.ms": 1_000,
-                "stats_cb": self._note_statistics,
-                "error_cb": lambda error: self._errors.append(str(error)),
-                "log_level": 2,
-            }
-        )
-        self._thread = Thread(target=self._produce, args=(partition,), name=name, daemon=True)
-        self._thread.start()
-
-    def _note_statistics(self, text: str) -> None:
-        self._statistics = json.loads(text)
-
-    def _produce(self, partition: int) -> None:
-        number, filling = 0, bytes(self.size - _NUMBER.size)
-        while not self._stop.is_set():
-            self._producer.poll(_POLL_S)
-            while not self._stop.is_set() and self._room.acquire(blocking=False):
-                value, sent_ms = _NUMBER.pack(number) + filling, now_ms()
-                self._producer.produce(_TOPIC, value, partition=partition, on_delivery=partial(self._told, sent_ms))
-                number += 1
-
-    def _told(self, sent_ms: int, error: object, _: object) -> None:
-        at_ms = now_ms()
-        if error is None:
-            self._acknowledged.append((at_ms, at_ms - sent_ms))
-        else:
-            self._errors.append(str(error))
-        self._room.release()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._producer.flush(_END_S)
-
-    def close(self) -> None:
-        self._producer.purge()
-
-    def acknowledged(self) -> list[tuple[int, int]]:
-        return self._acknowledged
-
-    def faults(self) -> tuple[int, int, int]:
-        brokers = self._statistics["brokers"].values()
-        retried, closed = (sum(broker[name] for broker in brokers) for name in ("txretries", "disconnects"))
-        return retried, closed, len(self._errors)
-
-
-_Producer = _JavaProducer | _LibrdkafkaProducer
-
-
-def _held(producer: _Producer, limit: float, stored: Mapping[int, int]) -> Held:
+def _held(producer: JavaProducer | LibrdkafkaProducer, limit: float, stored: Mapping[int, int]) -> Held:
     acknowledged = producer.acknowledged()
     times_ms = [at_ms for at_ms, _ in acknowledged] or [0]
     span_s = max((max(times_ms) - min(times_ms)) / 1_000, 1.0)
@@ -311,7 +221,7 @@ def _held(producer: _Producer, limit: float, stored: Mapping[int, int]) -> Held:
 def _times_ms(servers: str) -> defaultdict[int, list[int]]:
     """The epoch milliseconds of all records of each partition."""
     times_ms: defaultdict[int, list[int]] = defaultdict(list)
-    for record in records(with_bootstrap_servers(load_settings(environment={}), servers), _TOPIC):
+    for record in records(with_bootstrap_servers(load_settings(environment={}), servers), TOPIC):
         times_ms[record.partition].append(record.timestamp)
     return times_ms
 
@@ -319,6 +229,6 @@ def _times_ms(servers: str) -> defaultdict[int, list[int]]:
 def _stored(servers: str) -> defaultdict[int, Counter[int]]:
     """The times that each number is in each partition."""
     stored: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    for record in records(with_bootstrap_servers(load_settings(environment={}), servers), _TOPIC):
-        stored[record.partition].update(_NUMBER.unpack_from(record.value)[:1])
+    for record in records(with_bootstrap_servers(load_settings(environment={}), servers), TOPIC):
+        stored[record.partition].update(NUMBER.unpack_from(record.value)[:1])
     return stored

@@ -345,6 +345,19 @@ class HoldsGateway(StrEnum):
     PROXY = "proxy"
 
 
+class Library(StrEnum):
+    """A client library."""
+
+    JAVA = "java"
+    LIBRDKAFKA = "librdkafka"
+    KAFKA_PYTHON = "kafka-python"
+    SARAMA = "sarama"
+
+
+LIBRARIES = (Library.JAVA, Library.LIBRDKAFKA, Library.KAFKA_PYTHON)
+"""Those that run where nothing is said: Sarama needs Go."""
+
+
 @dataclass(frozen=True)
 class Holds:
     """Run producers of librdkafka and of Kafka's Java library, whose requests are 1, 5 and 10 s of their quota.
@@ -353,7 +366,7 @@ class Holds:
     rate over the quota, the longest time to an acknowledgement, requests that were sent again, connections that were
     closed, errors, and records that arrived twice or not at all. Exit code 1 if there are any of those.
 
-    With `--connections N`, N producers of each library share a quota, and each request is `--request-s` of it: what
+    With `--connections N`, N producers of each `--library` share a quota, and each request is `--request-s` of it: what
     they got in the worst minute after the first, by the broker's log. Exit code 1 if that is over 1.05 of the quota.
     """
 
@@ -361,7 +374,11 @@ class Holds:
     limit: Annotated[float, typer.Option(min=1_000, max=90_000, help="Quota of each, bytes/s.")] = 20_000
     seconds: Seconds = 600
     connections: Annotated[int, typer.Option(min=0, max=100, help="Producers that share a quota; 0: none do.")] = 0
-    request_s: Annotated[float, typer.Option(min=0.1, help="Size of their requests, in seconds of it.")] = 4.0
+    request_s: Annotated[float, typer.Option(min=0.01, help="Size of their requests, in seconds of it.")] = 4.0
+    library: Annotated[
+        list[Library] | None,
+        typer.Option(help="A library of theirs; may be repeated. Sarama needs Go.", show_default="all but sarama"),
+    ] = None
 
 
 class Noise(StrEnum):

@@ -62,6 +62,15 @@ def go_tests(module: str, package: str = ".", tags: Sequence[str] = (), change: 
     return GoTests(program, source / package)
 
 
+def go_program(source: Path) -> Path:
+    """The program of a module in a folder of this repository, built. Raises SuiteError."""
+    program = jars_home() / "go" / source.name
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with home_lock(program.stem):
+        _go(source, "build", "-o", str(program), ".")
+    return program
+
+
 def _changed(archive: Path, name: str, change: Change, folder: Path) -> Path:
     """The sources of a module, unpacked into `folder`, with the change: in Go's own cache none can be made."""
     with ZipFile(archive) as files:
@@ -75,7 +84,7 @@ def _changed(archive: Path, name: str, change: Change, folder: Path) -> Path:
 def _go(folder: Path, *arguments: str) -> str:
     go = shutil.which("go")
     if go is None:
-        raise SuiteError("the tests of Go modules need Go, which isn't installed; install it, or name other suites")
+        raise SuiteError("this needs Go, which isn't installed; install it, or name other clients")
     problem = f"go {' '.join(arguments[:2])}: {{}}; check the network and Go's version, then try again"
     return output_of([go, *arguments], SuiteError, problem, cwd=folder)
 

@@ -10,6 +10,7 @@ import io.netty.channel.ServerChannel;
 import java.lang.management.ManagementFactory;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 
@@ -29,9 +30,11 @@ public final class AcceptLimit extends ChannelInitializerExtension {
     private static final int PER_CORE = 500;
     private static final int OWN_DESCRIPTORS = 200; // jars, the log, ports, and connections of the proxy's own clients
 
-    private final AddressShares fresh = new AddressShares(Integer.getInteger(
+    private static final int NETWORK_BYTES = 8;
+
+    private final FairRoom<ByteBuffer> fresh = new FairRoom<>(Integer.getInteger(
             "sluice.connections.per.s", PER_CORE * Runtime.getRuntime().availableProcessors()));
-    private final AddressShares open = new AddressShares(mostOpen());
+    private final FairRoom<ByteBuffer> open = new FairRoom<>(mostOpen());
     private volatile long second;
 
     @Override
@@ -42,7 +45,7 @@ public final class AcceptLimit extends ChannelInitializerExtension {
                 Channel connection = (Channel) message;
                 if (connection.remoteAddress() instanceof InetSocketAddress client
                         && admits(client.getAddress(), System.nanoTime())) {
-                    connection.closeFuture().addListener(closed -> open.giveBack(client.getAddress()));
+                    connection.closeFuture().addListener(closed -> open.giveBack(network(client.getAddress()), 1));
                     context.fireChannelRead(connection);
                     return;
                 }
@@ -59,7 +62,13 @@ public final class AcceptLimit extends ChannelInitializerExtension {
             second = present;
             fresh.clear();
         }
-        return fresh.take(address) && open.take(address);
+        return fresh.take(network(address), 1) && open.take(network(address), 1);
+    }
+
+    /** All of an IPv6 network of 64 bits count as one address: a host has as many as it likes of one. */
+    static ByteBuffer network(InetAddress address) {
+        byte[] bytes = address.getAddress();
+        return ByteBuffer.wrap(bytes, 0, Math.min(bytes.length, NETWORK_BYTES));
     }
 
     /** A client's connection takes two file descriptors: its own, and that of the connection to a broker. */

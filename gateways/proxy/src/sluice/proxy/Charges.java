@@ -114,7 +114,7 @@ final class Charges {
     }
 
     /** A broker meters a request with its header. */
-    private static int size(RequestHeaderData header, ApiMessage request) {
+    static int size(RequestHeaderData header, ApiMessage request) {
         short version = header.requestApiVersion();
         short headerVersion = ApiKeys.forId(request.apiKey()).requestHeaderVersion(version);
         ObjectSerializationCache cache = new ObjectSerializationCache();

@@ -26,6 +26,7 @@ final class Proxy implements AutoCloseable {
     private final ProxyGateway gateway;
     private final SslPrincipalMapper principalRules;
     private final TopicNames names = new TopicNames();
+    private final FairRoom<Client> waiting = new FairRoom<>(Runtime.getRuntime().maxMemory() / 4);
     private final AtomicLong unreadableNs = new AtomicLong(System.nanoTime() - UNREADABLE_NS - 1);
     private final Connections connections;
     private final List<Meter> published = new ArrayList<>();
@@ -82,6 +83,11 @@ final class Proxy implements AutoCloseable {
 
     TopicNames names() {
         return names;
+    }
+
+    /** The bytes of large requests that wait. */
+    FairRoom<Client> waiting() {
+        return waiting;
     }
 
     void noteThrottled() {

@@ -50,6 +50,8 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     /** The longest time until mutations without a response count as done: else who closes its connection pays nothing. */
     private static final long MAX_UNSETTLED_MS = 30_000;
 
+    private static final int SMALL_BYTES = 65_536; // a request for which there is always room while it waits
+
     private static final short METADATA_VERSION = 12; // the first one that takes the ids of topics
     private static final Set<ApiKeys> MUTATION_APIS =
             EnumSet.of(ApiKeys.CREATE_TOPICS, ApiKeys.CREATE_PARTITIONS, ApiKeys.DELETE_TOPICS);
@@ -224,6 +226,11 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                 return refuse(asked);
             }
         }
+        int bytes = isNew ? Charges.size(asked.header, asked.message) : 0;
+        boolean isLarge = bytes > SMALL_BYTES;
+        if (isLarge && !proxy.waiting().take(asked.client, bytes)) {
+            return forget(asked);
+        }
         if (isStopped && isNew) {
             asked.charges.keySet().stream().filter(proxy.gateway()::isStopped).forEach(proxy.gateway()::noteStopped);
         }
@@ -237,6 +244,20 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                 },
                 nextMs,
                 TimeUnit.MILLISECONDS);
+        if (isLarge) {
+            later.whenComplete((result, error) -> proxy.waiting().giveBack(asked.client, bytes));
+        }
+        return later;
+    }
+
+    /** Refuses a request for whose bytes there is no room; a produce after the longest delay, as its client sends it again at once. */
+    private CompletionStage<RequestFilterResult> forget(Asked asked) {
+        if (!(asked.message instanceof ProduceRequestData produce)) {
+            return refuse(asked);
+        }
+        produce.topicData().clear(); // Kroxylicious keeps the message
+        CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
+        executor.schedule(() -> forward(() -> refuse(asked), later), Hold.MAX_OWED_MS, TimeUnit.MILLISECONDS);
         return later;
     }
 
