@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import confluent_kafka
+import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import (
@@ -341,6 +342,19 @@ def test_requests_that_wait_leave_memory_to_other_clients(proxied: Proxied, tmp_
                 assert read_answer(connection)
 
         assert "heap space" not in gateway.log.read_text()
+
+
+def test_a_client_that_goes_before_its_broker_is_reached_leaves_no_connection_to_it(proxied: Proxied) -> None:
+    process = psutil.Process(proxied.gateway.pid)
+    before = process.num_fds()
+    for _ in range(100):
+        with connect(proxied.servers) as connection:
+            connection.sendall(produce_request("free", "busy", 0, 1_000, now_ms()))
+    for _ in range(8):  # each event loop serves these after those
+        with connect(proxied.servers) as connection:
+            assert is_open(connection, "free")
+
+    eventually(lambda: process.num_fds() < before + 20)
 
 
 def _fetch(client_id: str, topic: str, longest_ms: int) -> bytes:
