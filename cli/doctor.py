@@ -96,6 +96,11 @@ _HEARTBEATS_MS = 10_000
 _NEXT_S = 2.0
 """Time for the next heartbeat of each gateway."""
 
+_FROZEN = (
+    "a broker that takes connections and answers nothing is frozen, has far too much to do, or mutes this login by a"
+    " quota: look at its process, its log and such quotas"
+)
+_HANGING = "the storage of tables or checkpoints hangs: see that its disk or mount answers, such as with ls -l"
 _NO_TIMES = "no gateway sends heartbeats with its time"
 _NOBODY_KNOWS = "nobody can tell whether one runs on {}, which is no local folder, or one of another account"
 
@@ -124,12 +129,15 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
             return False
         return True
 
+    def of_job() -> dict[str, Check]:
+        return {name: partial(check, settings) for name, check in CHECKS_OF_JOB if name not in shown}
+
     of_kafka = checks_of_kafka(replace(settings, kafka=Properties(settings.kafka | OF_COMMANDS)))
     passed = [
         *(passes(name, check) for name, check in start_checks(settings)),
         # without a broker the others would only wait and fail too
         all(all([passes(name, answer) for name, answer in begun(*checks)]) for checks in of_kafka),
-        *(passes(name, partial(check, settings)) for name, check in CHECKS_OF_JOB if name not in shown),
+        *(passes(name, check) for name, check in begun(of_job(), _ANSWER_S, _HANGING)),
     ]
     return 0 if all(passed) else 1
 
@@ -210,14 +218,14 @@ def _if_read(source: str, check: Check) -> Check:
     return answer
 
 
-def begun(checks: Mapping[str, Check], longest_s: float) -> Iterator[tuple[str, Check]]:
-    """The same checks, which begin at once. One that has no answer after `longest_s` fails, and isn't waited for.
+def begun(checks: Mapping[str, Check], longest_s: float, why: str = _FROZEN) -> Iterator[tuple[str, Check]]:
+    """The same checks, which begin at once. One that has no answer after `longest_s` fails with `why`, not waited for.
 
     A broker that hangs takes connections, and no time-out of the client bounds all that a check asks it.
     """
     deadline_s = time.monotonic() + longest_s
     found = {name: in_thread(check) for name, check in checks.items()}
-    return ((name, partial(_answer, future, deadline_s, longest_s)) for name, future in found.items())
+    return ((name, partial(_answer, future, deadline_s, longest_s, why)) for name, future in found.items())
 
 
 def in_thread(call: Callable[[], T]) -> "Future[T]":
@@ -234,13 +242,10 @@ def in_thread(call: Callable[[], T]) -> "Future[T]":
     return future
 
 
-def _answer(future: "Future[str]", deadline_s: float, longest_s: float) -> str:
+def _answer(future: "Future[str]", deadline_s: float, longest_s: float, why: str) -> str:
     wait([future], max(0.0, deadline_s - time.monotonic()))
     if not future.done():
-        raise CheckError(
-            f"no answer in {longest_s:.0f} s; a broker that takes connections and answers nothing is frozen, has"
-            " far too much to do, or mutes this login by a quota: look at its process, its log and such quotas"
-        )
+        raise CheckError(f"no answer in {longest_s:.0f} s; {why}")
     return future.result()
 
 

@@ -11,7 +11,7 @@ from sluice.cli.format import MAX_NAME, print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import no_members_text
 from sluice.cli.resolve import explain as resolve
-from sluice.cli.sql import say_no_rows
+from sluice.cli.sql import say_no_rows, say_of_then
 from sluice.insight.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
 from sluice.process.format import duration, figure, percent, printable, short
 from sluice.state.contract.decision_id import DecisionId
@@ -76,12 +76,17 @@ def explain(
     if not decisions:
         say_no_rows(delta, delta.decisions)
         raise typer.Exit(1)
-    for position, decision in enumerate(decisions):
-        explained = explain_decision(tables, decision)
+    _print([explain_decision(tables, decision) for decision in decisions], json_output=json_output)
+    if decision_id is None:
+        say_of_then(delta, before)
+
+
+def _print(explained: Sequence[dict[str, Any]], *, json_output: bool) -> None:
+    for position, each in enumerate(explained):
         if json_output:
-            print_json(explained)
+            print_json(each)
         else:
-            lines = [*([""] if position else []), *explained_lines(explained)]
+            lines = [*([""] if position else []), *explained_lines(each)]
             typer.echo("\n".join(printable(line) for line in lines))
 
 

@@ -1,6 +1,6 @@
 """The command `sluice sql`: a query over the Delta tables, without Java."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -11,6 +11,9 @@ from sluice.configs.settings import DeltaSettings
 
 TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas", "overrides")
 """Settings in section `delta` with a table's path; queries know the table by the same name."""
+
+_FRESH = timedelta(minutes=1)
+"""Age of the newest rows from which figures end before now; a gateway's heartbeats are rows too."""
 
 
 def sql(
@@ -44,6 +47,16 @@ def say_no_rows(delta: DeltaSettings, *paths: str) -> None:
 
     hint = no_rows_hint(last_written(paths, delta.storage_options), datetime.now(UTC))
     typer.echo(f"sluice: {hint}", err=True)
+
+
+def say_of_then(delta: DeltaSettings, until: datetime) -> None:
+    """Say on standard error where the figures end, if nothing was written in the last minute before a time."""
+    from sluice.insight.sql import last_written
+
+    written_at = last_written([delta.decisions], delta.storage_options)
+    if written_at is not None and min(until, datetime.now(UTC)) - written_at > _FRESH:
+        at = written_at.isoformat(timespec="seconds")
+        typer.echo(f"sluice: nothing was written since {at}, so this ends there; `sluice doctor` says why", err=True)
 
 
 def no_rows_hint(written_at: datetime | None, now: datetime) -> str:

@@ -12,7 +12,7 @@ import typer
 from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, print_rows, table_lines, terminal_width, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force, quotas_of_file
-from sluice.cli.sql import say_no_rows
+from sluice.cli.sql import say_no_rows, say_of_then
 from sluice.configs.settings import Settings
 from sluice.insight.reports.span import By, Per
 from sluice.insight.texts import NO_NAME, counter_name
@@ -114,6 +114,8 @@ def usage(
         typer.echo(f"sluice: {_NO_TOPIC}", err=True)
     elif not len(found):
         say_no_rows(delta, delta.decisions)
+    else:
+        say_of_then(delta, from_ms(span.end_ms))
 
 
 _NO_TOPIC = (

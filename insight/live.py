@@ -412,12 +412,12 @@ class CounterRow(NamedTuple):
     limit: float | None
     used: float | None
     remaining: float | None
-    wait_ms: int
+    wait_ms: int | None
     hour_minutes: int
     seen_ms: int
-    waited_ms: int
+    waited_ms: int | None
     """Milliseconds of the last minute that were waited."""
-    below_quota_ms: int
+    below_quota_ms: int | None
     """Those of them in which less than NEAR_LIMIT of the limit is in use."""
     points: list[float]
     """Mean rates; NaN where nothing was charged."""
@@ -430,7 +430,8 @@ class CounterRow(NamedTuple):
 
     def of_then(self) -> "CounterRow":
         """The row while decisions are old: its figures of now are unknown, those of points and hours stay."""
-        return self._replace(rate=None, mean=None, used=None, remaining=None, wait_ms=0, waited_ms=0, below_quota_ms=0)
+        known = self._replace(rate=None, mean=None, used=None, remaining=None)
+        return known._replace(wait_ms=None, waited_ms=None, below_quota_ms=None)
 
     def over(self) -> list[bool]:
         """True for each point that is over its limit; for none of a bucket, which has a burst."""

@@ -119,7 +119,7 @@ class RunningJob:
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
         if self._clients is not None:
-            services.append(self._troubles_watch(self._clients))
+            services += self._troubles_watch(self._clients)
         if settings.delta.maintain_every_hours:
             folder = Checkpoint(settings.audit.checkpoint).sluice
             services.append(MaintenanceSchedule(settings.delta, folder).service())
@@ -149,11 +149,12 @@ class RunningJob:
         self._health.registry.register(clients)
         return decisions_watch(topic, kafka, [foreign.on_decision, clients.on_record], NEWEST_DECISIONS)
 
-    def _troubles_watch(self, clients: ClientMetrics) -> BackgroundService:
-        """Looks for what is wrong at brokers and in topics."""
+    def _troubles_watch(self, clients: ClientMetrics) -> list[BackgroundService]:
+        """Look for what is wrong at brokers, in topics and tables."""
         troubles = TroublesWatch(self._settings, clients.facts, lambda: self._watch.in_force()[1])
+        clients.is_stale = troubles.is_stale
         self._health.report_facts(lambda: replace(troubles.facts(), overrides=self._overrides.said))
-        return troubles.service()
+        return troubles.services()
 
     def _queries(self) -> list[SupervisedQuery]:
         """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up.

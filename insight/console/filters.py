@@ -147,8 +147,8 @@ def age(ms: float) -> str:
     return duration(max(0, ms))
 
 
-def throttle_time(ms: int) -> str:
-    """A throttle time; a dash for none."""
+def throttle_time(ms: int | None) -> str:
+    """A throttle time; a dash for none, or an unknown one."""
     return duration(ms) if ms else NOTHING
 
 
@@ -235,17 +235,18 @@ def throttling_chart(row: CounterRow) -> Markup:
     return chart(Bars(points, kind="wait", full=POINT_MS / 1000), "Throttled, of each 10 s", waited, text, _MINUTES)
 
 
-def decisions_chart(seconds: Sequence[Second], per_s: float) -> Markup:
-    """The decisions of each second."""
+def decisions_chart(seconds: Sequence[Second], per_s: float | None) -> Markup:
+    """The decisions of each second; None is an unknown rate of now."""
     span, counts = _seconds_text(seconds), [float(second.decisions) for second in seconds]
-    text = f"decisions per second over the last {span}; now {per_s:.0f}"
+    text = f"decisions per second over the last {span}; now {'unknown' if per_s is None else f'{per_s:.0f}'}"
     return chart(Bars(counts), "Decisions of each second", f"highest {max(counts):.0f}/s", text, span)
 
 
-def lag_chart(seconds: Sequence[Second], lag_ms: int) -> Markup:
+def lag_chart(seconds: Sequence[Second], lag_ms: int | None) -> Markup:
     """The greatest age of an event in each second."""
     span, lags = _seconds_text(seconds), [second.lag_ms / 1000 if second.lag_ms else math.nan for second in seconds]
-    text = f"age of an event when its decision was read, over the last {span}; now {duration(lag_ms)}"
+    now = "unknown" if lag_ms is None else duration(lag_ms)
+    text = f"age of an event when its decision was read, over the last {span}; now {now}"
     highest = f"highest {duration(max(second.lag_ms for second in seconds))}"
     return chart(Bars(lags), "From event to decision", highest, text, span)
 

@@ -183,13 +183,14 @@ def _used_by(facts: Facts, tenant: str, now_ms: int) -> Iterator[CounterRow]:
 class QuotaRow:
     """A quota as it is set, and the usage of its counters; `highest` is the greatest share of the limit.
 
-    `throttled` counters have clients that waited in the last minute. `elastic` are reservation and ceiling.
+    `throttled` counters have clients that waited in the last minute; None while decisions are old. `elastic` are
+    reservation and ceiling.
     """
 
     entry: QuotaEntry
     elastic: dict[str, float] = field(default_factory=dict)
     counters: int = 0
-    throttled: int = 0
+    throttled: int | None = 0
     highest: float | None = None
 
     @property
@@ -202,10 +203,10 @@ class QuotaRow:
 
 def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
     """The page of quotas: each as it is set, with the usage of its counters."""
-    model = facts.model
+    model, is_stale = facts.model, facts.now.is_stale(now_ms)
     entries = list(facts.limits.entries.values())
     rows: dict[tuple[QuotaEntity | None, EntryKind, bool], QuotaRow] = {
-        (entry.entity, entry.kind, entry.shadow): QuotaRow(entry)
+        (entry.entity, entry.kind, entry.shadow): QuotaRow(entry, throttled=None if is_stale else 0)
         for entry in entries
         if isinstance(entry.kind, QuotaKind)
     }
@@ -220,7 +221,9 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
             row = rows.get((entity, key.kind, key.shadow))
             if row is not None:
                 row.counters += 1
-                row.throttled += counter.throttled(now_ms)
+                if is_stale:
+                    continue
+                row.throttled = (row.throttled or 0) + counter.throttled(now_ms)
                 row.highest = max(row.highest or 0.0, share)  # not NaN, which is greater than nothing
     ordered = sorted(
         rows.values(),
@@ -235,12 +238,11 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
 def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
     """The page of the whole: decisions, lag, load, gateways, dead letters, the job."""
     seconds = facts.model.seconds(now_ms)
-    last = seconds[-10:]
+    last, is_stale = seconds[-10:], facts.now.is_stale(now_ms)
     return {
         "seconds": seconds,
-        "per_s": sum(second.decisions for second in last) / len(last),
-        "lag_ms": max(second.lag_ms for second in last),
-        "stale": facts.now.is_stale(now_ms),
+        "per_s": None if is_stale else sum(second.decisions for second in last) / len(last),
+        "lag_ms": None if is_stale else max(second.lag_ms for second in last),
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
         "unlimited": facts.model.unlimited(now_ms),
@@ -255,7 +257,7 @@ def check(facts: Facts, given: Given, now_ms: int) -> Context:
     asked, in_force, found = Asked.read(given), facts.limits.in_force, None
     if given and in_force is not None:
         found = answers(asked, in_force, facts.model, facts.settings, now_ms)
-    return {"asked": asked, "apis": APIS, "answers": found}
+    return {"asked": asked, "apis": APIS, "answers": found, "stale": facts.now.is_stale(now_ms)}
 
 
 def request(facts: Facts, given: Given, _now_ms: int) -> Context:

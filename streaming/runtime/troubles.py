@@ -33,8 +33,8 @@ _LOOK_S = 5.0
 _BROKERS_EVERY = 6
 """Polls of the records to one of the brokers, which answers many more bytes."""
 
-_TABLES_EVERY = 12
-"""Polls of the records to one of the tables, whose logs are read."""
+_TABLES_S = 60.0
+"""Interval between two polls of the tables, whose logs are read."""
 
 
 class TroublesWatch:
@@ -52,19 +52,24 @@ class TroublesWatch:
         self._limits = limits
         self._clock_ms = clock_ms
         self._polled = Facts()
+        self._unreadable: Mapping[str, str | None] | None = None
 
     def facts(self) -> Facts:
         """The facts of the last poll, and those of heartbeats unless the job reads old ones."""
-        polled, at_ms = self._polled, self._clock_ms()
-        if is_stale(polled.flow, at_ms):
+        polled, at_ms = replace(self._polled, tables=self._unreadable), self._clock_ms()
+        if self.is_stale(at_ms):
             return polled
         heard = self._gateways(at_ms)
         return replace(
             polled, beats=heard.beats, heard_s=heard.heard_s, capacities=heard.capacities, ahead_ms=heard.ahead_ms
         )
 
-    def service(self) -> BackgroundService:
-        """The service that polls."""
+    def is_stale(self, now_ms: int) -> bool:
+        """True while the job's newest decisions are old."""
+        return is_stale(self._polled.flow, now_ms)
+
+    def services(self) -> list[BackgroundService]:
+        """The services that poll: storage that hangs stops that of the tables alone."""
 
         def look() -> Iterator[None]:
             count = 0
@@ -75,19 +80,24 @@ class TroublesWatch:
                     )
                     if count % _BROKERS_EVERY == 0:
                         self._look_at_brokers()
-                    if count % _TABLES_EVERY == 0:
-                        self._look_at_tables()
+                        self._look_at_answers()
                     count += 1
                     yield
 
-        return BackgroundService(
-            "troubles",
-            look,
-            _LOOK_S,
-            failure="can't look for what is wrong",
-            log=logging.getLogger("sluice.troubles"),
-            level=logging.WARNING,
-        )
+        def polling(
+            name: str, work: Callable[[], Iterator[None] | None], every_s: float, stop_s: float
+        ) -> BackgroundService:
+            return BackgroundService(
+                name,
+                work,
+                every_s,
+                failure="can't look for what is wrong",
+                log=logging.getLogger("sluice.troubles"),
+                level=logging.WARNING,
+                stop_timeout_s=stop_s,
+            )
+
+        return [polling("troubles", look, _LOOK_S, 10.0), polling("tables", self._look_at_tables, _TABLES_S, 0.0)]
 
     def _look_at_brokers(self) -> None:
         """Ask brokers what this login may know; what it may not stays unknown."""
@@ -107,8 +117,10 @@ class TroublesWatch:
                 self._polled = replace(self._polled, own_login=self._own_login(cluster, configs))
 
     def _look_at_tables(self) -> None:
-        """See which answers are in no table, and which table can't be read."""
-        self._polled = replace(self._polled, tables=see_tables(self._settings)[1])
+        self._unreadable = see_tables(self._settings)[1]
+
+    def _look_at_answers(self) -> None:
+        """Compare the checkpoint of the audit query with its topics."""
         with suppress(KafkaError, CheckpointError):
             self._polled = replace(self._polled, unwritten=unwritten_answers(self._settings, self._clock_ms()))
 

@@ -14,6 +14,7 @@ from kafka import KafkaProducer
 from sluice.cli import doctor
 from sluice.configs.settings import Properties, Settings
 from sluice.insight.console.pages import PAGES
+from sluice.insight.console.server import running
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
@@ -112,9 +113,9 @@ def test_a_job_tells_what_its_topics_and_brokers_show(left: Left) -> None:
     """A broker without the plugin, garbage, requests that nobody decides, and answers that nobody writes."""
     watch, health = TroublesWatch(left.settings, lambda _: Facts(), tuple), JobHealth("enforce", 600)
     health.report_facts(watch.facts)
-    with watch.service():
+    with running(watch.services()):
         eventually(lambda: watch.facts().own_login is not None)
-        eventually(lambda: watch.facts().unwritten is not None)
+        eventually(lambda: watch.facts().unwritten is not None and watch.facts().tables is not None)
 
     troubles = ["decisions_stale", "table_unreadable", "audit_behind", "dead_letters"]
     assert [each.name for each in health.troubles()] == troubles

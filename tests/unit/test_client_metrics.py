@@ -53,6 +53,18 @@ def test_a_client_has_limit_rate_rest_and_wait() -> None:
     assert scraped.series("sluice_client_waited_seconds", LABELS) == {alice: 2.5}
 
 
+def test_while_decisions_are_old_nothing_has_a_series() -> None:
+    """A rate of 0, and a gateway that seems silent, would be figures of then."""
+    scraped = Scraped()
+    scraped.charge(rate=800.0, wait_ms=3_000)
+    assert scraped.series("sluice_client_rate") != {}
+
+    scraped.now_ms += 1_000
+    scraped.metrics.is_stale = lambda _: True
+
+    assert [family.samples for family in scraped.metrics.collect() if family.samples] == []
+
+
 def test_a_quota_on_trial_one_of_a_partition_and_those_of_tenants_are_told_apart_by_labels() -> None:
     scraped = Scraped()
     scraped.charge(mode="shadow")

@@ -846,14 +846,15 @@ def test_every_page_says_on_top_that_no_job_runs(path: str) -> None:
         assert '<p class="trouble" role="alert">no job runs, 1595 requests wait since ' in text.partition("<table")[0]
 
 
-def test_figures_of_then_are_dashes_on_all_pages_of_clients() -> None:
+def test_figures_of_then_are_dashes_on_all_pages() -> None:
     """None of them is 0: that of a client which waits would say that it is idle."""
-    facts = facts_of(decision(now_ms() - 3_000))
+    facts = facts_of(decision(now_ms() - 3_000), entries=(OF_ALICE,))
     figures = {path: ("800 B/s", "200 B/s") for path in ("/", "/client?user=alice")}
+    others = ("/overview", "/quotas", "/check?user=alice&api=Produce&size=10")
     with serving(facts) as get:
-        live = {path: get(path).text for path in (*figures, "/overview")}
+        live = {path: get(path).text for path in (*figures, *others)}
         facts.now.seen = DEAD
-        dead = {path: get(path).text for path in (*figures, "/overview")}
+        dead = {path: get(path).text for path in (*figures, *others)}
 
     for path, shown in figures.items():
         assert [each for each in shown if each not in live[path].replace("of 1 kB/s", "")] == []
@@ -861,6 +862,13 @@ def test_figures_of_then_are_dashes_on_all_pages_of_clients() -> None:
     assert "throttled in the last minute: 0" in live["/"]
     assert "throttled in the last minute: —" in dead["/"]
     assert re.search(r"<b>\d+</b><span>decisions a second", live["/overview"])
+    assert "; now 0" not in dead["/overview"]
+    usage = re.compile(r'<td class="number">(\d+|—)</td><td class="number"><span class="band[^>]*>([^<]*)<')
+    assert usage.findall(live["/quotas"]) == [("0", "80 %")]
+    assert usage.findall(dead["/quotas"]) == [("—", "—")]
+    assert "Unknown: the decisions are of then." in dead[others[2]]
+    assert "800 B/s" in live[others[2]]
+    assert "800 B/s" not in dead[others[2]]
     assert "<b>—</b><span>decisions a second" in dead["/overview"]
 
 

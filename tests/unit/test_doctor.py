@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import Mock
 
@@ -365,6 +366,20 @@ def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
     found = doctor.check_tables(settings)
 
     assert found.startswith("decisions has 3 rows in 2 files, 0.0 MiB; quota_metrics isn't there yet; ")
+
+
+def test_storage_that_hangs_fails_its_own_line_alone(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a table on a mount that is gone never ends, and ended no doctor either."""
+    monkeypatch.setattr(doctor, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(doctor, "start_checks", lambda _: iter(()))
+    monkeypatch.setattr(doctor, "checks_of_kafka", lambda _: iter(()))
+    checks = [("tables", lambda _: str(Event().wait())), ("sizing", lambda _: "right")]
+    monkeypatch.setattr(doctor, "CHECKS_OF_JOB", checks)
+    lines: list[str] = []
+
+    assert doctor.run_doctor(settings, lines.append) == 1
+    assert lines[0].startswith("FAIL  tables: no answer in 0 s; the storage of tables or checkpoints hangs: ")
+    assert lines[1] == "ok    sizing: right"
 
 
 def test_the_table_of_overrides_is_told_of_where_limits_give_way(settings: Settings) -> None:

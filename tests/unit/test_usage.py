@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.cli import format as format_module
+from sluice.cli import sql
 from sluice.cli.format import csv_safe, write_csv
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.sql import Tables
@@ -268,6 +269,15 @@ def test_a_long_name_makes_no_wide_table_and_is_whole_in_csv(here: Path) -> None
     assert max(map(len, usage().splitlines())) < 200
     assert long in usage("--format", "csv")
     assert rows()[1]["user"] == long
+
+
+@pytest.mark.usefixtures("tables")
+def test_figures_that_end_before_the_span_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job that is dead they would say that the clients have stopped."""
+    monkeypatch.setattr(sql, "_FRESH", timedelta(0))
+
+    for command in (("usage", "--from", "2020-01-01"), ("explain",)):
+        assert "sluice: nothing was written since 20" in invoke(*command, code=None).error
 
 
 @pytest.mark.usefixtures("tables")
