@@ -241,7 +241,7 @@ def _cells(row: CounterRow, marks: RowMarks | None) -> tuple[str, ...]:
 
 def _marks(reader: "DecisionsReader", at_ms: int) -> RowMarks:
     heard = {seen.instance for seen in reader.model.gateways() if at_ms - seen.read_ms <= LATE_MS}
-    return RowMarks(reader.now.limits, heard, at_ms)
+    return RowMarks.of_limits(reader.now.limits, heard, at_ms)
 
 
 def _block(point: float, limit: float, is_over: bool) -> str:

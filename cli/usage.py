@@ -1,11 +1,11 @@
 """The commands `sluice usage`, for chargeback, and `sluice slo`: throttled minutes a week by client."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,9 +17,13 @@ from sluice.configs.settings import Settings
 from sluice.insight.reports.span import By, Per
 from sluice.insight.texts import NO_NAME, counter_name
 from sluice.process.format import duration, percent, quantity, short
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
+
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 SORTS = (
     "requests",
@@ -72,20 +76,13 @@ def usage(
 ) -> None:
     """Sum up usage by hour or day: requests, bytes, request time, mutations, throttled requests and their waits.
 
-    Clients without any quota count too. Needs the Delta tables and no Java. Times are those of the events. In CSV a
-    single quote stands before a name that a spreadsheet would take for a formula.
+    Clients without any quota count too; brokers, controllers, Sluice itself, and clients with under 100 requests and
+    1 MB do not. A table that ends now has holds and the limits that give way. Needs the Delta tables and no Java. Times
+    are those of the events. In CSV a single quote stands before a name that a spreadsheet would take for a formula.
     """
     settings = job_settings(config)
-    if by is None:
-        from sluice.insight.whatif.whose import Whose, whose_of
-
-        whose = By.USER if Whose.USER in whose_of(quotas_in_force(settings)) else By.CLIENT
-        by = By.TENANT if tenants is not None else whose
-    if sort is None and top is not None:
-        sort = "bytes"
-    known_sorts = TOPIC_SORTS if by is By.TOPIC else SORTS
-    if sort is not None and sort not in known_sorts:
-        raise UsageError(f"--sort is {sort!r}; expected one of {', '.join(known_sorts)}")
+    by = by or (_default_by(settings) if tenants is None else By.TENANT)
+    sort = _checked_sort("bytes" if sort is None and top is not None else sort, by)
     if output_format is UsageFormat.PARQUET and sys.stdout.isatty():
         raise UsageError("parquet is no text; send it to a file: sluice usage --format parquet > usage.parquet")
     delta = settings.delta
@@ -94,29 +91,86 @@ def usage(
     from sluice.insight.reports.span import from_ms, read_span
     from sluice.insight.sql import Tables
 
-    span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
+    now = datetime.now(UTC)
+    span = read_span(start, end, now=now, default=timedelta(days=1))
     known = _tenants(settings, by, tenants)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
-    found = report.usage(tables, span, by, per, known)
+    found, left_out = report.usage(tables, span, by, per, known, settings.kafka)
     if sort is not None:
         found = report.ranked(found, sort, top)
+    is_present = end is None and by is not By.TOPIC and output_format is UsageFormat.TABLE
+    in_force = _in_force(settings, by, _names(found, report.NAMES[by]), now) if is_present else []
+    _print(found, output_format, sort, in_force)
+    if text := left_out.text():
+        typer.echo(f"sluice: {text}", err=True)
+    if len(found) or text:
+        if by is By.USER and len(found) and not any(found["user"].to_pylist()):
+            typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
+        say_of_then(delta, from_ms(span.end_ms))
+    elif by is By.TOPIC and len(report.usage(tables, span, By.USER, Per.SPAN, known)[0]):
+        typer.echo(f"sluice: {_NO_TOPIC}", err=True)
+    else:
+        say_no_rows(delta, delta.decisions)
+
+
+def _default_by(settings: Settings) -> By:
+    """The name that most quotas in force are set on."""
+    from sluice.insight.whatif.whose import Whose, whose_of
+
+    return By.USER if Whose.USER in whose_of(quotas_in_force(settings)) else By.CLIENT
+
+
+def _checked_sort(sort: str | None, by: By) -> str | None:
+    """The amount to sort by. Raises UsageError for one that the rows don't have."""
+    known = TOPIC_SORTS if by is By.TOPIC else SORTS
+    if sort is not None and sort not in known:
+        raise UsageError(f"--sort is {sort!r}; expected one of {', '.join(known)}")
+    return sort
+
+
+def _names(found: "Table", columns: Sequence[str]) -> list[tuple[str, ...]]:
+    return list(zip(*(found[name].to_pylist() for name in columns), strict=True))
+
+
+def _print(found: "Table", output_format: UsageFormat, sort: str | None, in_force: Sequence[str]) -> None:
+    """Print usage, with a column of what is in force if there is anything."""
     if output_format is UsageFormat.PARQUET:
         import pyarrow.parquet as pq
 
         pq.write_table(found, sys.stdout.buffer)
-    else:
-        starts = map(from_ms, found["start"].cast("int64").to_pylist())
-        rows = zip(starts, *(column.to_pylist() for column in found.columns[1:]), strict=True)
-        print_rows(output_format, found.column_names, rows, _SHOWN, _least(sort), NAMES)
-    if by is By.USER and len(found) and not any(found["user"].to_pylist()):
-        typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
-    if not len(found) and by is By.TOPIC and len(report.usage(tables, span, By.USER, Per.SPAN, known)):
-        typer.echo(f"sluice: {_NO_TOPIC}", err=True)
-    elif not len(found):
-        say_no_rows(delta, delta.decisions)
-    else:
-        say_of_then(delta, from_ms(span.end_ms))
+        return
+    from sluice.insight.reports.span import from_ms
 
+    starts = map(from_ms, found["start"].cast("int64").to_pylist())
+    columns: list[Iterable[Any]] = [starts, *(column.to_pylist() for column in found.columns[1:])]
+    names = found.column_names
+    if any(in_force):
+        columns, names = [*columns, in_force], [*names, "in force"]
+    print_rows(output_format, names, zip(*columns, strict=True), _SHOWN, _least(sort), NAMES)
+
+
+def _in_force(settings: Settings, by: By, names: Sequence[tuple[str, ...]], now: datetime) -> list[str]:
+    """The hold of each of these users, clients or tenants, or else its limits that give way now; "" for neither."""
+    from sluice.insight.reports.span import to_ms
+    from sluice.insight.row_marks import RowMarks
+    from sluice.insight.sql import Tables
+    from sluice.insight.whatif.overrides import last_overrides
+
+    delta, now_ms = settings.delta, to_ms(now)
+    said = last_overrides(delta.overrides, delta.storage_options, now_ms)
+    if not any(record.overrides for record in said.values()):
+        return []
+    tables, lately = Tables(delta.decisions, delta.quotas, delta.storage_options), now_ms - _HEARD_MS
+    heartbeats = f"FROM decisions WHERE api = '{HEARTBEAT_API}' AND timestamp_ms > {lately}"
+    heard = tables.rows(f"SELECT DISTINCT instance {heartbeats}")
+    marks = RowMarks(said, Quotas(quotas_in_force(settings)), [instance for (instance,) in heard], now_ms)
+    if by is By.TENANT:
+        return [marks.of_client("", "", tenant) for (tenant,) in names]
+    return [marks.of_client(user, *(client_id or [""])) for user, *client_id in names]
+
+
+_HEARD_MS = 60_000
+"""The newest decisions whose gateways count as alive; the table is some seconds behind."""
 
 _NO_TOPIC = (
     "no decision of this span names a topic: brokers don't, and proxies do where a quota is set on topics;"
@@ -150,6 +204,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "request_time_ms": duration,
     "throttled_ms": duration,
     "share": percent,
+    "in force": str,
 }
 """The form of a column's values in a table."""
 

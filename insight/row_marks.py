@@ -1,14 +1,15 @@
 """Holds, tightening and lending in the row of a counter: who is stopped until when, and the limit in force."""
 
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Self
 
 from sluice.insight.live import CounterId
 from sluice.process.format import amount, moment, short
-from sluice.state.contract.records import Override
+from sluice.state.contract.records import Override, Overrides
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.quotas.overrides import bound_of_share, lend_of, overrides_now
+from sluice.state.quotas.overrides import bound_of_share, lend_of, lent_limit, overrides_now
+from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 
 _PRODUCERS = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
@@ -24,12 +25,20 @@ class RowMark(NamedTuple):
 
 
 class RowMarks:
-    """The marks of rows at a time. `gateways` are the processes that were heard lately."""
+    """The marks of rows at a time, by what deciders `said` last. `gateways` are the processes heard lately."""
 
-    def __init__(self, limits: LimitsView, gateways: Collection[str], now_ms: int) -> None:
-        self._overrides = [each for _, each in overrides_now(limits.overrides, now_ms)]
-        self._quotas = None if limits.in_force is None else limits.in_force.enforced
+    def __init__(
+        self, said: Mapping[str, Overrides], quotas: Quotas | None, gateways: Collection[str], now_ms: int
+    ) -> None:
+        self._overrides = [each for _, each in overrides_now(said, now_ms)]
+        self._quotas = quotas
         self._gateways = gateways
+
+    @classmethod
+    def of_limits(cls, limits: LimitsView, gateways: Collection[str], now_ms: int) -> Self:
+        """The marks by the limits topic."""
+        quotas = None if limits.in_force is None else limits.in_force.enforced
+        return cls(limits.overrides, quotas, gateways, now_ms)
 
     def of(self, key: CounterId, limit: float | None) -> RowMark:
         """The mark of a counter with this limit."""
@@ -39,6 +48,21 @@ class RowMarks:
         tenant = key.tenant or (tenants.of(key.user, key.client_id) if key.topic is None else "")
         held = next((each for each in self._overrides if _stops(each, key, tenant)), None)
         return RowMark("" if held is None else held_text(held), self._limit_text(key, limit))
+
+    def of_client(self, user: str, client_id: str, tenant: str = "") -> str:
+        """The hold that stops a client, or a user or tenant with all its clients, else its byte rates that give way."""
+        found = []
+        for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE) if self._overrides else ():
+            limit = None
+            if self._quotas is not None and not tenant:
+                quota = self._quotas.resolve_client(kind, user, client_id)
+                if quota.limit is not None:
+                    limit = lent_limit(quota.limit, quota.ceiling, lend_of(self._overrides))
+            mark = self.of(CounterId(kind, False, user, client_id, None, -1, tenant), limit)
+            if mark.held:
+                return mark.held
+            found += [f"{kind} {amount(kind, limit)} ({mark.limit})"] if mark.limit and limit is not None else []
+        return ", ".join(found)
 
     def _limit_text(self, key: CounterId, limit: float | None) -> str:
         if limit is None or key.topic is not None or key.kind.family is not Family.BYTES:

@@ -108,7 +108,7 @@ class Facts:
     def marks(self, now_ms: int) -> RowMarks:
         """Holds and limits in force, for the rows of counters."""
         heard = {seen.instance for seen in self.model.gateways() if now_ms - seen.read_ms <= LATE_MS}
-        return RowMarks(self.limits, heard, now_ms)
+        return RowMarks.of_limits(self.limits, heard, now_ms)
 
     def stored(self, now_ms: int) -> list[Measured]:
         """Bytes stored by the tenants nearest to their storage budgets, if the job has said so lately."""

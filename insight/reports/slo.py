@@ -3,19 +3,16 @@
 Source: Povzner et al., "Kora: A Cloud-Native Event Streaming Platform for Kafka", VLDB 2023.
 """
 
-import re
 from typing import NamedTuple
 
 from sluice.insight.reports.below_quota import below_quota
 from sluice.insight.reports.columns import numbers
 from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
+from sluice.insight.reports.left_out import is_kafkas_own
 from sluice.insight.reports.recorded_waits import Names, RecordedWaits, wait_ends, wait_fields
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 from sluice.state.quotas.tenants import Tenants
-
-KAFKAS_OWN = r"[0-9]+|raft-client-[0-9]+|broker-[0-9]+-fetcher-[0-9]+"
-"""Client-ids of Kafka's brokers and controllers: the node's number, and those of KRaft and of replication."""
 
 WEEK_MS = 7 * 24 * 3_600_000
 
@@ -100,7 +97,7 @@ def slo(
         if minutes
     ]
     idle = [client_id for (_, client_id, _), minutes in minutes_of.items() if not minutes]
-    left_out = sum(re.fullmatch(KAFKAS_OWN, client_id) is not None for client_id in idle)
+    left_out = sum(map(is_kafkas_own, idle))
     clients = len(minutes_of) - left_out
     beyond = sum(client.minutes_a_week > objective_minutes for client in throttled)
     worst = sorted(throttled, key=lambda client: (-client.minutes, *client[:3]))

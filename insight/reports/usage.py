@@ -3,7 +3,7 @@
 Amounts, not charges: a client that no quota counts has them too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sluice.insight.reports.columns import (
     coded,
     column_of,
+    distinct,
     distinct_codes,
     field,
     is_valid,
@@ -22,7 +23,8 @@ from sluice.insight.reports.columns import (
     texts_of,
 )
 from sluice.insight.reports.events import EVENTS_AT_ONCE, Events
-from sluice.insight.reports.recorded_waits import Names, NamesOf, RecordedWaits, wait_ends, wait_fields
+from sluice.insight.reports.left_out import LeftOut, Sent, left_out
+from sluice.insight.reports.recorded_waits import LANE, Names, NamesOf, RecordedWaits, wait_ends, wait_fields
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.sql import Tables
 from sluice.insight.texts import tenant_name
@@ -71,8 +73,12 @@ _MOST_SUMS = 1_000_000
 """Sums that are added up again: memory grows with the clients (or topics) times the periods, not with the events."""
 
 
-def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.Table:
-    """The usage in a span, by period and then by name. Raises QueryError.
+def usage(
+    tables: Tables, span: Span, by: By, per: Per, tenants: Tenants, kafka: Mapping[str, str] | None = None
+) -> tuple[pa.Table, LeftOut]:
+    """The usage in a span, by period and then by name, and who has no row. Raises QueryError.
+
+    `kafka` has the properties of Sluice's clients; with None nobody is left out, nor is a topic ever.
 
     Columns: `start` of the period, the names as NAMES says, and the amounts: requests, bytes, milliseconds of request
     time and of waits, partitions created, added or deleted. A topic has bytes and mutations; the others are of a whole
@@ -83,19 +89,37 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     events = Events(tables.decisions, tables.storage_options, span, fields).batches(EVENTS_AT_ONCE)
     sums = _Sums(span, per, _TOPIC_AMOUNTS if by is By.TOPIC else _CLIENT_AMOUNTS)
     if by is By.TOPIC:
-        return sums.table(NAMES[by], _add_topics(sums, events))
+        return sums.table(NAMES[by], _add_topics(sums, events)), LeftOut()
     names_of: dict[By, NamesOf] = {
         By.USER: lambda user, _: (user,),
         By.TENANT: lambda *who: (tenant_name(tenants, *who),),
     }
-    waits = RecordedWaits(ends, names_of.get(by, lambda *client: client))
+    row_of = names_of.get(by, lambda *client: client)
+    waits, clients = RecordedWaits(ends, row_of), _Clients()
     for batch in events:
-        _add_events(sums, batch, waits.take(batch))
+        clients.add(batch, *_add_events(sums, batch, waits.take(batch)))
     names, union = waits.union(span.end_ms)
     if per is not Per.SPAN:
         union = union.by_period(PERIODS_MS[per])
     sums.add(union.clients, union.begin_ms, throttled_ms=union.end_ms - union.begin_ms)
-    return sums.table(NAMES[by], names)
+    without = LeftOut() if kafka is None else left_out(clients.sent, kafka, row_of)
+    return sums.table(NAMES[by], names, without), without
+
+
+class _Clients:
+    """Requests and bytes of each client in a span."""
+
+    def __init__(self) -> None:
+        self.sent: dict[Names, Sent] = {}
+
+    def add(self, events: pa.RecordBatch, *amounts: Integers) -> None:
+        """Add the requests, bytes and throttled requests of n events: (n,) each."""
+        clients, client_of = distinct(events, LANE[:2])
+        sums = (np.bincount(client_of, each, len(clients)).tolist() for each in amounts)
+        for client, requests, moved, throttled in zip(clients, *sums, strict=True):
+            known = self.sent.get(client, Sent(0, 0))
+            is_waiting = known.waited or throttled > 0
+            self.sent[client] = Sent(known.requests + int(requests), known.bytes + int(moved), is_waiting)
 
 
 class _Sums:
@@ -126,9 +150,13 @@ class _Sums:
             np.add.at(row, group, values)
         return codes, sums
 
-    def table(self, columns: Sequence[str], names: Sequence[Names]) -> pa.Table:
+    def table(self, columns: Sequence[str], names: Sequence[Names], without: LeftOut | None = None) -> pa.Table:
         """The sums in order of time and names; `names` are the values of these columns by their number."""
         codes, sums = self._added_up()
+        is_kept = np.array([without is None or not without.has(name) for name in names], np.bool_)[
+            codes // self._periods
+        ]
+        codes, sums = codes[is_kept], sums[:, is_kept]
         name_of, period = np.divmod(codes, self._periods)
         found = {"start": column_of(self._first_ms + period * self._period_ms).cast(pa.timestamp("ms", "UTC"))}
         for place, column in enumerate(columns):
@@ -175,8 +203,11 @@ def _flags(texts: Iterable[str], wanted: Sequence[str]) -> Flags:
     return np.array([text in wanted for text in texts], np.bool_)
 
 
-def _add_events(sums: _Sums, events: pa.RecordBatch, names: Integers) -> None:
-    """Add the amounts of events of clients, but for the time waited: it isn't that of one event."""
+def _add_events(sums: _Sums, events: pa.RecordBatch, names: Integers) -> tuple[Integers, Integers, Integers]:
+    """Add the amounts of n events of clients, but for the time waited: it isn't that of one event.
+
+    Returns the requests, bytes and throttled requests of each: (n,) each.
+    """
     kinds = _Kinds(events)
     requests = numbers(field(events, "amounts.requests"), default=1)
     handler_ns, network_ns, own, charged = (numbers(field(events, name)) for name in _PLAIN)
@@ -184,7 +215,9 @@ def _add_events(sums: _Sums, events: pa.RecordBatch, names: Integers) -> None:
     of_partitions = list_sums(field(events, "amounts.topic_partitions"), "bytes")[0]
     sizes: Integers = np.where(is_valid(field(events, "amounts.bytes")), own, of_partitions)
     mutations = charged + list_sums(field(events, "amounts.mutations"), "partitions")[0]
+    moved = (kinds.produced | kinds.fetched) * sizes
     held = (numbers(events["throttle_time_ms"]) > 0) | (numbers(pc.list_value_length(events["throttled_by"])) > 0)
+    throttled = (held | kinds.restrained) * requests
     sums.add(
         names,
         numbers(events["timestamp_ms"]),
@@ -193,8 +226,9 @@ def _add_events(sums: _Sums, events: pa.RecordBatch, names: Integers) -> None:
         bytes_out=kinds.fetched * sizes,
         request_time_ms=handler_ns + network_ns,
         mutations=kinds.mutated * mutations,
-        throttled_requests=(held | kinds.restrained) * requests,
+        throttled_requests=throttled,
     )
+    return requests, moved, throttled
 
 
 def _add_topics(sums: _Sums, events: Iterable[pa.RecordBatch]) -> list[Names]:

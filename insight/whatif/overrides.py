@@ -6,6 +6,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -15,7 +16,7 @@ from sluice.insight.errors import UnreadableTableError
 from sluice.insight.reports.span import Span
 from sluice.sinks.tables.trouble import missing_rights, table_trouble
 from sluice.state.arithmetic.columns import Floats, Integers
-from sluice.state.contract.records import Override, Overrides
+from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.overrides import bound_of_share, factor_of, lend_of, lent_limit
 from sluice.state.quotas.resolution import Resolution
 
@@ -78,10 +79,27 @@ def recorded_overrides(path: str, storage_options: Mapping[str, str], span: Span
 
     Raises QueryError.
     """
+    present: dict[str, list[Override]] = {}
+    records = []
+    for decider, record in _changes(path, storage_options, span.end_ms):
+        present[decider] = [each for each in record.overrides if each.kind != "hold"]
+        records.append(Overrides(record.number, record.at_ms, 1, list(chain.from_iterable(present.values()))))
+    before = [record for record in records if record.at_ms < span.start_ms]
+    return [*before[-1:], *records[len(before) :]]
+
+
+def last_overrides(path: str, storage_options: Mapping[str, str], now_ms: int) -> dict[str, Overrides]:
+    """The last record of each decider, as if it were of now: the table has changes alone. Raises QueryError."""
+    changes = _changes(path, storage_options, now_ms)
+    return {decider: msgspec.structs.replace(record, at_ms=now_ms) for decider, record in changes}
+
+
+def _changes(path: str, storage_options: Mapping[str, str], end_ms: int) -> list[tuple[str, Overrides]]:
+    """The deciders' changes before a time, in the order of their times; none without a table. Raises QueryError."""
     try:
         # to_pyarrow_table() isn't used: it refuses tables with deletion vectors, which Spark's DELETE may write
         rows = DeltaTable(path, storage_options=dict(storage_options)).scan(
-            columns=["decider", "number", "at_ms", "overrides"], predicate=f"at_ms < {span.end_ms}"
+            columns=["decider", "number", "at_ms", "fresh_ms", "overrides"], predicate=f"at_ms < {end_ms}"
         )
         changes = pa.table(rows.read_all()).to_pylist()
     except TableNotFoundError:
@@ -90,14 +108,16 @@ def recorded_overrides(path: str, storage_options: Mapping[str, str], span: Span
         return []
     except Exception as error:  # arro3 raises no narrower class
         raise UnreadableTableError(f"table overrides ({path}) can't be read: {table_trouble(path, error)}") from error
-    present: dict[str, list[Override]] = {}
-    records = []
-    for row in sorted(changes, key=itemgetter("at_ms")):
-        present[row["decider"]] = [_override(each) for each in row["overrides"] if each["kind"] != "hold"]
-        records.append(Overrides(row["number"], row["at_ms"], 1, list(chain.from_iterable(present.values()))))
-    before = [record for record in records if record.at_ms < span.start_ms]
-    return [*before[-1:], *records[len(before) :]]
+    return [
+        (
+            row["decider"],
+            Overrides(row["number"], row["at_ms"], row["fresh_ms"], list(map(_override, row["overrides"]))),
+        )
+        for row in sorted(changes, key=itemgetter("at_ms"))
+    ]
 
 
 def _override(columns: Mapping[str, Any]) -> Override:
-    return Override(columns["kind"], columns["factor"], gateway=columns["gateway"], reason=columns["reason"])
+    entity = CountedEntity(columns["user"], columns["client_id"], tenant=columns["tenant"])
+    said = {name: columns[name] for name in ("kind", "factor", "gateway", "reason", "until_ms")}
+    return Override(**said, entity=None if entity == CountedEntity() else entity, consumers=bool(columns["consumers"]))

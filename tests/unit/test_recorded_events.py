@@ -48,7 +48,7 @@ def produced(*sizes: int, first_ms: int = 0) -> list[bytes]:
 def bytes_in(path: Path) -> int:
     """The bytes of all reports, which agree."""
     tables = Tables(str(path), str(path.parent / "quotas"), {})
-    found = usage(tables, SPAN, By.USER, Per.SPAN, Tenants())
+    found, _ = usage(tables, SPAN, By.USER, Per.SPAN, Tenants())
     replayed = [each.request.bytes or 0 for each in Recording(str(path), {}, SPAN)]
     ((summed, rows),) = tables.rows("SELECT sum(amounts['bytes']), count(*) FROM decisions")
     assert found["bytes_in"].to_pylist() == [summed] == [sum(replayed)]

@@ -29,7 +29,7 @@ def mark(key: CounterId, *overrides: Override, now_ms: int = 1_000) -> RowMark:
         limits.take(limit_key(entry), limit_value(entry, 1))
     limits.take(VERSION_KEY, version_end(1, len(entries)))
     limits.overrides["x"] = Overrides(1, 0, 60_000, list(overrides))
-    return RowMarks(limits, ["b-1", "b-2"], now_ms).of(key, 1e6)
+    return RowMarks.of_limits(limits, ["b-1", "b-2"], now_ms).of(key, 1e6)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from tests.builders import quota
 from tests.commands import invoke
 from tests.recorded import event_at, write_tables
 
+pytestmark = pytest.mark.usefixtures("small_clients")
+
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
 SPAN = ("--from", "2026-11-02", "--to", "2026-11-03")
 MS = 1_000_000

@@ -88,7 +88,7 @@ def held(at_ms: int, wait_ms: int | None, instance: str = "broker-1", **said: st
 
 
 def throttled_ms(folder: Path, by: By = By.CLIENT) -> list[int]:
-    column: list[int] = usage(report_tables(folder), SPAN, by, Per.HOUR, Tenants())["throttled_ms"].to_pylist()
+    column: list[int] = usage(report_tables(folder), SPAN, by, Per.HOUR, Tenants())[0]["throttled_ms"].to_pylist()
     return column
 
 

@@ -67,7 +67,7 @@ def console_minutes(tables: Tables) -> Mapping[CounterId, int]:
 
 def reported(tables: Tables) -> tuple[list[int], list[int]]:
     """The milliseconds that each client waited by `sluice usage`, and its minutes by `sluice slo`."""
-    waited_ms = usage(tables, HOUR, By.CLIENT, Per.SPAN, Tenants())["throttled_ms"].to_pylist()
+    waited_ms = usage(tables, HOUR, By.CLIENT, Per.SPAN, Tenants())[0]["throttled_ms"].to_pylist()
     return waited_ms, [client.minutes for client in slo(tables, HOUR, 5, 10).worst]
 
 
