@@ -14,10 +14,11 @@ from sluice.cli.format import time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.quota_text import quotas_yaml, write_out
 from sluice.cli.whatif import report_lines
+from sluice.insight.reports.left_out import LeftOut
 from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.texts import entity_text
 from sluice.insight.whatif.whose import Whose, whose_of
-from sluice.kafka_io.client import is_own_client_id, is_own_login, principal_of
+from sluice.kafka_io.client import principal_of
 from sluice.process.format import duration, printable
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import merged
@@ -68,8 +69,10 @@ def advise(
     ends = wait_ends(Tables(delta.decisions, delta.quotas, delta.storage_options), span)
     task = Task(delta.decisions, delta.storage_options, span, [], settings.quota, idle_expiry_ms, ends=ends)
     own = [QuotaEntry(QuotaEntity(user=name), kind, UNLIMITED) for name in _logins(settings.kafka) for kind in kinds]
+    sent = replay(replace(task, scenarios=[[]]), processes)  # of all who may have a limit, and how much they sent
+    without = sent.left_out(settings.kafka)
     proposed: list[Proposal] = []
-    left_out: set[QuotaEntity] = set()
+    nobodys: set[QuotaEntity] = set()
     for whose in entities:
         others = [*members, *own]
         if whose is Whose.CLIENT_ID and len(entities) > 1:  # of a user with a limit, that on the client-id won't count
@@ -78,17 +81,16 @@ def advise(
         seen = rates_seen(task, whose, kinds, processes, others)
         if defaults:  # they hold everybody
             seen = pooled(seen.items(), whose)
-        left_out |= {entity for entity, _ in seen if _is_left_out(entity, settings.kafka)}
-        proposed += proposals(
-            ((key, rates) for key, rates in seen.items() if key[0] not in left_out), percentile, headroom
-        )
+        nobodys |= {entity for entity, _ in seen if entity.user == NO_LOGIN}
+        clients = [name for name in sent.clients[0] if not without.has(name)]
+        kept = ((key, rates) for key, rates in seen.items() if key[0] not in nobodys and _is_of(key[0], clients))
+        proposed += proposals(kept, percentile, headroom)
     entries = [proposal.entry for proposal in proposed]
     scenario = merged(in_force, entries)
-    task = replace(task, scenarios=[scenario])
-    replayed = replay(task, processes)
+    replayed = replay(replace(task, scenarios=[in_force, scenario]), processes).without(without)
     evidence = _evidence(proposed, span) if proposed else [_nothing(entities, replayed.clients[-1])]
-    without = [f"{_name(entity)} gets no limit: {_LEFT_OUT}" for entity in sorted(left_out, key=_name)]
-    lines = [_heading(span, percentile, headroom), *evidence, *without, *_effect(replayed, [scenario])]
+    unlimited = [f"{_name(entity)} gets no limit: it is of all clients without a login" for entity in nobodys]
+    lines = [_heading(span, percentile, headroom), *evidence, *unlimited, *_effect(replayed, [scenario], without)]
     text = "".join(f"# {line}".rstrip() + "\n" for line in lines) + (quotas_yaml(entries) if entries else "")
     if out is None:
         typer.echo(text, nl=False)
@@ -97,19 +99,18 @@ def advise(
     typer.echo("\n".join(lines))
 
 
-_LEFT_OUT = "it is Sluice's own, or of all clients without a login"
-
-
 def _logins(kafka: Mapping[str, str]) -> list[str]:
     """The user of Sluice's own login, if it has one."""
     principal = principal_of(kafka)
     return [] if principal is None else [principal.removeprefix("User:")]
 
 
-def _is_left_out(entity: QuotaEntity, kafka: Mapping[str, str]) -> bool:
-    """True for Sluice's own login and client-ids, and for the user of all clients without a login."""
-    user, client_id = (name if isinstance(name, str) else None for name in (entity.user, entity.client_id))
-    return user == NO_LOGIN or is_own_login(kafka, user) or is_own_client_id(kafka, client_id)
+def _is_of(entity: QuotaEntity, clients: "Iterable[ClientName]") -> bool:
+    """True for the entity of one of these clients, and for one of many."""
+    names = entity.user, entity.client_id
+    return not any(isinstance(name, str) for name in names) or any(
+        all(name in (None, own) for name, own in zip(names, client, strict=True)) for client in clients
+    )
 
 
 def _is_on_user(entry: QuotaEntry) -> bool:
@@ -171,6 +172,6 @@ def _counted(number: int, unit: str) -> str:
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
-def _effect(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Iterator[str]:
+def _effect(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]], without: LeftOut) -> Iterator[str]:
     yield "What would have been throttled with these limits beside the other quotas in force:"
-    yield from report_lines(replayed, scenarios)
+    yield from report_lines(replayed, scenarios, without)

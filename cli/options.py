@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from getpass import getuser
@@ -63,12 +64,13 @@ def job_settings(
     return settings
 
 
-def quotas_in_force(settings: Settings, otherwise: str | None = None) -> list[QuotaEntry]:
-    """The quotas in force; none where there is no table yet: then standard error says what happens `otherwise`."""
+def quotas_in_force(settings: Settings, otherwise: str | None = None, at: datetime | None = None) -> list[QuotaEntry]:
+    """The quotas in force, now or `at` a time; none without a table: standard error says what happens `otherwise`."""
     from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
 
     try:
-        return QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
+        table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+        return table.entries() if at is None else table.entries_at(at)
     except QuotasTableError as error:
         if otherwise is not None:
             typer.echo(f"sluice: {otherwise}: {error}", err=True)

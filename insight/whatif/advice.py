@@ -9,6 +9,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from sluice.insight.reports import left_out
+from sluice.insight.reports.span import Span
 from sluice.insight.waits import Waited
 from sluice.insight.whatif.metering import Batch, Metered, Meters, WaitSums
 from sluice.insight.whatif.replay import Side
@@ -24,7 +26,7 @@ DIGITS = 3
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-_NEVER_MS = 2**62
+_ALWAYS = Span(0, 2**62)
 
 SURE_DAYS = 7
 """Least days with requests that show a week's rhythm."""
@@ -144,7 +146,7 @@ class _Sums:
 
     def seen(self) -> list[Seen]:
         """The sums of each counter."""
-        waited_ms = self._waits.waited_ms(len(self.tags), _NEVER_MS).tolist()
+        waited_ms = self._waits.waited_ms(len(self.tags), _ALWAYS).tolist()
         seen = [Seen({}, set(), Side(waited=Waited(total_ms=waited))) for waited in waited_ms]
         for counter, rate, requests in zip(*map(np.ndarray.tolist, _joined(self._rates)), strict=True):
             seen[counter].rates[rate] = requests
@@ -179,13 +181,13 @@ def _counted(counters: Integers, rates: Floats, requests: Integers) -> _Rates:
 def proposals(
     seen: Iterable[tuple[tuple[QuotaEntity, QuotaKind], Seen]], percent: float, headroom: float
 ) -> list[Proposal]:
-    """A limit for each of these, sorted by kind and entity; none for an entity without a rate above 0."""
+    """A limit for each of these, sorted by kind and entity; none without a rate above 0, or from LEAST_REQUESTS."""
     found = []
     for (entity, kind), of_entity in seen:
         rate = of_entity.percentile(percent)
         limit = float(round_up(np.array([rate * headroom]))[0])
         limit = max(1.0, math.ceil(limit)) if kind.family.whole else limit
-        if rate > 0:
+        if rate > 0 and of_entity.waits.requests >= left_out.LEAST_REQUESTS:
             found.append(Proposal(QuotaEntry(entity, kind, float(limit)), rate, max(of_entity.rates), of_entity))
     return sorted(found, key=lambda each: (KINDS_BY_NAME[each.entry.kind].code, str(each.entry.entity.to_mapping())))
 

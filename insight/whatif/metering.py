@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sluice.insight.reports.recorded_waits import WaitEvents
+from sluice.insight.reports.span import Span
 from sluice.insight.whatif.overrides import STRICT, RecordedOverrides
 from sluice.insight.whatif.whose import tried_charges
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, columns_of, concatenate
@@ -163,7 +164,8 @@ class WaitSums:
         numbers = np.array([self._lanes.setdefault(lane, len(self._lanes)) for lane in batch.lanes], np.int64)
         self._events.add(owners, numbers[batch.lanes_of[rows]], batch.times_ms[rows], batch.waits_ms[rows])
 
-    def waited_ms(self, owners: int, end_ms: int) -> Integers:
-        """The time waited by each owner, of whom there are so many, until a time: (owners,)."""
-        waits = self._events.union(end_ms)
-        return np.bincount(waits.clients, waits.end_ms - waits.begin_ms, owners).astype(np.int64)
+    def waited_ms(self, owners: int, span: Span) -> Integers:
+        """The time waited in a span by each owner, of whom there are so many: (owners,)."""
+        waits = self._events.union(span.end_ms)
+        begin_ms = np.minimum(np.maximum(waits.begin_ms, span.start_ms), waits.end_ms)
+        return np.bincount(waits.clients, waits.end_ms - begin_ms, owners).astype(np.int64)

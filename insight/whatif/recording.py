@@ -37,9 +37,10 @@ Chosen = Callable[[pa.RecordBatch], Flags]
 
 
 class Recording:
-    """The decisions of a span. The row groups that overlap in time are in memory together, and no others.
+    """The decisions of a span, and of `lead_ms` before. Of row groups those that overlap in time are in memory.
 
-    `rows` are those so far, `without_amounts` some of them, and `unknown` those of an unknown user, or client-id.
+    `rows` are those of the span so far, `without_amounts` some of them, and `unknown` those of an unknown user, or
+    client-id.
     """
 
     def __init__(
@@ -49,12 +50,15 @@ class Recording:
         span: Span,
         chosen: Chosen | None = None,
         ends: WaitEnds | None = None,
+        lead_ms: int = 0,
     ) -> None:
         """Open the table at `path`; of its rows only those that `chosen` flags. Raises QueryError."""
         self.rows = 0
         self.without_amounts = 0
         self.unknown = dict.fromkeys(Part, 0)
         self._ends = ends or WaitEnds()
+        self._start_ms = span.start_ms
+        span = Span(span.start_ms - lead_ms, span.end_ms)
         fields = (*ORDER, *wait_fields(self._ends), "verdict", "amounts")
         self._events = Events(path, storage_options, span, fields)
         self._chosen = chosen
@@ -73,10 +77,11 @@ class Recording:
         for batch in self._in_order():
             for start in range(0, batch.num_rows, most):
                 rows = batch.slice(start, most)
-                self.rows += rows.num_rows
-                self.without_amounts += rows["amounts"].null_count
+                counts = numbers(rows["timestamp_ms"]) >= self._start_ms
+                self.rows += int(counts.sum())
+                self.without_amounts += int((counts & ~is_valid(rows["amounts"])).sum())
                 for part in Part:
-                    self.unknown[part] += int(is_empty(rows[part.value]).sum())
+                    self.unknown[part] += int((counts & is_empty(rows[part.value])).sum())
                 yield rows
 
     def _in_order(self) -> Iterator[pa.RecordBatch]:

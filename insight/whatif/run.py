@@ -8,18 +8,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
+from sluice.insight.reports.left_out import LeftOut, Sent, left_out
 from sluice.insight.reports.span import Span
 from sluice.insight.waits import Waited, WaitEnds
 from sluice.insight.whatif.advice import Advisor, Seen
 from sluice.insight.whatif.metering import Batch, Meters, WaitSums
 from sluice.insight.whatif.overrides import RecordedOverrides
 from sluice.insight.whatif.recording import Recording, independent_by, rows_of
-from sluice.insight.whatif.replay import ClientName, ClientReplay, Decider, Replay, Side
+from sluice.insight.whatif.replay import ClientName, ClientReplay, Decider, Replay, Side, moves_bytes
 from sluice.insight.whatif.whose import Part, Whose
 from sluice.state.arithmetic.columns import Integers
 from sluice.state.contract.records import Overrides
@@ -29,6 +30,9 @@ from sluice.state.quotas.kinds import EntryKind, Family, Membership, QuotaKind, 
 from sluice.state.quotas.resolution import Quotas
 
 MAX_PROCESSES = 8
+
+LEAD_MS = 60_000
+"""Time before its span that a replay reads too: the quotas are then as if they had been in force before."""
 
 ResultT = TypeVar("ResultT")
 
@@ -62,7 +66,7 @@ class Task:
 
 @dataclass
 class Replayed:
-    """The result of a replay: for each scenario every client then and now.
+    """The result of a replay: for each scenario every client then and now; the first has the quotas of then.
 
     `rows` is the number of decisions. Those `without_amounts` were free. `unknown` counts those whose user, or
     client-id, the gateway didn't know. `given_up` counts requests that were never sent because too many others waited,
@@ -74,6 +78,43 @@ class Replayed:
     without_amounts: int = 0
     given_up: list[int] = field(default_factory=list)
     unknown: dict[Part, int] = field(default_factory=lambda: dict.fromkeys(Part, 0))
+
+    def left_out(self, kafka: Mapping[str, str]) -> LeftOut:
+        """The clients that have no place in a report; `kafka` has the properties of Sluice's own."""
+        sides = {name: client.then for name, client in self.clients[0].items()}
+        return left_out(
+            {name: Sent(each.requests, each.bytes, each.throttled > 0) for name, each in sides.items()}, kafka
+        )
+
+    def without(self, names: LeftOut) -> "Replayed":
+        """The same without these clients."""
+        kept = [{name: client for name, client in each.items() if not names.has(name)} for each in self.clients]
+        return replace(self, clients=kept)
+
+
+class Figure(NamedTuple):
+    """A figure as it was recorded, by the replay under the quotas of then, and by that under others.
+
+    The replay's own error is the difference of the first two, and its effect that of the last two.
+    """
+
+    then: float
+    same: float
+    now: float
+
+    @property
+    def is_known(self) -> bool:
+        """True unless the error is larger than the effect. Where both are small, so is the change.
+
+        >>> Figure(5.0, 3.4, 3.6).is_known, Figure(5.0, 3.4, 0.2).is_known, Figure(5.0, 4.8, 4.9).is_known
+        (False, True, True)
+        """
+        error, effect = abs(self.same - self.then), abs(self.now - self.same)
+        return error <= effect or error <= _SMALL * self.then
+
+
+_SMALL = 0.05
+"""Share of a figure that is a small error of it."""
 
 
 def replay(task: Task, processes: int) -> Replayed:
@@ -97,20 +138,21 @@ def in_shares(
 def replay_share(task: Task, part: Part | None) -> Replayed:
     """Replay one share of the requests. Raises QueryError.
 
-    Clients whose requests would all be served at once are only counted; the others are replayed request by request.
-    Without a `part` they may delay any client, and all are replayed.
+    Clients whose requests were and would all be served at once are only counted; the others are replayed. Without a
+    `part` these may delay any client, and all are replayed.
     """
     if part is None:
-        return _replayed(task, recording_of(task, part))
-    recording = recording_of(task, part)
+        return _replayed(task, recording_of(task, part, lead_ms=LEAD_MS))
+    recording = recording_of(task, part, lead_ms=LEAD_MS)
     meters = [Meters(Quotas(entries), task.quota, task.overrides) for entries in task.scenarios]
-    counts, late = Counts(task.span.end_ms), set[str]()
+    counts, late = Counts(task.span), set[str]()
     for batch in recording.batches():
         counts.add(batch)
+        late |= _names_in(batch, np.flatnonzero(batch.waits_ms > 0), part)
         for each in meters:
             late |= late_names(each, batch, part)
     nothing = Replayed([{} for _ in meters], given_up=[0 for _ in meters])
-    replayed = _replayed(task, recording_of(task, part, late)) if late else nothing
+    replayed = _replayed(task, recording_of(task, part, late, LEAD_MS)) if late else nothing
     served = _asked(
         {name: client for name, client in counts.clients().items() if name[part is Part.CLIENT_ID] not in late},
         task.only,
@@ -131,13 +173,16 @@ def late_names(meters: Meters, batch: Batch, part: Part) -> set[str]:
     for metered in meters.charge(batch):
         waits = metered.rates > metered.limits
         late.append(metered.rows if metered.kind.family is Family.MUTATIONS else metered.rows[waits])
-    rows = np.concatenate([np.zeros(0, np.int64), *late])
+    return _names_in(batch, np.concatenate([np.zeros(0, np.int64), *late]), part)
+
+
+def _names_in(batch: Batch, rows: Integers, part: Part) -> set[str]:
     return {getattr(batch.lanes[lane], part.value) for lane in np.unique(batch.lanes_of[rows]).tolist()}
 
 
 def _replayed(task: Task, recording: Recording) -> Replayed:
     replays = [
-        Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms, task.overrides).decide, task.span.end_ms)
+        Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms, task.overrides).decide, task.span)
         for entries in task.scenarios
     ]
     for recorded in recording:
@@ -151,29 +196,34 @@ def _replayed(task: Task, recording: Recording) -> Replayed:
 class Counts:
     """The recorded requests of clients, and their waits then."""
 
-    def __init__(self, end_ms: int) -> None:
-        self._end_ms = end_ms
+    def __init__(self, span: Span) -> None:
+        self._span = span
         self._names: dict[ClientName, int] = {}
-        self._sums: list[Integers] = []  # (clients, 3): requests, and those throttled and refused
+        self._sums: list[Integers] = []  # (clients, 4): requests, those throttled and refused, and bytes
         self._waits = WaitSums()
 
     def add(self, batch: Batch) -> None:
         """Count some requests."""
         numbers = [self._names.setdefault(lane[:2], len(self._names)) for lane in batch.lanes]
         clients = np.array(numbers, np.int64)[batch.lanes_of]
-        counted = (batch.requests, batch.requests * (batch.waits_ms > 0), batch.requests * batch.refused)
+        requests = batch.requests * (batch.times_ms >= self._span.start_ms)
+        moved = np.array([moves_bytes(traits.request()) for traits in batch.traits])[batch.traits_of] * batch.bytes
+        counted = (requests, requests * (batch.waits_ms > 0), requests * batch.refused, moved * (requests > 0))
         self._sums.append(np.stack([np.bincount(clients, each, len(self._names)) for each in counted], axis=1))
         self._waits.add(clients, batch, np.arange(len(clients)))
 
     def clients(self) -> dict[ClientName, ClientReplay]:
         """Each client as it was then; now it sends the same, and never waits."""
-        sums = np.zeros((len(self._names), 3), np.int64)
+        sums = np.zeros((len(self._names), 4), np.int64)
         for part in self._sums:
             sums[: len(part)] += part.astype(np.int64)
-        found = zip(self._names, sums.tolist(), self._waits.waited_ms(len(sums), self._end_ms).tolist(), strict=True)
+        found = zip(self._names, sums.tolist(), self._waits.waited_ms(len(sums), self._span).tolist(), strict=True)
         return {
-            name: ClientReplay(Side(requests, throttled, refused, waited=Waited(waited_ms)), Side(requests), {})
-            for name, (requests, throttled, refused), waited_ms in found
+            name: ClientReplay(
+                Side(requests, throttled, refused, moved, Waited(waited_ms)), Side(requests, bytes=moved), {}
+            )
+            for name, (requests, throttled, refused, moved), waited_ms in found
+            if requests
         }
 
 
@@ -199,13 +249,13 @@ def _rates_of_share(
     return advisor.seen()
 
 
-def recording_of(task: Task, part: Part | None, names: Collection[str] | None = None) -> Recording:
+def recording_of(task: Task, part: Part | None, names: Collection[str] | None = None, lead_ms: int = 0) -> Recording:
     """The requests of a share: of clients with these names, or else of those asked for. Raises QueryError."""
     chosen = None
     names = names or (None if part is None else _names(task.only, part))
     if part is not None and (task.shares > 1 or names is not None):
         chosen = rows_of(part, task.share, task.shares, names)
-    return Recording(task.path, task.storage_options, task.span, chosen, task.ends)
+    return Recording(task.path, task.storage_options, task.span, chosen, task.ends, lead_ms)
 
 
 def _names(only: Collection[tuple[str, str | None]] | None, part: Part) -> Collection[str] | None:

@@ -268,6 +268,11 @@ class QuotasTable:
             yield from _changes(commit, older, newer)
             newer = older
 
+    def entries_at(self, at: datetime) -> list[QuotaEntry]:
+        """The quotas in force at a time, those of the first version before it; every commit since is looked at."""
+        commits = _commits(self._open())
+        return self.entries(next((commit["version"] for commit in commits if _time_of(commit) <= at), 0))
+
     def version_at(self, changed_at: datetime, newest: int) -> int | None:
         """The version, up to `newest`, that a change at this time made; from the log alone. None if it doesn't say."""
         at = changed_at.isoformat()
@@ -436,15 +441,19 @@ def _changes(
     commit: Mapping[str, Any], older: Mapping[EntryKey, QuotaEntry], newer: Mapping[EntryKey, QuotaEntry]
 ) -> Iterator[QuotaChange]:
     """The differences between two versions, sorted; author and time of removals are the commit's."""
-    author = str(commit.get("userName") or "unknown")
-    time = datetime.fromtimestamp(commit["timestamp"] / 1000, UTC)
-    if CHANGED_AT in commit:
-        time = datetime.fromisoformat(commit[CHANGED_AT])
+    author, time = str(commit.get("userName") or "unknown"), _time_of(commit)
     changed = [key for key in older.keys() | newer.keys() if older.get(key) != newer.get(key)]
     for key in sorted(changed, key=lambda key: (entity_json(key[0]), *key[1:])):
         entity, kind, _ = key
         old, new = older.get(key), newer.get(key)
         yield QuotaChange(commit["version"], author, _changed_from(commit), time, entity, kind, old, new)
+
+
+def _time_of(commit: Mapping[str, Any]) -> datetime:
+    """The time of the change that a commit made."""
+    if CHANGED_AT in commit:
+        return datetime.fromisoformat(commit[CHANGED_AT])
+    return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC)
 
 
 def _commits(table: DeltaTable) -> Iterator[dict[str, Any]]:

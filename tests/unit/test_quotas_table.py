@@ -85,6 +85,15 @@ def test_each_change_is_a_version_and_old_versions_stay_readable(table: QuotasTa
     assert table.entries(version=0) == [ALICE]
 
 
+def test_the_quotas_of_a_time_are_those_of_the_version_in_force_then(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    table.alter(lambda entries: [*entries, BOB], "dave", TUESDAY)
+
+    day = TUESDAY - MONDAY
+    at = (MONDAY - day, MONDAY, TUESDAY - day / 2, TUESDAY)
+    assert [len(table.entries_at(each)) for each in at] == [1, 1, 1, 2]
+
+
 def test_unchanged_quotas_keep_their_author_and_time(table: QuotasTable) -> None:
     table.create([ALICE], "carol", MONDAY)
     table.alter(lambda entries: [*entries, BOB], "dave", TUESDAY)
