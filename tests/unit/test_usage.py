@@ -275,7 +275,7 @@ def test_a_long_name_makes_no_wide_table_and_is_whole_in_csv(here: Path) -> None
 
 @pytest.mark.usefixtures("tables")
 def test_figures_that_end_before_the_span_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a job that is dead they would say that the clients have stopped."""
+    """Figures of a job that is dead would say that the clients have stopped."""
     monkeypatch.setattr(sql, "_FRESH", timedelta(0))
 
     for command in (("usage", "--from", "2020-01-01"), ("explain",)):
