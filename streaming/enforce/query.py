@@ -33,6 +33,7 @@ from sluice.streaming.enforce.repetition import (
     BatchAnswers,
     answered_places,
     places_in,
+    topic_ids_of_answers,
     without_answered,
 )
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
@@ -233,13 +234,10 @@ class EnforceQuery(GatedQuery):
         """The marks of answers to the events of a micro-batch that is repeated. Raises CheckpointError."""
         checkpoint, topics = Checkpoint(self._settings.enforce.checkpoint), self._settings.topics
         before = read_offsets(checkpoint, batch.batch_id - 1) if batch.batch_id else {}
-        topic_ids = {self._pipeline.topic_id}
-        if batch.judged_by is None or batch.judged_by.topic_id is None:  # its answers gave no id
-            topic_ids.add(None)
         return BatchAnswers(
             frozenset((topics.decisions, topics.dead_letters)),
             topics.requests,
-            frozenset(topic_ids),
+            topic_ids_of_answers(self._pipeline.topic_id, batch),
             None if batch.judged_by is None else self._pipeline.job_id,
             before.get(topics.requests, {}),
             read_offsets(checkpoint, batch.batch_id).get(topics.requests, {}),

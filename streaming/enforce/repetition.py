@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sluice.state.contract.decision_id import answered_event
+from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.enforce.stages import ArrowStage
 
 ANSWERED_SCHEMA = "partition int, offset bigint"
@@ -40,6 +41,15 @@ class BatchAnswers(NamedTuple):
             return None
         first, end = (offsets.get(event.partition, 0) for offsets in (self.begins, self.ends))
         return (event.partition, event.offset) if first <= event.offset < end else None
+
+
+def topic_ids_of_answers(now: str | None, batch: Batch) -> frozenset[str | None]:
+    """The ids of the requests topic that answers to a micro-batch may give: that of now, and that of its beginning.
+
+    Where both are known the one of now alone counts: with another one they answer events of another topic.
+    """
+    begun = None if batch.judged_by is None else batch.judged_by.topic_id
+    return frozenset({now} if now is not None and begun is not None else {now, begun})
 
 
 def answered_places(answers: BatchAnswers) -> ArrowStage:

@@ -15,6 +15,7 @@ from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.repetition import topic_ids_of_answers
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import new_epoch
 from tests.accounts import STRANGER, as_account, as_root
@@ -47,6 +48,21 @@ def test_a_replayed_batch_splits_the_same_pages(tmp_path: Path) -> None:
     assert first == (Batch(8, 3, 2000, pages=1024, pages_before=256), False)
     assert BatchLog(folder).begin(8, quota_version=3, now_ms=3000, pages=4096) == (first[0], True)
     assert BatchLog(folder).pages == 1024
+
+
+@pytest.mark.parametrize(
+    ("now", "begun", "ids"),
+    [("a", "a", {"a"}), ("a", None, {"a", None}), (None, "a", {"a", None}), (None, None, {None}), ("b", "a", {"b"})],
+)
+def test_answers_to_a_replayed_batch_give_the_id_of_its_topic_whichever_job_knows_it(
+    now: str | None, begun: str | None, ids: set[str | None]
+) -> None:
+    """Those that a job wrote which knew it are left out by one that doesn't, and the other way round."""
+    pipeline = PipelineSettings.of(DEFAULTS)._replace(topic_id=begun)
+    batch = Batch(7, quota_version=3, decided_at_ms=1000, judged_by=pipeline.judged_by("1.0"))
+
+    assert topic_ids_of_answers(now, batch) == ids
+    assert topic_ids_of_answers(now, Batch(7, quota_version=3, decided_at_ms=1000)) == {now, None}
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
