@@ -1,5 +1,6 @@
 package sluice.proxy;
 
+import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
 import org.apache.kafka.common.Uuid;
@@ -7,6 +8,8 @@ import org.apache.kafka.common.message.DeleteTopicsRequestData;
 import org.apache.kafka.common.message.DeleteTopicsRequestData.DeleteTopicState;
 import org.apache.kafka.common.message.DeleteTopicsResponseData;
 import org.apache.kafka.common.message.DeleteTopicsResponseData.DeletableTopicResult;
+import org.apache.kafka.common.message.MetadataRequestData;
+import org.apache.kafka.common.message.MetadataRequestData.MetadataRequestTopic;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.MetadataResponseData.MetadataResponsePartition;
 import org.apache.kafka.common.message.MetadataResponseData.MetadataResponseTopic;
@@ -21,6 +24,7 @@ public final class NamesAndIds {
         chargeBoth();
         giveBackNothingThatWasDone();
         answerAsAsked();
+        askByIdBesidesNames();
     }
 
     /** The topic with the id has 1000 partitions, and the one that is named like it has 1. */
@@ -67,6 +71,19 @@ public final class NamesAndIds {
         DeletableTopicResult byId = response.responses().stream().filter(each -> each.name() == null).findAny().get();
         check(byId.topicId().equals(ID), byId + " is of " + ID);
         check(response.responses().find(NAMESAKE) != null, response + " has " + NAMESAKE);
+    }
+
+    /** Metadata of topics, of which one has no name: it goes on though nothing is refused. */
+    private static void askByIdBesidesNames() {
+        MetadataRequestData asked = new MetadataRequestData();
+        asked.topics().add(new MetadataRequestTopic().setName("made"));
+        asked.topics().add(new MetadataRequestTopic().setName(null).setTopicId(ID));
+        TopicRequest request = TopicRequest.of(asked, new LinkedHashSet<>());
+
+        request.remove(Set.of());
+        check(asked.topics().size() == 2, asked + " asks for two topics");
+        request.remove(Set.of("made"));
+        check(asked.topics().size() == 1, asked + " asks for one topic");
     }
 
     /** Deletes the topic with the id, and the one that is named like it. */

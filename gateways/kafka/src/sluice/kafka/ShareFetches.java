@@ -9,7 +9,7 @@ package sluice.kafka;
  */
 final class ShareFetches {
     private static final String CLASS = "kafka.server.KafkaApis";
-    private static final String METHOD = "processShareFetchResponse"; // in Kafka 4.0 to 4.4
+    private static final String METHOD = "processShareFetchResponse"; // tried with Kafka 4.3.1 and 4.4
     private static final int DEPTH = 16; // the first method of the class is the seventh or so
     private static final StackWalker STACK = StackWalker.getInstance();
 

@@ -315,7 +315,7 @@ abstract class TopicRequest {
 
         @Override
         void remove(Set<String> refused) {
-            message.topics().removeIf(topic -> refused.contains(topic.name()));
+            message.topics().removeIf(topic -> topic.name() != null && refused.contains(topic.name()));
             missing.removeAll(refused);
             made.addAll(missing);
             Iterator<String> oldest = made.iterator();
