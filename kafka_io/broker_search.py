@@ -33,6 +33,9 @@ TRIES = 3
 CONNECTION_S = 1.5
 """Time for a connection, in which a lost packet is sent again; after two of them a server is out of reach."""
 
+_BROKERS_S = 10.0
+"""Time for a connection to any of a cluster's brokers, which are tried one after the other in an order by chance."""
+
 _MOST_BACKOFF_MS = 200
 """Longest wait before a server is tried again. kafka-python chooses one by chance, waits until it may be tried, and
 doubles its wait each time, up to 30 s."""
@@ -157,12 +160,15 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         """Search on until a broker is reached where its cluster says it is: all that follows is asked there."""
         found = await super()._do_bootstrap(deadline)
         if self.is_searching:
+            give_up_s = time.monotonic() + _BROKERS_S
             for broker in random.sample(brokers := list(self.cluster.brokers()), len(brokers)):
                 try:
                     await self.get_connection(broker.node_id, refresh_metadata_on_err=False)
                 except (KafkaError, OSError) as error:
                     is_named = isinstance(error, UnreachableBrokerError)
                     self._unreachable = error if is_named else UnreachableBrokerError(_unreached(broker, error))
+                    if time.monotonic() > give_up_s:
+                        break
                 else:
                     self._unreachable = None
                     break
