@@ -583,7 +583,7 @@ def check_holds_table(settings: Settings) -> str:
     held = len(holds_at(table.holds or (), now_ms()))
     if held > MAX_HOLDS:
         raise CheckWarningError(too_many_text(held))
-    return f"{held} in force" if is_there else "nobody was ever held"
+    return f"{held} in force" if is_there else "no table, as before the first hold; overrides says who is held"
 
 
 def check_inputs(settings: Settings) -> str:

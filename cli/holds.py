@@ -47,8 +47,9 @@ def hold_client(
     """Stop a client now: within seconds its producers and consumers get nothing, whatever its quotas are.
 
     A broker reads each request of a producer before it can make it wait, so each connection still gets one through in
-    10 s. Quotas stay as they are. The same command again sets another end. It asks about a name that no decision and no
-    quota has. It returns when the hold is in force at all gateways; exit 1 says where it isn't.
+    10 s, and it stops no share consumer, which would lose records. Quotas stay as they are. The same command again sets
+    another end. It asks about a name that no decision and no quota has. It returns when the hold is in force at all
+    gateways; exit 1 says where it isn't.
     """
     held = _client(ctx, entity)
     if not reason.strip() or len(reason) > _MAX_REASON:

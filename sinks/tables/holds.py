@@ -41,7 +41,7 @@ class HoldChange(NamedTuple):
 class HoldsTable:
     """The table beside the quotas table at `quotas`, a folder or a URI; the first hold makes it.
 
-    `holds` are the commands of the last look, whose reason begins with the author; None before it could be read.
+    `holds` are the commands that the last look read, whose reason begins with the author; None before it could be read.
     Raises QuotasTableError.
     """
 

@@ -15,6 +15,9 @@ MAX_HOLDS = 100
 MAX_LASTING_MS = 7 * 86_400_000
 """Longest hold. One that is to last has a quota."""
 
+REMEMBERED_MS = 30 * 86_400_000
+"""Time for which a command is remembered after its end, in which a job that was away takes it; not the last one."""
+
 NONE_TAKEN = 1
 """Number of the last command while there is none, so that the record says that the job knows of none."""
 
@@ -54,6 +57,21 @@ def holds_at(holds: Iterable[OperatorHold], now_ms: int) -> list[OperatorHold]:
     return [hold for hold in last_commands(holds).values() if hold.lasting_ms and now_ms < hold.until_ms]
 
 
+def remembered(holds: Sequence[OperatorHold], now_ms: int) -> list[OperatorHold]:
+    """The commands that ended less than REMEMBERED_MS ago, and the last one, whose number all others are compared with.
+
+    A number is at least the time of some earlier command, so one by a clock that is far behind is remembered as well.
+
+    >>> app, month_ms = Tags(client_id="app"), REMEMBERED_MS
+    >>> holds = [OperatorHold(app, at_ms, 1_000, "it floods", number) for at_ms, number in ((5, 5), (6, 99), (7, 7))]
+    >>> [[each.number for each in remembered(holds, now_ms)] for now_ms in (0, month_ms + 1_006, 9 * month_ms)]
+    [[5, 99, 7], [99, 7], [99]]
+    """
+    last = max((hold.number for hold in holds), default=0)
+    since_ms = now_ms - REMEMBERED_MS
+    return [hold for hold in holds if max(hold.number, hold.until_ms) > since_ms or hold.number == last]
+
+
 def too_many_text(held: int) -> str:
     """Tells of more holds than MAX_HOLDS, as two operators at once or one whose clock is ahead can make.
 
@@ -66,8 +84,8 @@ def too_many_text(held: int) -> str:
 class OperatorHolds(Decider):
     """Stops the producers and consumers that an operator named. `holds` gives all commands; None until they were read.
 
-    A hold lasts from when its command is taken, by the job's clock. After a restart it lasts as the record that was
-    published last says, and until the commands could be read, all holds of that record do.
+    A hold lasts from when its command is taken, by the job's clock, also if its row is lost. After a restart it lasts
+    as the record that was published last says, and until the commands could be read, all holds of that record do.
     """
 
     name = "operator"
@@ -101,7 +119,9 @@ class OperatorHolds(Decider):
             self._taken = {client: (hold, end_ms + back_ms) for client, (hold, end_ms) in self._taken.items()}
         last = last_commands(holds)
         newest = max((hold.number for hold in last.values()), default=NONE_TAKEN)
-        self._taken = {client: (hold, self._end_ms(hold, newest, now_ms)) for client, hold in last.items()}
+        taken = {client: (hold, self._end_ms(hold, newest, now_ms)) for client, hold in last.items()}
+        lost = {client: known for client, known in (self._taken or {}).items() if client not in last}
+        self._taken = {client: known for client, known in lost.items() if now_ms < known[1]} | taken
         self._command = newest
         held = [(hold, until_ms) for hold, until_ms in self._taken.values() if now_ms < until_ms]
         self.trouble = too_many_text(len(held)) if len(held) > MAX_HOLDS else None

@@ -8,13 +8,13 @@ from sluice.process.clock import now_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.records import Overrides
-from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.state.overrides.operator_holds import OperatorHold, remembered
 
 log = logging.getLogger("sluice.holds")
 
 
 class HoldsWatch:
-    """The holds of the table, as it was read last; `holds` is None until this process could read it."""
+    """The holds of the table, as it was read last, but those of long ago; None until this process could read it."""
 
     def __init__(
         self,
@@ -33,11 +33,12 @@ class HoldsWatch:
         self._clock_ms = clock_ms
         self._last_error = LastError()
         self._knows_table = False
+        self._holds: Sequence[OperatorHold] = ()
 
     @property
     def holds(self) -> Sequence[OperatorHold] | None:
         """The rows of the table; safe to read from any thread."""
-        return self._table.holds or () if self._knows_table else None
+        return self._holds if self._knows_table else None
 
     def look(self) -> None:
         """Read the table if it has changed. Raises nothing: the log and `report` say what can't be read."""
@@ -61,4 +62,6 @@ class HoldsWatch:
                 raise QuotasTableError(
                     f"the table of holds {self._table.path} is gone; restore it, or hold again who is to be stopped"
                 )
+        if self._table.holds is not None:
+            self._holds, self._table.holds = remembered(self._table.holds, self._clock_ms()), None
         self._knows_table = True

@@ -1,13 +1,18 @@
 """Holds of operators in the job: how long each lasts, over restarts, lost records and tables that can't be read."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.quotas import ChangedFrom
 from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
 from sluice.state.overrides.operator_holds import (
     MAX_HOLDS,
     MAX_LASTING_MS,
     NONE_TAKEN,
+    REMEMBERED_MS,
     OperatorHold,
     OperatorHolds,
     too_many_text,
@@ -16,6 +21,7 @@ from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import overrides_value
 from sluice.state.quotas.overrides import OverridesInForce, by_another_clock
 from sluice.state.quotas.tenants import Tenants
+from sluice.streaming.overrides.holds_watch import HoldsWatch
 
 NOW_MS = 1_760_011_200_000
 MINUTE_MS = 60_000
@@ -98,6 +104,36 @@ def test_a_table_from_a_backup_is_obeyed_whatever_was_taken_before_and_holds_nob
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
     holds = [*backup, OperatorHold(APP, NOW_MS - HOUR_MS, 10 * MINUTE_MS, "x", 6)]
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 10 * MINUTE_MS}
+
+
+def test_a_hold_goes_on_until_its_end_although_the_table_was_lost_and_made_again() -> None:
+    """By a `hold` of somebody else. A command for the client counts as always."""
+    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5)]
+    decider = OperatorHolds(lambda: holds)
+    decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
+    assert ends_in_ms(decider, NOW_MS) == {"app": 10 * MINUTE_MS}
+    holds = [OperatorHold(ETL, NOW_MS, 20 * MINUTE_MS, "x", 6)]
+    assert ends_in_ms(decider, NOW_MS) == {"app": 10 * MINUTE_MS, "etl": 20 * MINUTE_MS}
+    assert ends_in_ms(decider, NOW_MS + 5 * MINUTE_MS) == {"app": 5 * MINUTE_MS, "etl": 15 * MINUTE_MS}
+    assert ends_in_ms(decider, NOW_MS + 10 * MINUTE_MS) == {"etl": 10 * MINUTE_MS}
+    holds += [OperatorHold(APP, NOW_MS, 5 * MINUTE_MS, "x", 7), OperatorHold(APP, NOW_MS, 0, "", 8)]
+    assert ends_in_ms(decider, NOW_MS + 10 * MINUTE_MS) == {"etl": 10 * MINUTE_MS}
+
+
+def test_the_job_forgets_commands_that_ended_a_month_ago(tmp_path: Path) -> None:
+    """The table keeps them; the job knows the last one's number."""
+    table = HoldsTable(str(tmp_path / "quotas"))
+    for number in range(20):
+        hold = OperatorHold(Tags(client_id=f"app-{number}"), NOW_MS + number * HOUR_MS, HOUR_MS, "x")
+        table.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+    watch = HoldsWatch(table, lambda: None, lambda _: None, clock_ms=lambda: NOW_MS + REMEMBERED_MS + 19 * HOUR_MS)
+    decider = OperatorHolds(lambda: watch.holds)
+
+    watch.look()
+
+    assert [hold.client.client_id for hold in watch.holds or ()] == ["app-19"]
+    assert decider.decide(NOW_MS + REMEMBERED_MS).command == NOW_MS + 19 * HOUR_MS
+    assert len(table.changes()) == 20
 
 
 def test_of_too_many_holds_the_last_count_and_the_log_has_why() -> None:
