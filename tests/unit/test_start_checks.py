@@ -2,6 +2,7 @@
 
 import ast
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +209,33 @@ def test_a_folder_that_cannot_be_made_says_how_to_make_it(everybodys: Path) -> N
 def test_a_mount_without_programs_is_refused() -> None:
     with pytest.raises(CheckError, match=r"^/proc is mounted noexec, .*set enforce\.checkpoint to a folder elsewhere"):
         check_temporary_files(changed(DEFAULTS, "enforce", checkpoint="/proc/sluice"))
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("noexec,size=128m", "is mounted noexec, and Java loads"),
+        ("size=8m", "MiB free, and Java unpacks libraries there"),
+    ],
+)
+def test_run_and_doctor_name_a_small_or_forbidding_mount_before_java_starts(
+    tmp_path: Path, options: str, words: str
+) -> None:
+    """Java would end with the stack trace of a library that it can't load, or of a disk that is full."""
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this account may mount nothing")
+    try:
+        file = tmp_path / "settings.yaml"
+        file.write_text(f"enforce: {{checkpoint: {tmp_path}/enforce}}\naudit: {{checkpoint: {tmp_path}/audit}}\n")
+        run = invoke("run", "--config", file, code=1)
+        lines = [line for line in invoke("doctor", "--config", file, code=1).output.splitlines() if words in line]
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)  # noqa: S607 - the system's own
+
+    assert words in run.error_line
+    assert [line.split(":")[0] for line in lines] == ["FAIL  temporary files"]
 
 
 def test_all_modules_of_others_are_looked_for() -> None:
