@@ -12,6 +12,9 @@ def command() -> None:
     if sys.warnoptions:  # of PYTHONWARNINGS: `error` would end a command at a library's first remark
         warnings.resetwarnings()
         warnings.simplefilter("ignore")
-    from sluice.cli.main import main  # what it imports comes with the extra
+    from sluice.process.processes import leaving_at_once
+
+    with leaving_at_once():  # an interrupted import has a traceback
+        from sluice.cli.main import main  # what it imports comes with the extra
 
     main()

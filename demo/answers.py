@@ -85,6 +85,12 @@ class Answers:
         return self.decisions + self.dead_letters
 
     @property
+    def waiting(self) -> int:
+        """Number of own requests that are stored, and have no answer yet."""
+        with self._lock:
+            return len(self._own) - self.answered
+
+    @property
     def others(self) -> int:
         """Number of answers to requests that are not known as own ones."""
         return len(self._others)

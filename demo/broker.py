@@ -13,7 +13,7 @@ from sluice.demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
-from sluice.process.processes import free_ports, is_free
+from sluice.process.processes import dying_with_this_thread, free_ports, is_free
 from sluice.state.errors import SluiceError
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
@@ -159,7 +159,8 @@ class Broker(JavaServer):
         if not (data / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "-t", node.cluster_id, "-c", str(file)]
             with self._log.open("w") as log:
-                formatted = subprocess.run([*command, *tool], stdout=log, stderr=subprocess.STDOUT, check=False)
+                format_it = dying_with_this_thread([*command, *tool])
+                formatted = subprocess.run(format_it, stdout=log, stderr=subprocess.STDOUT, check=False)
             if formatted.returncode != 0:
                 raise BrokerError(f"{self._folder} can't be formatted: {self._reason()}; all of it: {self._log}")
         return file

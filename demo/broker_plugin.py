@@ -9,7 +9,7 @@ from types import MappingProxyType
 from sluice.configs.settings import Settings, load_settings
 from sluice.demo.cluster import Cluster
 from sluice.demo.job import wait_until
-from sluice.insight.live import LiveModel
+from sluice.insight.live import GatewaySeen, LiveModel
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
@@ -64,9 +64,16 @@ class Heartbeats:
 
     def shares(self) -> dict[str, list[Share]]:
         """Gateway name -> its busiest shares, of the gateways whose heartbeats go on; sorted by name."""
+        return {each.name: each.heartbeat.shares for each in self._alive()}
+
+    def instances(self) -> list[str]:
+        """The processes whose heartbeats go on."""
+        return [each.instance for each in self._alive()]
+
+    def _alive(self) -> list[GatewaySeen]:
         seen = self._model.gateways()
         newest_ms = max((each.at_ms for each in seen), default=0)
-        return {each.name: each.heartbeat.shares for each in seen if newest_ms - each.at_ms <= _ALIVE_MS}
+        return [each for each in seen if newest_ms - each.at_ms <= _ALIVE_MS]
 
 
 def wait_for_gateways(settings: Settings, brokers: int) -> None:

@@ -1,44 +1,45 @@
 """`sluice demo --brokers N` or `--proxies N`: brokers or proxies as gateways, the job, and clients at full speed."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import NamedTuple
 
 from rich.console import Console
 
-from sluice.configs.settings import Settings
 from sluice.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from sluice.demo.cluster import Cluster, make_topic
 from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.demo.gateways import proxies_of
+from sluice.demo.in_force import InForce
 from sluice.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
 from sluice.demo.options import DemoOptions
 from sluice.demo.screen import running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
-from sluice.insight.texts import override_text
-from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.insight.live import CounterId
+from sluice.insight.row_marks import RowMark, RowMarks
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.format import amount, printable
 from sluice.process.processes import free_ports
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
-from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT
-from sluice.state.quotas.kinds import EntryKind, QuotaKind
-from sluice.state.quotas.limits import LimitsView
-from sluice.state.quotas.overrides import overrides_now
+from sluice.state.quotas.kinds import ElasticKey, EntryKind, QuotaKind
+from sluice.state.quotas.overrides import lend_of, lent_limit
 
 _TOPIC = "orders"
 _PARTITIONS = 4
 _LIMIT = 1_000_000.0
 _BURST_MS = 10_000
-"""The time of a fresh counter's burst, which no mean has."""
+"""The time of a fresh counter's burst, which no mean has; limits need no longer to give way to load."""
 
-_MEAN_MS = 60_000
+_MEAN_MS, _ELASTIC_MEAN_MS = 60_000, 10_000
+"""Span of the means that are shown; limits that give way change within seconds."""
+
 _LIMITS_S = 5.0
 _KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CONSUMER_BYTE_RATE}
 _CLIENTS = {f"librdkafka-{role}r": role for role in _KINDS}
@@ -53,6 +54,9 @@ _CYCLE_S, _NOISE_S = 120.0, (60.0, 100.0)
 
 Shares = Mapping[str, Sequence[Share]]
 """Broker or proxy -> its shares."""
+
+Span = tuple[int, int]
+"""Begin and end in epoch milliseconds."""
 
 
 def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int:
@@ -89,12 +93,16 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
         ]
         neighbour = _Neighbour(lambda: FullSpeedClient(_NEIGHBOUR, Role.PRODUCE, entrances[0], _TOPIC))
         stack.callback(neighbour.leave)
-        overriding = stack.enter_context(closing(_Overriding(job.settings))) if options.elastic else None
+        in_force = stack.enter_context(closing(InForce.following(job.settings)))
         uses = _Uses(clients, neighbour.clients, QuotasTable(job.settings.delta.quotas))
 
+        span_ms = _ELASTIC_MEAN_MS if options.elastic else _MEAN_MS
+
         def lines() -> Sequence[str]:
-            told = () if overriding is None else overriding.lines(now_ms())
-            return [*told, *client_lines(uses.now(), heartbeats.shares(), now_ms())]
+            at_ms = now_ms()
+            lend, marks = lend_of(in_force.overrides(at_ms)), in_force.marks(heartbeats.instances(), at_ms)
+            rows = client_lines(uses.now(), Screen(heartbeats.shares(), marks, lend, span_ms), at_ms)
+            return [*head_lines(in_force.lines(at_ms), span_ms, elastic=options.elastic), *rows]
 
         def check() -> None:
             if not cluster.alive:
@@ -116,7 +124,7 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
                 client.stop()
         with waiting(console, lambda: "for the job to stop"):
             job.stop()
-        print(*summary_lines(uses.now()), sep="\n", flush=True)
+        print(*summary_lines(uses.now(), neighbour.times() if options.elastic else None), sep="\n", flush=True)
         return 0
 
 
@@ -166,41 +174,21 @@ class _Neighbour:
         elif is_there and not is_time:
             self.leave()
 
+    def times(self) -> list[Span]:
+        """The times in which it was there, by what it sent."""
+        return [(each.samples[0][0], each.samples[-1][0]) for each in self.clients if each.samples]
+
     def leave(self) -> None:
         """Leave, if it is there."""
         for client in self.clients[-1:]:
             client.stop()
 
 
-class _Overriding:
-    """The overrides in force, out of the limits topic, until `close`."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._view = LimitsView()
-
-        def take(key: bytes | None, value: bytes | None) -> None:
-            with suppress(InvalidQuotaError):
-                self._view.take(key, value)
-
-        self._follower = TopicFollower(settings.kafka, Reading(settings.topics.limits, take))
-        self._follower.start()
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._follower.stop()
-
-    def lines(self, at_ms: int) -> Sequence[str]:
-        """The overrides now, in words."""
-        return [override_text(each) for _, each in overrides_now(self._view.overrides, at_ms)] or [
-            "all limits are the quotas"
-        ]
-
-
 @dataclass(frozen=True)
 class ClientUse:
     """A client, its quota and limit, its amounts so far (epoch milliseconds and bytes), and librdkafka's errors.
 
-    The limit is None where it was removed.
+    The limit is None where it was removed; so are reservation and ceiling, which stand beside it, where there are none.
     """
 
     client_id: str
@@ -208,21 +196,32 @@ class ClientUse:
     limit: float | None
     samples: Sequence[tuple[int, float]]
     errors: Sequence[str]
+    reservation: float | None = None
+    ceiling: float | None = None
 
-    def rate(self, from_ms: int, to_ms: int) -> float:
-        """Bytes per second between two times.
+    @property
+    def begun_ms(self) -> int:
+        """Time of its first amount; 0 if it has none."""
+        return min((time_ms for time_ms, _ in self.samples), default=0)
 
-        >>> ClientUse("a", QuotaKind.PRODUCER_BYTE_RATE, 1e6, [(1_000, 500.0), (3_000, 700.0)], []).rate(0, 2_000)
-        250.0
+    def rate(self, *spans: Span) -> float:
+        """Bytes per second in all of these times.
+
+        >>> use = ClientUse("a", QuotaKind.PRODUCER_BYTE_RATE, 1e6, [(1_000, 500.0), (3_000, 700.0)], [])
+        >>> use.rate((0, 2_000)), use.rate((0, 2_000), (3_000, 4_000))
+        (250.0, 400.0)
         """
-        got = sum(amount for time_ms, amount in self.samples if from_ms <= time_ms < to_ms)
-        return got / max(to_ms - from_ms, 1) * 1000
+        got = sum(amount for time_ms, amount in self.samples if any(begin <= time_ms < end for begin, end in spans))
+        return got / max(sum(end - begin for begin, end in spans), 1) * 1000
 
-    def mean(self, at_ms: int) -> float:
-        """Bytes per second of the last minute, without the burst at the begin; while it lasts, all the same."""
-        begun_ms = min((time_ms for time_ms, _ in self.samples), default=at_ms)
-        after_burst_ms = begun_ms + (_BURST_MS if at_ms > begun_ms + 2 * _BURST_MS else 0)
-        return self.rate(max(at_ms - _MEAN_MS, after_burst_ms), at_ms)
+    def has_burst(self, at_ms: int) -> bool:
+        """True while a mean has the burst at the begin: there is too little else yet."""
+        return at_ms <= self.begun_ms + 2 * _BURST_MS
+
+    def mean(self, at_ms: int, span_ms: int) -> float:
+        """Bytes per second of so much time before `at_ms`, without the burst at the begin; while it lasts, all."""
+        after_burst_ms = self.begun_ms + (0 if self.has_burst(at_ms) else _BURST_MS)
+        return self.rate((max(at_ms - span_ms, after_burst_ms), at_ms))
 
 
 class _Uses:
@@ -248,32 +247,93 @@ class _Uses:
             errors = [error for client in clients for error in client.errors]
             kind = _KINDS[role]
             limit = self._limits.get((name, kind), self._limits.get((DEFAULT, kind)))
-            uses.append(ClientUse(name, kind, limit, samples, errors))
+            parts = {key.part: self._limits.get((name, key)) for key in ElasticKey if key.quota is kind}
+            uses.append(ClientUse(name, kind, limit, samples, errors, **parts))
         return uses
 
 
-def client_lines(uses: Sequence[ClientUse], shares: Shares, at_ms: int) -> Sequence[str]:
-    """A line for each client: its mean in the last minute, and of each broker or proxy the rate and the share."""
-    return [
-        f"{use.client_id:<22} {amount(use.quota, use.mean(at_ms))} of {_limit(use)};"
-        f" shares: {', '.join(_parts(use, shares)) or 'none yet'}"
-        for use in uses
-    ]
+def head_lines(overrides: Sequence[str], span_ms: int, *, elastic: bool) -> Sequence[str]:
+    """The lines above the clients: the overrides, and for limits that give way the span of the means."""
+    if not elastic:
+        return overrides
+    return [*(overrides or ["all limits are the quotas"]), f"means of the last {span_ms / 1000:.0f} s:"]
 
 
-def summary_lines(uses: Sequence[ClientUse]) -> Iterator[str]:
-    """The rate of each client in all, the first 10 s left out, in which a fresh counter may burst."""
+class Screen(NamedTuple):
+    """The part of lines beside the amounts: shares, marks of overrides, the multiple that is lent, the span."""
+
+    shares: Shares
+    marks: RowMarks
+    lend: float
+    span_ms: int
+
+
+def client_lines(uses: Sequence[ClientUse], screen: Screen, at_ms: int) -> Sequence[str]:
+    """A line for each client: its mean, the limit in force, and of each broker or proxy the rate and the share."""
+    lines = []
+    for use in uses:
+        mark = screen.marks.of(CounterId(use.quota, False, "", use.client_id, None, -1), use.limit)
+        burst = " (with its burst)" if use.has_burst(at_ms) else ""
+        mean = f"{amount(use.quota, use.mean(at_ms, screen.span_ms))}{burst}"
+        shares = ", ".join(_parts(use, screen.shares)) or "none yet"
+        lines.append(f"{use.client_id:<22} {mean} of {_limit(use, mark, screen.lend)}; shares: {shares}")
+    return lines
+
+
+def summary_lines(uses: Sequence[ClientUse], beside: Sequence[Span] | None = None) -> Iterator[str]:
+    """The rate of each client in all, the first 10 s left out, in which a fresh counter may burst.
+
+    With the times `beside` the neighbour, in which limits give way, the rates are those of each phase.
+    """
+    if beside is not None:
+        yield from phase_lines(uses, beside)
+        return
     yield "cluster-wide, the first 10 s left out:"
     for use in uses:
-        times = [time_ms for time_ms, _ in use.samples] or [0]
-        rate = use.rate(times[0] + _BURST_MS, times[-1])
+        rate = use.rate((use.begun_ms + _BURST_MS, _ended_ms(use)))
         of_limit = "without a limit at the end" if use.limit is None else f"{rate / use.limit:.2f} of its quota"
-        errors = f"{len(use.errors)} errors{''.join(f'; {printable(error)}' for error in use.errors[:1])}"
-        yield f"  {use.client_id:<22} {amount(use.quota, rate)}, {of_limit}; {errors}"
+        yield f"  {use.client_id:<22} {amount(use.quota, rate)}, {of_limit}; {_errors(use)}"
 
 
-def _limit(use: ClientUse) -> str:
-    return "no limit" if use.limit is None else amount(use.quota, use.limit)
+def phase_lines(uses: Sequence[ClientUse], beside: Sequence[Span]) -> Iterator[str]:
+    """The rate of each client while the neighbour was away and `beside` it; the first 10 s of each time left out.
+
+    In those limits give way, and a fresh counter may burst.
+    """
+    yield "cluster-wide, while the neighbour is away and beside it, the first 10 s of each time left out:"
+    for use in uses:
+        begins, ends = [use.begun_ms, *(end for _, end in beside)], [*(begin for begin, _ in beside), _ended_ms(use)]
+        phases = {
+            "away": [] if use.client_id == _NEIGHBOUR else _without_begin(zip(begins, ends, strict=True)),
+            "beside": _without_begin(beside),
+        }
+        promised = {"away": ("ceiling", use.ceiling), "beside": ("reservation", use.reservation)}
+        parts = [
+            f"{phase} {amount(use.quota, use.rate(*spans))}" + (f" ({name} {amount(use.quota, of)})" if of else "")
+            for (phase, spans), (name, of) in zip(phases.items(), promised.values(), strict=True)
+            if spans
+        ]
+        yield f"  {use.client_id:<22} {', '.join(parts) or 'too short'}; {_errors(use)}"
+
+
+def _without_begin(spans: Iterable[Span]) -> list[Span]:
+    """The spans without their first 10 s, and none of those that are shorter."""
+    return [(begin + _BURST_MS, end) for begin, end in spans if end > begin + _BURST_MS]
+
+
+def _ended_ms(use: ClientUse) -> int:
+    return max((time_ms for time_ms, _ in use.samples), default=0)
+
+
+def _errors(use: ClientUse) -> str:
+    return f"{len(use.errors)} errors{''.join(f'; {printable(error)}' for error in use.errors[:1])}"
+
+
+def _limit(use: ClientUse, mark: RowMark, lend: float) -> str:
+    """The limit, lent if it is, with the words on its overrides."""
+    if use.limit is None:
+        return f"no limit{mark.words}"
+    return amount(use.quota, lent_limit(use.limit, use.ceiling, lend)) + mark.words
 
 
 def _parts(use: ClientUse, shares: Shares) -> Iterator[str]:

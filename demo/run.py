@@ -23,6 +23,7 @@ from sluice.demo.broker import Broker
 from sluice.demo.brokers import run_with_brokers
 from sluice.demo.counts import Surplus, drain, missing_answers, rows
 from sluice.demo.gateways import Connection, GreedyClient, gateway_options, sending
+from sluice.demo.in_force import InForce
 from sluice.demo.jars import BROKER_JARS
 from sluice.demo.job import TABLES, Json, RunError, Sections, SluiceJob, embedded_profile, storage_in
 from sluice.demo.load import Sent, loading
@@ -31,12 +32,13 @@ from sluice.demo.screen import WebConsole, running_job, show_until, waiting
 from sluice.demo.work_folder import work_folder
 from sluice.gateways.client.client import Gateway
 from sluice.insight.live import CounterRow, LiveModel
+from sluice.insight.row_marks import RowMarks
 from sluice.insight.texts import counter_name
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.format import amount, duration, error_line
-from sluice.process.processes import free_ports, stop_on_signals
+from sluice.process.processes import free_ports, leaving_at_once, stop_on_signals
 from sluice.state.quotas.kinds import QuotaKind
 
 _EXIT_FAILED = 1
@@ -84,7 +86,8 @@ def run_demo(options: DemoOptions) -> int:
             )
     if options.elastic and options.brokers is None:
         raise UsageError("--elastic needs brokers with the plugin, which measure their load; give --brokers 3")
-    download_jars(console)
+    with leaving_at_once():
+        download_jars()
     stop = stop_on_signals()
     try:
         if options.has_brokers:
@@ -94,12 +97,12 @@ def run_demo(options: DemoOptions) -> int:
         raise RunError(error_line(error)) from error
 
 
-def download_jars(console: Console) -> None:
+def download_jars() -> None:
     """Download the jars of Spark and broker that are missing. Raises JarError and JavaError."""
     missing = [jars for jars in (SPARK_JARS, BROKER_JARS) if not jars.complete]
     if missing:
-        reason = lambda: f"for jars, which are downloaded into {jars_home()} once"  # noqa: E731
-        with waiting(console, reason), ThreadPoolExecutor() as pool:  # the registry's answers take the time, not bytes
+        print(f"fetching jars into {jars_home()} (first start only)", flush=True)
+        with ThreadPoolExecutor() as pool:  # the registry's answers take the time, not bytes
             list(pool.map(JarSet.paths, missing))
 
 
@@ -168,7 +171,7 @@ class _Demo:
         """Publish and show until it is to stop, let the job catch up, and print the summary."""
         settings, console = job.settings, self.console
         before = Surplus.of(settings)
-        with closing(Answers(settings)) as answers:
+        with closing(Answers(settings)) as answers, closing(InForce.following(settings)) as in_force:
             answers.start()
             warming, sent = Sent(stored=answers.sent), Sent(stored=answers.sent)
 
@@ -180,10 +183,11 @@ class _Demo:
                     web.keep(console)
 
             def lines(load: Sent, begun_s: float) -> list[str]:
-                rate = load.events / (time.monotonic() - begun_s)
+                at_ms, rate = now_ms(), load.events / (time.monotonic() - begun_s)
                 counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
                 width = console.width if console.is_terminal else None  # a window may be made smaller
-                return [counts, *_clients(answers.model, now_ms(), width)]
+                marks = in_force.marks(answers.model.facts(at_ms).beats or (), at_ms)
+                return [counts, *in_force.lines(at_ms), *_clients(answers.model, at_ms, width, marks)]
 
             with ExitStack() as clients:
                 with loading(settings, self.options, min(self.options.rate, _WARMING_PER_S), warming):
@@ -232,30 +236,33 @@ def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(answers.verdicts.items()))
     return (
         f"{sent} requests ({rate:.0f}/s) -> {answers.decisions} decisions ({verdicts or 'none yet'}),"
-        f" {answers.dead_letters} dead letters; batch {batch.get('batch_ms', '-')} ms, lag {batch.get('lag', '-')}"
+        f" {answers.dead_letters} dead letters, {answers.waiting} wait; batch {batch.get('batch_ms', '-')} ms"
     )
 
 
-def _clients(model: LiveModel, at_ms: int, width: int | None) -> Iterator[str]:
+def _clients(model: LiveModel, at_ms: int, width: int | None, marks: RowMarks) -> Iterator[str]:
     """The greedy client, which waits, and the clients nearest to their limits, which don't: those of the load.
 
     On a terminal, which has a width, these are shown as `sluice top` shows them.
     """
-    throttling = [row for row in rows_of(model, View(), at_ms, _TABLE_CLIENTS) if not row.key.shadow]
+    rows = [row for row in rows_of(model, View(), at_ms, _TABLE_CLIENTS + 1) if not row.key.shadow]
+    throttling = [row for row in rows if row.key.user != _GREEDY.user][:_TABLE_CLIENTS]
     for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
         asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)
-        yield f"  {counter_name(row.key):<28} gets {_use(row)} from two gateways; it asks for {asked} and waits as told"
-    for row in () if width else [row for row in throttling if row.key.user != _GREEDY.user][:_LINE_CLIENTS]:
+        gets = f"{_use(row, marks)} from two gateways"
+        yield f"  {counter_name(row.key):<28} gets {gets}; it asks for {asked} and waits as told"
+    for row in () if width else throttling[:_LINE_CLIENTS]:
         wait = f"told to wait {duration(row.wait_ms)}, ignores it" if row.wait_ms else "no wait"
-        yield f"  {counter_name(row.key):<28} sends {_use(row)} {row.key.kind}; {wait}"
+        yield f"  {counter_name(row.key):<28} sends {_use(row, marks)} {row.key.kind}; {wait}"
     if width:
-        yield from ("", "clients of the load, which ignore their waits:", *row_lines(throttling, width), "")
+        yield from ("", "clients of the load, which ignore their waits:", *row_lines(throttling, width, marks), "")
 
 
-def _use(row: CounterRow) -> str:
+def _use(row: CounterRow, marks: RowMarks) -> str:
     """The mean of the last minute, a fresh counter's first ten seconds left out; until it is known the sampled rate."""
     rate, span = (row.rate, "now") if row.mean is None else (row.mean, "in a minute's mean")
-    return f"{amount(row.key.kind, rate)} of {amount(row.key.kind, row.limit)} {span}"
+    limit = amount(row.key.kind, row.limit) + marks.of(row.key, row.limit).words
+    return f"{amount(row.key.kind, rate)} of {limit} {span}"
 
 
 def summary(console: Console, settings: Settings, answers: Answers, load: Sent) -> int:

@@ -23,6 +23,16 @@ class RowMark(NamedTuple):
     limit: str = ""
     """The limit in force, where it is another than the row's, or is lent."""
 
+    @property
+    def words(self) -> str:
+        """Both in brackets, for the end of a limit.
+
+        >>> RowMark("held", "lent, of 1 MB/s").words, RowMark().words
+        (' (lent, of 1 MB/s; held)', '')
+        """
+        words = "; ".join(word for word in (self.limit, self.held) if word)
+        return f" ({words})" if words else ""
+
 
 class RowMarks:
     """The marks of rows at a time, by what deciders `said` last. `gateways` are the processes heard lately."""

@@ -8,17 +8,19 @@ as ever.
 import gzip
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS, check_owner, home_lock, jars_home, pyspark_jars
 from sluice.jvm.java import find_java, java_banner
+from sluice.process.processes import run_saying
 from sluice.state.errors import SluiceError
 
 ARCHIVE_OPTION = "-XX:SharedArchiveFile="
@@ -111,15 +113,24 @@ class ArchivedClasses:
     def _dump(self, archive: ClassArchive) -> None:
         """Let Java write the archive, which gets its name when it is complete. Raises JavaError."""
         java, _ = find_java()
-        with TemporaryDirectory(prefix=f"{self.prefix}-", dir=archive.file.parent) as folder:
-            classes, fresh = Path(folder, "classes.txt"), Path(folder, "fresh.jsa")
+        folder = archive.file.parent / f"{self.prefix}.making"
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        folder.mkdir()
+        try:
+            classes, fresh = folder / "classes.txt", folder / "fresh.jsa"
             classes.write_bytes(gzip.decompress(self.names.read_bytes()))
             command = [
                 *(java, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"{ARCHIVE_OPTION}{fresh}"),
-                *("-XX:+UseG1GC", "-XX:TieredStopAtLevel=1", "-Xmx512m", f"-XX:ErrorFile={Path(folder, 'crash.log')}"),
+                *("-XX:+UseG1GC", "-XX:TieredStopAtLevel=1", "-Xmx512m", f"-XX:ErrorFile={folder / 'crash.log'}"),
                 *(*_QUIET, "-cp", joined(archive.class_path)),
             ]
-            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            begun_s = time.monotonic()
+            ended = run_saying(
+                command,
+                lambda: f"jars: archiving {self.owner} classes for {time.monotonic() - begun_s:.0f} s",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
             if ended.returncode != 0 or not fresh.is_file():
                 # Java begins each line about a crash of its own with a #
                 said = (line.strip("# ") for line in (ended.stderr or ended.stdout).splitlines())
@@ -127,6 +138,8 @@ class ArchivedClasses:
                 raise JavaError(f"{java} can't archive classes: {reason}")
             fresh.chmod(_OWNER_ONLY)
             fresh.rename(archive.file)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def class_path() -> list[Path]:

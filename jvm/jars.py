@@ -19,10 +19,11 @@ from tempfile import gettempdir
 from typing import Annotated, Self
 
 import typer
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from sluice.jvm.errors import JarError
 from sluice.jvm.java import find_java
+from sluice.process.processes import SAID_S, run_saying
 from sluice.process.trust import CURE, make_folder, stranger
 from sluice.state.errors import SluiceError
 
@@ -162,6 +163,16 @@ class JarSet:
             f"</configurations><dependencies>{''.join(dependencies)}</dependencies></ivy-module>"
         )
 
+    @property
+    def _cache(self) -> Path:
+        return jars_home() / "ivy-cache" / self.name
+
+    def _progress(self) -> str:
+        """The progress of the download in a line."""
+        wanted, found = self.expected(), [each for each in self._cache.rglob("*.jar*") if each.is_file()]
+        count, mb = len(wanted.keys() & {jar.name for jar in found}), sum(jar.stat().st_size for jar in found) / 1e6
+        return f"jars: fetching {self.name} {count} of {len(wanted)} ({mb:.0f} MB)"
+
     def _retrieved(self, module: Path, pattern: str, *options: str) -> Path:
         """A new folder with the jars that Ivy finds for a module file, each at the path of the pattern."""
         java, _ = find_java()
@@ -172,13 +183,13 @@ class JarSet:
             *(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options),
             *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
             *("-settings", str(_CONFIGS / "ivysettings.xml"), "-ivy", str(module)),
-            *("-cache", str(home / "ivy-cache" / self.name), "-confs", self.name),
+            *("-cache", str(self._cache), "-confs", self.name),
             *("-retrieve", f"{retrieved}/{pattern}", "-types", "jar", "bundle"),
         ]
         log = home / f"ivy-{self.name}.log"
         for _ in range(_ATTEMPTS):
             with log.open("w") as output:
-                ended = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+                ended = run_saying(command, self._progress, stdout=output, stderr=subprocess.STDOUT)
             if ended.returncode == 0:
                 return retrieved
         raise JarError(
@@ -286,7 +297,12 @@ def home_lock(name: str) -> Iterator[None]:
     lock = FileLock(home / f"lock-{name}", fallback_to_soft=False)  # a soft lock would outlive a killed process
     try:
         make_own(home, "jars")
-        lock.acquire()
+        while True:
+            try:
+                lock.acquire(timeout=SAID_S)
+                break
+            except Timeout:
+                print(f"jars: another process makes {name} ready; waiting for it", file=sys.stderr, flush=True)
     except OSError as error:
         raise JarError(f"the jars can't be kept in {home} ({error}); set SLUICE_HOME to a writable folder") from error
     try:

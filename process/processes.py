@@ -1,16 +1,20 @@
 """Child processes that end with their parent, ports for them, and the signals that end a run."""
 
+import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 from threading import Event, Thread
 from types import FrameType
+from typing import Any
 
 from sluice.state.errors import SluiceError
 
@@ -20,7 +24,7 @@ _LAUNCHER = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
@@ -28,6 +32,9 @@ _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_OUTGOING = 32_768
 _UNPRIVILEGED, _SERVER_PORTS = 1_024, 12_768
 _PORT_SEARCHES = 100
+
+SAID_S = 4.0
+"""Interval of the lines that say how far a long step is."""
 
 
 class PortError(SluiceError):
@@ -81,6 +88,50 @@ class Child:
 def dying_with_this_thread(command: Sequence[str]) -> list[str]:
     """The command for this thread to start: the kernel kills its process when the thread ends, whatever it does."""
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+
+
+def run_saying(command: Sequence[str], say: Callable[[], str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command that dies with this thread, and write a line of `say` to standard error every few seconds.
+
+    `options` are those of `subprocess.Popen`, with text. Raises OSError if there is no such command.
+    """
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+    with subprocess.Popen(dying_with_this_thread(command), text=True, errors="replace", **options) as process:
+        while True:
+            try:
+                output, errors = process.communicate(timeout=SAID_S)
+            except subprocess.TimeoutExpired:
+                print(say(), file=sys.stderr, flush=True)
+            except BaseException:
+                process.kill()
+                raise
+            else:
+                return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """End the process at Ctrl-C, SIGTERM or the end of its terminal while this block of the main thread runs.
+
+    Python would wait for its threads, which wait for commands that they run.
+    """
+
+    def leave(number: int, _: FrameType | None) -> None:
+        with suppress(OSError):  # of a terminal that is gone
+            os.write(2, b"sluice: error: interrupted\n")
+        os._exit(128 + number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def last_line(log: Path) -> str:

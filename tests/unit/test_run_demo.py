@@ -16,17 +16,25 @@ from rich.console import Console
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
 from sluice.demo.answers import Answers
-from sluice.demo.brokers import _Neighbour, quotas_of
+from sluice.demo.brokers import ClientUse, Screen, _Neighbour, client_lines, phase_lines, quotas_of
+from sluice.demo.in_force import InForce
 from sluice.demo.load import Sent, publish
 from sluice.demo.load_generator import LoadGenerator
-from sluice.demo.run import _clients, summary
+from sluice.demo.run import _clients, _counts, summary
 from sluice.insight.live import LiveModel
+from sluice.insight.row_marks import RowMarks
 from sluice.insight.texts import strict_text
+from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice.state.quotas.overrides import lend_of
 from sluice.state.quotas.resolution import Quotas
 from tests.builders import decision
 from tests.commands import invoke
 
 NOW_MS = 1_760_000_000_000
+PRODUCER = "librdkafka-producer"
+NO_MARKS = RowMarks({}, None, [], NOW_MS)
 
 
 class Stored(NamedTuple):
@@ -135,7 +143,7 @@ def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_the
     model.on_record(json.dumps(decision(NOW_MS, user="greedy", charge=limit)).encode(), NOW_MS)
     model.on_record(json.dumps(decision(NOW_MS, wait_ms=60_000, charge={"rate": 3000.0})).encode(), NOW_MS)
 
-    greedy, alice = _clients(model, NOW_MS, width=None)
+    greedy, alice = _clients(model, NOW_MS, None, NO_MARKS)
 
     assert greedy == (
         f"  {'greedy':<28} gets 1.01 MB/s of 1 MB/s now from two gateways; it asks for 20 MB/s and waits as told"
@@ -153,7 +161,7 @@ def test_the_mean_of_a_minute_is_shown_as_soon_as_it_is_known() -> None:
         limit = {"limit": 1e6, "rate": 1.19e6, "value": 1e6, "entity": {"user": "greedy"}}
         model.on_record(json.dumps(decision(NOW_MS - ago_s * 1000, user="greedy", charge=limit)).encode(), NOW_MS)
 
-    (greedy,) = _clients(model, NOW_MS, width=None)
+    (greedy,) = _clients(model, NOW_MS, None, NO_MARKS)
 
     assert "gets 1 MB/s of 1 MB/s in a minute's mean from two gateways" in greedy
 
@@ -164,10 +172,89 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_line_is_cut(width: int) -> N
     for user in ("alice", "payments-service-of-the-north"):
         model.on_record(json.dumps(decision(NOW_MS, user=user, wait_ms=60_000)).encode(), NOW_MS)
 
-    *_, head, first, second, _ = _clients(model, NOW_MS, width)
+    *_, head, first, second, _ = _clients(model, NOW_MS, width, NO_MARKS)
 
     assert max(map(len, (head, first, second))) <= width
     assert "WAITED/MIN" in head
+
+
+def test_requests_are_decisions_dead_letters_and_those_that_wait(answers: Answers) -> None:
+    """The job's own lag is that of its last micro-batch: 0 while requests wait."""
+    decided(answers, 0)
+    lettered(answers, 1)
+
+    assert _counts(answers, 3, 200.0, {"batch_ms": 1212, "lag": 0}) == (
+        "3 requests (200/s) -> 1 decisions (1 ALLOW), 1 dead letters, 1 wait; batch 1212 ms"
+    )
+
+
+def limits_with(tmp_path: Path, *overrides: Override) -> LimitsView:
+    """The limits topic of the elastic demo, as read, with these overrides."""
+    file = tmp_path / "quotas.yaml"
+    file.write_text(yaml.safe_dump(quotas_of(elastic=True)))
+    limits, entries = LimitsView(), load_quotas_file(file)
+    for entry in entries:
+        limits.take(limit_key(entry), limit_value(entry, 1))
+    limits.take(VERSION_KEY, version_end(1, len(entries)))
+    limits.overrides["elastic"] = Overrides(1, NOW_MS, 60_000, list(overrides))
+    return limits
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ([], "2 MB/s of 1 MB/s; shares: "),
+        ([Override("lend", 2.5)], "2 MB/s of 2.5 MB/s (lent, of 1 MB/s); shares: "),
+        (
+            [Override("tighten", 0.1, gateway="b-1"), Override("tighten", 0.7, gateway="b-2")],
+            "2 MB/s of 1 MB/s (about 550 kB/s in force, tightened); shares: ",
+        ),
+        (
+            [Override("hold", reason="eve", until_ms=NOW_MS + 1, entity=CountedEntity(client_id=PRODUCER))],
+            "2 MB/s of 1 MB/s (held until 08:53:20 UTC (eve)); shares: ",
+        ),
+    ],
+)
+def test_a_client_of_the_elastic_demo_stands_beside_the_limit_in_force(
+    tmp_path: Path, overrides: list[Override], line: str
+) -> None:
+    """In a minute's mean beside the quota, what is lent looks like a failure, and tightening is invisible."""
+    samples = [(NOW_MS - ago_s * 1000, 5e5 if ago_s > 10 else 2e6) for ago_s in range(100, 0, -1)]
+    use = ClientUse(PRODUCER, QuotaKind.PRODUCER_BYTE_RATE, 1e6, samples, [], 4e5, 3e6)
+    in_force = InForce(limits_with(tmp_path, *overrides))
+    screen = Screen({}, in_force.marks(["b-1", "b-2"], NOW_MS), lend_of(in_force.overrides(NOW_MS)), 10_000)
+
+    (shown,) = client_lines([use], screen, NOW_MS)
+
+    assert shown.startswith(f"librdkafka-producer    {line}")
+    assert len(in_force.lines(NOW_MS)) == len(overrides)
+
+
+def test_the_first_mean_is_said_to_have_the_burst() -> None:
+    use = ClientUse("app", QuotaKind.PRODUCER_BYTE_RATE, 1e6, [(NOW_MS - 5_000, 5e6)], [])
+
+    (shown,) = client_lines([use], Screen({}, NO_MARKS, 1.0, 60_000), NOW_MS)
+
+    assert shown.startswith("app                    1 MB/s (with its burst) of 1 MB/s; shares: ")
+
+
+def test_a_summary_by_phase_has_what_was_promised_and_none_of_the_changes_between() -> None:
+    """Beside the neighbour from second 60 to 100, and from 180 to the end."""
+    beside = [(60_000, 100_000), (180_000, 200_000)]
+
+    def is_beside(ms: int) -> bool:
+        return any(begin <= ms < end for begin, end in beside)
+
+    samples = [(s * 1000, 0.5e6 if is_beside(s * 1000 - 5_000) else 2.9e6) for s in range(200)]
+    use = ClientUse("app", QuotaKind.PRODUCER_BYTE_RATE, 1e6, samples, [], 4e5, 3e6)
+    noise = ClientUse("noisy-neighbour", QuotaKind.PRODUCER_BYTE_RATE, 2e7, [(80_000, 3e7), (190_000, 1e7)], ["away"])
+
+    assert list(phase_lines([use, noise], beside))[1:] == [
+        "  app                    away 2.9 MB/s (ceiling 3 MB/s), beside 500 kB/s (reservation 400 kB/s); 0 errors",
+        "  noisy-neighbour        beside 1 MB/s; 1 errors; away",
+    ]
+    short = replace(use, samples=samples[:5])
+    assert list(phase_lines([short], []))[1:] == [f"  {'app':<22} too short; 0 errors"]
 
 
 def test_elastic_quotas_of_the_demo_are_in_force_and_leave_out_no_client(tmp_path: Path) -> None:

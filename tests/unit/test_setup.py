@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sluice.demo.job import wait_until
@@ -46,7 +47,7 @@ def _program(folder: Path, name: str, script: str) -> None:
 def _path_without_python(folder: Path) -> str:
     """A PATH with the tools that the script needs, and without a Python."""
     folder.mkdir()
-    for tool in ("dirname", "sha256sum", "flock", "cat", "tail", "head", "rm", "mkdir", "grep"):
+    for tool in ("dirname", "sha256sum", "flock", "cat", "tail", "head", "rm", "mkdir", "grep", "sleep"):
         (folder / tool).symlink_to(str(shutil.which(tool)))
     return str(folder)
 
@@ -59,7 +60,7 @@ def _path_without_python(folder: Path) -> str:
             "no Python 3.11 or newer on PATH (python3 is Python 3.9.2); install Python 3.11",
         ),
         (
-            'if [[ $1 == -m ]]; then mkdir .venv; echo "ensurepip is not available"; exit 1; fi',
+            'if [[ $1 == -m ]]; then echo "ensurepip is not available"; exit 1; fi',
             "python3 -m venv .venv fails: ensurepip is not available; on Debian and Ubuntu install python3-venv",
         ),
     ],
@@ -152,21 +153,60 @@ def test_a_command_given_runs_when_all_is_ready(project: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "a b c\n", "")
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_installation_too(project: Path, sent: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
+)
+@pytest.mark.parametrize("step", ["pip", "scripts.prepare"])
+def test_a_signal_ends_each_step_and_what_it_has_started(
+    project: Path, sent: signal.Signals, code: int, step: str
+) -> None:
+    """Some of what pip and compilers start leaves SIGTERM alone, or is left behind."""
     _made_ready(project)
     (project / ".venv" / "setup.stamp").unlink()
-    install = '[[ $2 == pip ]] || exit 0; echo "$$" >.venv/pid.new; mv .venv/pid.new .venv/pid; exec sleep 60'
-    _program(project / ".venv" / "bin", "python", install)
-    starting = subprocess.Popen(["/bin/bash", str(project / "scripts" / "setup"), "touch", str(project / "ran")])
+    wait = 'echo "$$" >.venv/pid.new; mv .venv/pid.new .venv/pid; exec sleep 60'
+    works = f"""[[ $2 == {step} ]] || exit 0; bash -c 'trap "" TERM; {wait}' & wait"""
+    _program(project / ".venv" / "bin", "python", works)
+    command = ["/bin/bash", str(project / "scripts" / "setup"), "touch", str(project / "ran")]
+    starting = subprocess.Popen(command, start_new_session=True)
     pid = project / ".venv" / "pid"
     wait_until(pid.exists, 120)
 
     starting.send_signal(sent)
 
     assert starting.wait(timeout=30) == code
-    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    wait_until(lambda: is_over(int(pid.read_text())), 30)
     assert not (project / "ran").exists()
+
+
+def is_over(pid: int) -> bool:
+    """True if a process has ended, though the one that started it may not have asked for its exit code."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_long_step_says_every_few_seconds_how_far_it_is(project: Path) -> None:
+    """Also to a pipe: nothing at all for minutes looks like a command that hangs."""
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    (project / ".venv" / "lib" / "python3.11" / "site-packages" / "one.dist-info").mkdir(parents=True)
+    pip = '[[ $2 == pip ]] || exit 0; echo "Collecting one"; echo "Collecting two"'
+    _program(project / ".venv" / "bin", "python", f"{pip}; until [[ -e .venv/go ]]; do /bin/sleep 0.1; done")
+    _program(project / "bin", "sleep", "exec /bin/sleep 0.1")
+    wanted = len([line for line in (project / "requirements.lock").read_text().splitlines() if line[:1].isalnum()])
+    environment = os.environ | {"PATH": f"{project / 'bin'}:{os.environ['PATH']}"}
+
+    with subprocess.Popen(
+        ["/bin/bash", project / "scripts" / "setup"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as starting:
+        assert starting.stderr is not None
+        said = [starting.stderr.readline() for _ in range(3)]
+        (project / ".venv" / "go").touch()
+        starting.communicate(timeout=60)
+
+    assert said[2] == f"setup: packages: 2 of {wanted} fetched, 1 installed\n"
+    assert starting.returncode == 0
 
 
 def test_checks_without_tests_start_none(project: Path) -> None:
