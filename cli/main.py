@@ -59,7 +59,9 @@ _JAVA_END_S = 10.0
 MOST_SHOWN = 2000
 """Longest error shown, in characters; a name in it may be of any length."""
 
-app = command_group("One Kafka quota for each client, whatever the number of brokers or gateways that serve it.")
+app = command_group(
+    "One Kafka quota for each client, whatever the number of brokers or gateways that serve it.", completes=True
+)
 app.add_typer(quotas_app, name="quotas")
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(state_app, name="state")

@@ -188,7 +188,7 @@ class _Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print the help if there is no command; the exit code is 2, as for other bad usage."""
-        if not args:
+        if not args and not ctx.resilient_parsing:  # a shell asks for completions
             typer.echo(ctx.get_help())
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
@@ -201,10 +201,10 @@ class _Group(TyperGroup):
             formatter.write_dl(rows)
 
 
-def command_group(help_text: str) -> typer.Typer:
-    """A group of commands that prints plain text, and its help without a command."""
+def command_group(help_text: str, *, completes: bool = False) -> typer.Typer:
+    """A group of commands that prints plain text, and its help without a command; with options of shell completion."""
     return typer.Typer(
-        cls=_Group, help=help_text, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+        cls=_Group, help=help_text, add_completion=completes, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 
