@@ -46,7 +46,7 @@ from sluice.state.decisions.checks import check_unmute
 from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.errors import StateFileError
-from sluice.streaming.runtime.log import OWNER_ONLY, configure_logging
+from sluice.streaming.runtime.log import OWNER_ONLY, configure_logging, leave_rotation_signals
 
 log = logging.getLogger("sluice.job")
 
@@ -117,6 +117,7 @@ def run(
             f" {settings.enforce.checkpoint}; expected a URI"
         )
     configure_logging(log_file, log_file_mib)
+    leave_rotation_signals(log_file)
     log.info("settings: %s", source)
     from sluice.cli.start_checks import start_checks
     from sluice.streaming.runtime.properties import start_java

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import signal
 import sys
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
@@ -49,10 +51,33 @@ def configure_logging(file: Path | None = None, file_mib: int = 100) -> None:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs errors that the query reports as well
 
 
+def leave_rotation_signals(file: Path | None) -> None:
+    """Let the signals of logrotate do nothing to a process with a log file: it finds out itself that the file moved."""
+    for number in (signal.SIGHUP, signal.SIGUSR1) if file is not None else ():
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which child processes would inherit
+
+
+class _MovedFileHandler(RotatingFileHandler):
+    """A rotated log whose file others may rename or remove, as logrotate does: then it is made anew."""
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: N802 # the name is logging's
+        """Open the file anew if it isn't the one at the path any more, then decide by its size."""
+        if self.stream is not None and self._is_moved(self.stream.fileno()):
+            self.stream.close()
+            self.stream = self._open()
+        return bool(super().shouldRollover(record))
+
+    def _is_moved(self, descriptor: int) -> bool:
+        try:
+            return not os.path.samestat(os.stat(self.baseFilename), os.fstat(descriptor))
+        except FileNotFoundError:
+            return True
+
+
 def _rotating(file: Path, file_mib: int) -> RotatingFileHandler:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        return RotatingFileHandler(file, maxBytes=file_mib * 1024 * 1024, backupCount=FILES_KEPT, encoding="utf-8")
+        return _MovedFileHandler(file, maxBytes=file_mib * 1024 * 1024, backupCount=FILES_KEPT, encoding="utf-8")
     except OSError as error:
         raise LogFileError(
             f"can't write the log file {file} ({error.strerror}); give a file that can be written"

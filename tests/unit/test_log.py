@@ -76,3 +76,20 @@ def test_a_log_file_is_rotated_by_size(tmp_path: Path) -> None:
 def test_an_impossible_log_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(LogFileError, match=r"can't write the log file .*Is a directory"), job_log(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("tool", ["rename", "remove", "copytruncate"])
+def test_a_log_file_that_other_tools_move_or_cut_gets_the_next_entry(tmp_path: Path, tool: str) -> None:
+    file = tmp_path / "job.log"
+    with job_log(file):
+        logging.getLogger("sluice.test").info("before")
+        if tool == "rename":
+            file.rename(tmp_path / "job.log-20261128")
+        elif tool == "remove":
+            file.unlink()
+        else:
+            file.write_text("")
+        logging.getLogger("sluice.test").info("after")
+
+    (line,) = file.read_text().splitlines()
+    assert json.loads(line)["message"] == "after"
