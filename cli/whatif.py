@@ -179,7 +179,8 @@ def _figures(clients: "Sequence[tuple[ClientReplay, ClientReplay]]") -> Json:
     from sluice.insight.whatif.run import Figure
 
     found: Json = {"requests": sum(client.then.requests for _, client in clients)}
-    are_seen = all(client.is_seen and not client.wants_more for _, client in clients)
+    are_seen = all(client.is_seen for _, client in clients)
+    are_content = not any(client.wants_more for _, client in clients)  # else their bytes are the least
     unsent = Figure(0, sum(before.unsent for before, _ in clients), sum(client.unsent for _, client in clients))
     for name in FIGURES:
         figure = Figure(
@@ -188,7 +189,7 @@ def _figures(clients: "Sequence[tuple[ClientReplay, ClientReplay]]") -> Json:
             sum(getattr(client.now, name) for _, client in clients),
         )
         shown = name if name != "waited_ms" else "minutes_waited"
-        is_known = figure.is_known and (name == "bytes" or not figure.now or are_seen)
+        is_known = figure.is_known and (not figure.now or (are_seen and (name == "bytes" or are_content)))
         for side, value in figure._asdict().items():
             minutes = _minutes(value) if name == "waited_ms" else value
             found[f"{shown}_{side}"] = None if side == "now" and not is_known else minutes
