@@ -213,7 +213,7 @@ def test_a_client_that_an_operator_has_stopped_is_explained_with_who_did_it_and_
 
 def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_throttled(here: Path) -> None:
     waits = [{"quota": "connection_rate", "entity": {"user": "mallory"}, "ms": 800}]
-    refused = event_at(T, "mallory", "Refused", client_id="", requests=7, throttled_by=waits)
+    refused = event_at(T, "mallory", "Refused", client_id="", requests=107, throttled_by=waits)
     write_tables(here, [quota(5)], [event_at(T, "mallory", "Connect"), refused], T)
 
     assert explain("--user", "mallory") == (
@@ -225,7 +225,7 @@ def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_thrott
     )
     span = ["--from", "2026-11-02", "--to", "2026-11-03", "--format", "json"]
     used = json.loads(invoke("usage", "--by", "user", *span).output)
-    assert (used["requests"], used["throttled_requests"], used["throttled_ms"]) == (8, 7, 800)
+    assert (used["requests"], used["throttled_requests"], used["throttled_ms"]) == (108, 107, 800)
 
 
 def test_the_last_request_that_waited_for_a_limit_of_a_tenant_is_explained(here: Path) -> None:

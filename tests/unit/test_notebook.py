@@ -66,7 +66,8 @@ def test_the_notebook_runs_on_data_of_brokers_which_name_part_of_a_client_and_ap
 ) -> None:
     at = datetime.now(UTC) - timedelta(hours=2)
     held = [{"quota": "producer_byte_rate", "entity": {"client_id": "app"}, "ms": 900}] if waits else []
-    events = [event(int(at.timestamp() * 1000) - START_MS, bytes=1000, throttled_by=held, **said)]
+    at_ms = int(at.timestamp() * 1000) - START_MS
+    events = [event(at_ms, bytes=10, throttled_by=held if number == 99 else [], **said) for number in range(100)]
     quotas = [QuotaEntry(QuotaEntity(client_id="app"), QuotaKind.PRODUCER_BYTE_RATE, 500_000.0)]
     write_tables(tmp_path, quotas, events, at)
     (tmp_path / "settings.yaml").write_text("{}")
