@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
 from typing import Annotated
@@ -17,6 +16,7 @@ from sluice.cli.advise import advise
 from sluice.cli.console import console
 from sluice.cli.errors import BadInputError, CheckWarningError, UsageError
 from sluice.cli.explain import explain
+from sluice.cli.extras import CommandLine
 from sluice.cli.options import (
     BootstrapServersOption,
     ClientIdOption,
@@ -60,7 +60,9 @@ MOST_SHOWN = 2000
 """Longest error shown, in characters; a name in it may be of any length."""
 
 app = command_group(
-    "One Kafka quota for each client, whatever the number of brokers or gateways that serve it.", completes=True
+    "One Kafka quota for each client, whatever the number of brokers or gateways that serve it.",
+    CommandLine,
+    completes=True,
 )
 app.add_typer(quotas_app, name="quotas")
 app.add_typer(tenants_app, name="tenants")
@@ -152,18 +154,6 @@ def _log_end(error: Exception, *, in_file: bool) -> None:
         log.error("the job ends by a fault of its own", exc_info=error)
     elif in_file:
         log.error("the job ends: %s", error)
-
-
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def demo(context: typer.Context) -> None:
-    """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C."""
-    try:
-        run_demo = import_module("sluice.demo.run").main  # by name: no command but this one knows the demo
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"the demo needs the extra demo ({error.name} is missing); pip install 'sluice-kafka[demo]'"
-        ) from error
-    raise typer.Exit(run_demo(context.args))
 
 
 @app.command()

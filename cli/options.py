@@ -183,7 +183,7 @@ ENTITY_ORDER = "entity_order"
 """Key of the order of --entity-name and --entity-default in the context's `meta`."""
 
 
-class _Group(TyperGroup):
+class Group(TyperGroup):
     """A group whose help has each command's first sentence whole: Typer cuts it at the width of the terminal."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -201,10 +201,10 @@ class _Group(TyperGroup):
             formatter.write_dl(rows)
 
 
-def command_group(help_text: str, *, completes: bool = False) -> typer.Typer:
+def command_group(help_text: str, group: type[Group] = Group, *, completes: bool = False) -> typer.Typer:
     """A group of commands that prints plain text, and its help without a command; with options of shell completion."""
     return typer.Typer(
-        cls=_Group, help=help_text, add_completion=completes, rich_markup_mode=None, pretty_exceptions_enable=False
+        cls=group, help=help_text, add_completion=completes, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 

@@ -1,6 +1,6 @@
 """Draws the pictures of the pages that explain: shares, lending and tightening, a tenant. The site's build calls it.
 
-`python -m scripts.drawings [FOLDER]` writes them into docs/images. `scripts.scenarios.picture` makes those of screens.
+`python -m scripts.drawings [FOLDER]` writes them into docs/images. `sluice_lab.scenarios.picture` those of screens.
 """
 
 import sys

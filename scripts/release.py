@@ -18,14 +18,14 @@ import typer
 
 from scripts.command import run_command
 from scripts.java.build import build_jars
-from scripts.testbed.distribution import build_wheel
-from scripts.testbed.helm import CHART, helm
-from scripts.testbed.processes import output_of
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS, JarSet
 from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import JAR_NAME, plugin_jar
 from sluice.state.errors import SluiceError
+from sluice_demo.jars import BROKER_JARS
+from sluice_lab.testbed.distribution import build_demo, build_wheel
+from sluice_lab.testbed.helm import CHART, helm
+from sluice_lab.testbed.processes import output_of
 
 CHANGELOG = REPOSITORY / "CHANGELOG.md"
 RELEASED_JARS = (SPARK_JARS, S3_JARS, BROKER_JARS)
@@ -67,7 +67,9 @@ def release(options: ReleaseOptions) -> int:
         variables["SLUICE_REPOSITORY"] = options.repository
     build_jars()
     build_wheel(out / "python", {**variables, "SLUICE_NATIVE_TARGET": "none"}, through_sdist=True)
-    for target in NATIVE_TARGETS:  # the wheel above is for all others
+    of_demo = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_DEMO": version}
+    build_demo(out / "python", of_demo, through_sdist=True)
+    for target in NATIVE_TARGETS:  # the first wheel is for all others
         with TemporaryDirectory(prefix="sluice-wheel-") as folder:
             shutil.move(build_wheel(Path(folder), {**variables, "SLUICE_NATIVE_TARGET": target}), out / "python")
     _run(sys.executable, "-m", "twine", "check", "--strict", *sorted(map(str, (out / "python").iterdir())))
@@ -130,8 +132,8 @@ def chart_version(version: str) -> str:
 
 
 def bill_of_materials(version: str) -> Mapping[str, Any]:
-    """CycloneDX: the packages of deploy/requirements.lock, and the jars of image and demo. Raises ReleaseError."""
-    lock, project = REPOSITORY / "deploy" / "requirements.lock", REPOSITORY / "pyproject.toml"
+    """CycloneDX: the packages that the image locks, and the jars of image and demo. Raises ReleaseError."""
+    lock, project = REPOSITORY / "extras" / "deploy" / "requirements.lock", REPOSITORY / "pyproject.toml"
     made = _run(
         *(sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible", "--short-PURLs"),
         *("--mc-type", "application", "--pyproject", str(project), str(lock)),

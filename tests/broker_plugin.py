@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from scripts.java.build import PLUGIN_RELEASE, build_plugin
 from scripts.java.compiler import compile_java
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
+from sluice_demo.jars import BROKER_JARS
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from sluice.jvm.jars import REPOSITORY
 
-DEPLOY = REPOSITORY / "deploy"
+DEPLOY = REPOSITORY / "extras" / "deploy"
 EXAMPLES = REPOSITORY / "docs" / "examples"
 RULES = EXAMPLES / "prometheus-rules.yaml"
 DASHBOARD = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -43,7 +43,7 @@ def _closure(requirements: Iterable[str], extras: Iterable[str]) -> set[str]:
         requirement = Requirement(text)
         if requirement.marker and not any(requirement.marker.evaluate(each) for each in environments):
             continue
-        if requirement.name == "sluice-kafka":  # the extra demo has the other two, which are named beside it
+        if requirement.name.startswith("sluice-kafka"):  # the wheels themselves
             continue
         found = importlib.metadata.distribution(requirement.name)
         assert requirement.specifier.contains(found.version), f"{requirement} is not met by {found.version}"
@@ -51,17 +51,18 @@ def _closure(requirements: Iterable[str], extras: Iterable[str]) -> set[str]:
     return names
 
 
-def install(wheel: Path, folder: Path, *extras: str) -> Path:
-    """A virtual environment with the wheel and links to the installed packages that its metadata asks for, no others.
+def install(wheel: Path, folder: Path, *extras: str, beside: Sequence[Path] = ()) -> Path:
+    """A virtual environment with the wheel, those `beside` it, and links to the installed packages that they ask for.
 
     Links instead of a download of 400 MB: what the metadata forgets can't be imported there either.
     """
     run(sys.executable, "-m", "venv", "--without-pip", folder, folder=folder.parent)
     [packages] = folder.glob("lib/python*/site-packages")
-    for name in _closure(requirements(wheel), extras):
+    wheels = (wheel, *beside)
+    for name in _closure([each for one in wheels for each in requirements(one)], extras):
         installed = importlib.metadata.distribution(name)
         for entry in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
             (packages / entry).symlink_to(str(installed.locate_file(entry)))
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-    run(*pip, "install", "--no-index", "--no-deps", wheel, folder=folder)
+    run(*pip, "install", "--no-index", "--no-deps", *wheels, folder=folder)
     return folder / "bin"

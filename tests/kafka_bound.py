@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sluice.demo.full_speed_client import Client
+from sluice_demo.full_speed_client import Client
 from tests.waiting import eventually
 
 BURST_S = 10.0

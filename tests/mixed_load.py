@@ -1,6 +1,6 @@
 """A mixed load for a job, some of whose users come at the beginning and at the end only."""
 
-from sluice.demo.load_generator import LoadGenerator
+from sluice_demo.load_generator import LoadGenerator
 from tests.builders import creates_event
 
 EARLY_USERS = 10

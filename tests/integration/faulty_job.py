@@ -9,12 +9,12 @@ from pathlib import Path
 
 import yaml
 
-from scripts.testbed.reconciliation import Reconciliation, reconcile
-from scripts.testbed.rig import QUOTAS
-from sluice.demo.broker import Broker
-from sluice.demo.counts import audited
-from sluice.demo.job import Json, write_settings
-from sluice.demo.load_generator import DEFAULT_MIX, LoadGenerator
+from sluice_demo.broker import Broker
+from sluice_demo.counts import audited
+from sluice_demo.job import Json, write_settings
+from sluice_demo.load_generator import DEFAULT_MIX, LoadGenerator
+from sluice_lab.testbed.reconciliation import Reconciliation, reconcile
+from sluice_lab.testbed.rig import QUOTAS
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
 

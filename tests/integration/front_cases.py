@@ -9,10 +9,10 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import ThrottlingQuotaExceededError
 
-from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
+from sluice_demo.full_speed_client import FullSpeedClient, Role
 from tests.builders import member, quota
 from tests.integration.plugin_broker import consume, produce
 from tests.kafka_bound import LARGEST_REQUEST, came, check_held

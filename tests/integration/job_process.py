@@ -8,9 +8,9 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from sluice.demo.counts import ends, records
-from sluice.demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from sluice.state.decisions.leader_epochs import Fence
+from sluice_demo.counts import ends, records
+from sluice_demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 
 __all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "TOPICS", "JobProcess", "Json", "wait_until"]
 

@@ -11,11 +11,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from scripts.testbed.jmx import beans
-from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
-from sluice.demo.broker import Broker
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.topics import ensure_topics
@@ -26,6 +22,10 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice.streaming.enforce.parsing import parse_request
 from sluice.streaming.enforce.wire import Source
+from sluice_demo.broker import Broker
+from sluice_demo.jars import BROKER_JARS
+from sluice_lab.testbed.jmx import beans
+from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import changed
 from tests.kafka_bound import BURST_S, check_bound

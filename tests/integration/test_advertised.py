@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.demo.broker import Broker
+from sluice_demo.broker import Broker
 from tests.commands import invoke
 
 pytestmark = pytest.mark.kafka

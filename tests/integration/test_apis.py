@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
 from sluice.jvm.proxy import proxy_class_path
+from sluice_demo.jars import BROKER_JARS
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 

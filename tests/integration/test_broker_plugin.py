@@ -17,12 +17,6 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.errors import ThrottlingQuotaExceededError
 
-from scripts.testbed.jars import NEW_BROKER_JARS, OLD_BROKER_JARS
-from scripts.testbed.jmx import beans
-from sluice.demo.broker import Broker, BrokerError
-from sluice.demo.cluster import Cluster
-from sluice.demo.full_speed_client import FullSpeedClient, Role
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.machine import Jvm
@@ -34,6 +28,12 @@ from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_demo.broker import Broker, BrokerError
+from sluice_demo.cluster import Cluster
+from sluice_demo.full_speed_client import FullSpeedClient, Role
+from sluice_demo.jars import BROKER_JARS
+from sluice_lab.testbed.jars import NEW_BROKER_JARS, OLD_BROKER_JARS
+from sluice_lab.testbed.jmx import beans
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import quota
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, is_producer_held, waits

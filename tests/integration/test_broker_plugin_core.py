@@ -18,7 +18,6 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from scripts.java.build import PLUGIN_RELEASE, build_plugin
 from scripts.java.compiler import JavaBuildError, compile_java
-from sluice.demo.jars import BROKER_JARS
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
@@ -61,6 +60,7 @@ from sluice.state.shares.counter_share import CounterShare
 from sluice.state.shares.read_sums import read_sums
 from sluice.streaming.enforce.parsing import parse_request
 from sluice.streaming.enforce.wire import Source
+from sluice_demo.jars import BROKER_JARS
 from tests.broker_plugin import JavaCases, plugin_properties
 from tests.decided_sums import sums_of
 

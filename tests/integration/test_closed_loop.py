@@ -14,13 +14,13 @@ import pytest
 from kafka import KafkaProducer
 from kafka.producer.future import RecordMetadata
 
-from scripts.testbed.processes import kill
-from sluice.demo.gateways import gateway_options
 from sluice.gateways.client.client import Gateway
 from sluice.process.clock import now_ms
 from sluice.process.processes import Child
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.read_sums import ReadSums, read_sums
+from sluice_demo.gateways import gateway_options
+from sluice_lab.testbed.processes import kill
 from tests.gateway_loop import counter, wait_ms
 from tests.integration.job_process import JobProcess, wait_until
 
@@ -103,7 +103,7 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
     with Gateway(job.settings.kafka, gateway_options(job.settings, name="survivor")) as gateway:
         assert gateway.wait_until_ready(60)
         wait_until(lambda: gateway.stats().limits_version is not None, DEADLINE_S)
-        program = [sys.executable, "-m", "scripts.scenarios.closed_loop.gateways"]
+        program = [sys.executable, "-m", "sluice_lab.scenarios.closed_loop.gateways"]
         child = Child([*program, str(job.settings_file), "2", "600", "2"], tmp_path / "gateway.log")
         wait_until(lambda: not admit() and counter(gateway, PRODUCE, user="producer").others_decided > 0, DEADLINE_S)
         wait_until(lambda: not admit() and gateway.stats().gateways == 2, DEADLINE_S)

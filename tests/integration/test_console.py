@@ -18,7 +18,6 @@ import yaml
 from deltalake import write_deltalake
 from kafka import KafkaAdminClient, KafkaProducer
 
-from sluice.demo.job import wait_until
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, Sources, console_facts, running
 from sluice.insight.console.tables import WeekMinutes
@@ -33,6 +32,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice_demo.job import wait_until
 from tests.builders import decision, quota
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics

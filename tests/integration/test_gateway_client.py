@@ -10,8 +10,6 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from sluice import Gateway, Request, StalePolicy, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
-from sluice.demo.broker import Broker
-from sluice.demo.gateways import gateway_options
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.sinks.limits import limits_publisher
@@ -20,6 +18,8 @@ from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_demo.broker import Broker
+from sluice_demo.gateways import gateway_options
 from tests.builders import quota
 from tests.decided_sums import sums_of
 from tests.deciding_side import deciding_side, own_settings, read_events, read_records

@@ -23,10 +23,10 @@ from examples.http_gateway.app import MAX_BODY_BYTES, KafkaService, create_app
 from examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_topics
 from sluice import Gateway, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
-from sluice.demo.gateways import gateway_options
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_demo.gateways import gateway_options
 from tests.builders import quota
 from tests.deciding_side import deciding_side, own_settings, read_events
 from tests.gateway_loop import Clock

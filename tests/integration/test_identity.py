@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice import AsgiQuotas, Gateway, GatewayOptions, WhenFull
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings, load_settings
-from sluice.demo.broker import Broker
-from sluice.demo.cluster import create_topic
 from sluice.gateways.client.middleware import Message, Receive, Scope, Send
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
@@ -26,6 +23,9 @@ from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_demo.broker import Broker
+from sluice_demo.cluster import create_topic
+from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from tests.integration.plugin_broker import published
 from tests.waiting import eventually
 

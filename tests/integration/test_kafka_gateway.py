@@ -30,16 +30,8 @@ from kafka.errors import (
 from kafka.protocol.consumer import FetchRequest
 from kafka.structs import OffsetAndMetadata
 
-from scripts.testbed.full_speed_clients import ReconnectingClient, produce_request, read_answer, request_bytes
-from scripts.testbed.jmx import beans
-from scripts.testbed.quotas_without_job import publish_limits
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
-from sluice.demo.broker import Broker
-from sluice.demo.cluster import create_topic
-from sluice.demo.counts import ends
-from sluice.demo.full_speed_client import RECORD_BYTES, FullSpeedClient, Role
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.machine import Jvm
 from sluice.jvm.proxy import proxy_class_path
 from sluice.process.clock import now_ms
@@ -51,6 +43,14 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.load import DiskFloor
 from sluice.streaming.overrides.disks import read_log_dirs
+from sluice_demo.broker import Broker
+from sluice_demo.cluster import create_topic
+from sluice_demo.counts import ends
+from sluice_demo.full_speed_client import RECORD_BYTES, FullSpeedClient, Role
+from sluice_demo.jars import BROKER_JARS
+from sluice_lab.testbed.full_speed_clients import ReconnectingClient, produce_request, read_answer, request_bytes
+from sluice_lab.testbed.jmx import beans
+from sluice_lab.testbed.quotas_without_job import publish_limits
 from tests.builders import member
 from tests.commands import SLUICE
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases

@@ -13,7 +13,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from sluice import Gateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
-from sluice.demo.gateways import gateway_options
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
@@ -33,6 +32,7 @@ from sluice.state.quotas.limits import (
     overrides_value,
     version_end,
 )
+from sluice_demo.gateways import gateway_options
 from tests.builders import quota
 from tests.deciding_side import own_topics, read_limits
 from tests.integration.job_process import JobProcess

@@ -11,7 +11,6 @@ import yaml
 
 from sluice import Gateway
 from sluice.configs.settings import Settings
-from sluice.demo.gateways import gateway_options
 from sluice.process.background import BackgroundService
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.overrides import OverridesTable
@@ -20,6 +19,7 @@ from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.overrides.holds_watch import HoldsWatch
 from sluice.streaming.overrides.watch import OverridesWatch
+from sluice_demo.gateways import gateway_options
 from tests.builders import quota
 from tests.commands import invoke
 from tests.deciding_side import deciding_side, own_settings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from scripts.java.build import PROXY_RELEASE, PROXY_SOURCES
 from scripts.java.compiler import compile_java
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import find_java
 from sluice.jvm.proxy import PROXY_JARS
+from sluice_demo.jars import BROKER_JARS
 
 JAVA_SOURCES = Path(__file__).parents[1] / "java_proxy" / "sluice"
 SEED = 20261125

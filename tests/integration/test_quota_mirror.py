@@ -11,11 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from scripts.testbed.quotas_without_job import AlteringAdmin
 from sluice.cli.doctor import check_quotas_source
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties, Settings, load_settings
-from sluice.demo.broker import Broker
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
@@ -27,6 +25,8 @@ from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
+from sluice_demo.broker import Broker
+from sluice_lab.testbed.quotas_without_job import AlteringAdmin
 from tests.builders import quota
 from tests.deciding_side import read_limits
 from tests.integration.job_process import JobProcess, wait_until

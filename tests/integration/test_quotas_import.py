@@ -11,13 +11,13 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import UserScramCredentialDeletion, UserScramCredentialUpsertion
 
-from scripts.testbed.quotas_without_job import AlteringAdmin, set_kafkas_quotas
-from sluice.demo.cluster import create_topic
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind
+from sluice_demo.cluster import create_topic
+from sluice_lab.testbed.quotas_without_job import AlteringAdmin, set_kafkas_quotas
 from tests.builders import member, quota
 from tests.commands import invoke
 from tests.waiting import eventually

@@ -8,13 +8,13 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
-from scripts.testbed.processes import descendants
-from scripts.testbed.reconciliation import reconcile
 from sluice.configs.settings import Properties
-from sluice.demo.counts import records, rows
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice_demo.counts import records, rows
+from sluice_lab.testbed.processes import descendants
+from sluice_lab.testbed.reconciliation import reconcile
 from tests.commands import run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.integration.secure_broker import SecureBroker

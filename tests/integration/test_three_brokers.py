@@ -10,9 +10,9 @@ from kafka.errors import KafkaError
 
 from sluice.cli import kafka_gateway
 from sluice.cli.kafka_gateway import KafkaGateway
-from sluice.demo.cluster import Cluster, create_topic
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice_demo.cluster import Cluster, create_topic
 from tests.integration.plugin_broker import proxy_settings
 from tests.waiting import eventually
 

@@ -15,12 +15,12 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from scripts.java.build import PLUGIN_RELEASE
 from scripts.java.compiler import compile_java
-from sluice.demo.broker import Broker
-from sluice.demo.jars import BROKER_JARS
 from sluice.jvm.java import find_java
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.errors import TopicCreationError
 from sluice.kafka_io.topics import differing_topics, ensure_topics
+from sluice_demo.broker import Broker
+from sluice_demo.jars import BROKER_JARS
 from tests.broker_plugin import JAVA_SOURCES
 from tests.deciding_side import own_topics
 from tests.waiting import eventually

@@ -6,9 +6,9 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from scripts.testbed.reconciliation import reconcile, reconcile_counts
-from sluice.demo.counts import audited
 from sluice.process.clock import now_ms
+from sluice_demo.counts import audited
+from sluice_lab.testbed.reconciliation import reconcile, reconcile_counts
 from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

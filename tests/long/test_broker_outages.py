@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
-from scripts.testbed.rig import Rig
-from sluice.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
-from sluice.demo.cluster import Cluster, create_topic
-from sluice.demo.full_speed_client import FullSpeedClient, Role
-from sluice.demo.job import Sections
 from sluice.kafka_io.client import connect
 from sluice.process.clock import now_ms
+from sluice_demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
+from sluice_demo.cluster import Cluster, create_topic
+from sluice_demo.full_speed_client import FullSpeedClient, Role
+from sluice_demo.job import Sections
+from sluice_lab.testbed.rig import Rig
 from tests.kafka_bound import LARGEST_REQUEST, came, check_bound
 from tests.waiting import eventually
 

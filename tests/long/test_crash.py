@@ -10,11 +10,6 @@ import pytest
 from kafka import KafkaProducer
 from msgspec import convert
 
-from scripts.testbed.reconciliation import reconcile
-from scripts.testbed.rig import QUOTAS
-from sluice.demo.counts import audited
-from sluice.demo.load import PRODUCER_OPTIONS, publish
-from sluice.demo.load_generator import DEFAULT_MIX, LoadGenerator
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import CountedEntity
@@ -22,6 +17,11 @@ from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
 from sluice.state.shares.counter_share import CounterShare
 from sluice.state.shares.read_sums import read_sums
+from sluice_demo.counts import audited
+from sluice_demo.load import PRODUCER_OPTIONS, publish
+from sluice_demo.load_generator import DEFAULT_MIX, LoadGenerator
+from sluice_lab.testbed.reconciliation import reconcile
+from sluice_lab.testbed.rig import QUOTAS
 from tests.integration.job_process import AUDITED, JobProcess, Json, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

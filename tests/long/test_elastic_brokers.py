@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from scripts.scenarios.closed_loop.brokers import TOPIC, fill, held_brokers, run_brokers, served_since
-from scripts.scenarios.closed_loop.situation import BrokersSituation
-from sluice.demo.cluster import make_topic
-from sluice.demo.full_speed_client import Client, FullSpeedClient, Role
-from sluice.demo.job import Json, wait_until
 from sluice.insight.sql import run_query
 from sluice.process.clock import now_ms
+from sluice_demo.cluster import make_topic
+from sluice_demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice_demo.job import Json, wait_until
+from sluice_lab.scenarios.closed_loop.brokers import TOPIC, fill, held_brokers, run_brokers, served_since
+from sluice_lab.scenarios.closed_loop.situation import BrokersSituation
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 

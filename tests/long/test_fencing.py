@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
-from sluice.demo.counts import records
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch
@@ -30,6 +29,7 @@ from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import LEASE_S, Leadership
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since
+from sluice_demo.counts import records
 from tests.audit_records import READ_AT_MS, decision, text
 from tests.audit_tables import rows, tables_in, write
 from tests.deciding_side import own_settings

@@ -14,11 +14,11 @@ import yaml
 
 from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import Properties, load_settings
-from sluice.demo.broker import Broker
-from sluice.demo.cluster import Cluster
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_demo.broker import Broker
+from sluice_demo.cluster import Cluster
 from tests.builders import quota
 from tests.commands import run_sluice
 

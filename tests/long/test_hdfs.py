@@ -12,11 +12,11 @@ import pytest
 from hdfs_native import Client
 from pyspark.sql import SparkSession
 
-from scripts.testbed.hdfs import Hdfs
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.leadership.leader_epochs import file_creator, new_epoch
+from sluice_lab.testbed.hdfs import Hdfs
 from tests.shared_storage import (
     QUOTA,
     assert_files_are_there_replaced_and_gone,

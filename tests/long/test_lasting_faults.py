@@ -8,9 +8,9 @@ import pytest
 import yaml
 from kafka import KafkaAdminClient, TopicPartition
 
-from sluice.demo.counts import answered, audited
-from sluice.demo.job import Json, write_settings
 from sluice.kafka_io.topics import ensure_topics
+from sluice_demo.counts import answered, audited
+from sluice_demo.job import Json, write_settings
 from tests.audit_tables import rows
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, JobProcess, wait_until

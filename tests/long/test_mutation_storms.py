@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.testbed.quotas_without_job import publish_limits
 from sluice.configs.settings import load_settings
-from sluice.demo.broker_plugin import new_exempt_client_id, plugin_cluster
-from sluice.demo.cluster import Cluster
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_demo.broker_plugin import new_exempt_client_id, plugin_cluster
+from sluice_demo.cluster import Cluster
+from sluice_lab.testbed.quotas_without_job import publish_limits
 from tests.builders import quota
 from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually

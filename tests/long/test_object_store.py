@@ -14,9 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JJavaError
 
-from scripts.testbed.object_store import ObjectStore
 from sluice.configs.settings import Settings, load_settings, reach_s3
-from sluice.demo.job import TABLES, Json
 from sluice.jvm.machine import Jvm
 from sluice.jvm.object_store import FILE_MANAGER
 from sluice.sinks.tables.delta import AuditTable, Commit, create_table
@@ -27,6 +25,8 @@ from sluice.streaming.checkpoint.object_store import open_s3
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
+from sluice_demo.job import TABLES, Json
+from sluice_lab.testbed.object_store import ObjectStore
 from tests.commands import run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.shared_storage import (

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from scripts.testbed.reconciliation import reconcile
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
@@ -18,6 +17,7 @@ from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.query import starting_offsets
 from sluice.streaming.errors import CheckpointError
+from sluice_lab.testbed.reconciliation import reconcile
 from tests.builders import creates_event
 from tests.commands import Ended, run_sluice
 from tests.integration.job_process import JobProcess, Json, wait_until

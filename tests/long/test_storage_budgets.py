@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from scripts.scenarios.closed_loop.brokers import plugin_brokers
-from sluice.demo.full_speed_client import FullSpeedClient, Role
 from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.process.clock import now_ms
+from sluice_demo.full_speed_client import FullSpeedClient, Role
+from sluice_lab.scenarios.closed_loop.brokers import plugin_brokers
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]

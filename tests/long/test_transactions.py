@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
-from scripts.testbed.reconciliation import reconcile
-from sluice.demo.counts import audited
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
+from sluice_demo.counts import audited
+from sluice_lab.testbed.reconciliation import reconcile
 from tests.commands import invoke
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 

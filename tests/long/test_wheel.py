@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.testbed.distribution import build_wheel
-from scripts.testbed.processes import descendants
-from sluice.demo.job import wait_until
 from sluice.jvm import object_store, plugin, proxy
+from sluice_demo.job import wait_until
+from sluice_lab.testbed.distribution import build_demo, build_wheel
+from sluice_lab.testbed.processes import descendants
 from tests.installs import install, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
@@ -36,7 +36,7 @@ with Gateway({"bootstrap.servers": sys.argv[1]}, GatewayOptions(name="elsewhere"
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A running `sluice demo` of an install with all extras, and its output. Its jars come from the registry."""
-    programs = install(build_wheel(tmp_path), tmp_path / "demo", "job", "console", "demo")
+    programs = install(build_wheel(tmp_path), tmp_path / "demo", "job", "console", beside=[build_demo(tmp_path)])
     (tmp_path / "home").mkdir()
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SLUICE_HOME")}
     variables |= {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -55,14 +55,14 @@ def test_a_wheel_runs_the_whole_system_for_a_gateway_of_another_install(
     demo: tuple[subprocess.Popen[bytes], Path], tmp_path: Path
 ) -> None:
     process, output = demo
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+    with zipfile.ZipFile(next(tmp_path.glob("sluice_kafka-*.whl"))) as wheel:
         jars = {Path(name).name for name in wheel.namelist() if name.endswith(".jar")}
     assert jars == {plugin.JAR_NAME, proxy.JAR_NAME, object_store.JAR_NAME}
     wait_until(lambda: "first decision " in output.read_text() or process.poll() is not None, 400)
     said = output.read_text()
     assert "first decision " in said, said
     (broker,) = re.findall(r"starting the job against (\S+) ", said)
-    gateway = install(next(tmp_path.glob("*.whl")), tmp_path / "gateway")
+    gateway = install(next(tmp_path.glob("sluice_kafka-*.whl")), tmp_path / "gateway")
     throttled = run(gateway / "python", "-c", GATEWAY, broker, folder=tmp_path)
     wait_until(lambda: " decisions (" in output.read_text() or process.poll() is not None, 120)
     process.send_signal(signal.SIGINT)

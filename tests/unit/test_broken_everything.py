@@ -59,7 +59,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 def leaves(command: Any, path: str = "") -> Iterator[str]:
     """The names of all commands below a group."""
-    for name, inner in command.commands.items():
+    for name in command.list_commands(None):
+        inner = command.get_command(None, name)
         yield from leaves(inner, f"{path}{name} ") if hasattr(inner, "commands") else [f"{path}{name}"]
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.demo.jars import BROKER_CLASSES
 from sluice.jvm import class_archive
 from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
 from sluice.jvm.proxy import PROXY_CLASSES
 from sluice.process import processes
+from sluice_demo.jars import BROKER_CLASSES
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,8 @@ FOLDERS = (
     *(
         "cli",
         "configs",
-        "demo",
-        "deploy",
         "docs",
+        "extras",
         "gateways",
         "insight",
         "jvm",
@@ -48,7 +48,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]*)")
-_MODULE_TO_RUN = re.compile(rf"-m ((?:{'|'.join(FOLDERS[:-1])})\.[\w.]+)")
+_MODULE_TO_RUN = re.compile(rf"-m ((?:{'|'.join(FOLDERS[:-1])}|sluice_\w+)\.[\w.]+)")
 _SETTING = re.compile(r"(topics|state|enforce|audit|delta|quotas|restart|health)\.(\w+)(?!\w*[./(])")
 
 _SECTIONS = ("What", "When", "How", "Gotchas", "Security", "Operations")
@@ -172,14 +172,14 @@ def test_every_repository_path_exists(page: Path) -> None:
 def test_every_module_to_run_exists(page: Path) -> None:
     modules = _MODULE_TO_RUN.findall(page.read_text())
 
-    gone = [module for module in modules if not (REPOSITORY / module.replace(".", "/")).with_suffix(".py").exists()]
+    gone = [module for module in modules if find_spec(module) is None]
     assert gone == []
 
 
 @pages
 def test_every_setting_exists(page: Path) -> None:
     settings = yaml.safe_load((REPOSITORY / "configs" / "default.yaml").read_text())
-    chart = yaml.safe_load((REPOSITORY / "deploy" / "chart" / "values.yaml").read_text())
+    chart = yaml.safe_load((REPOSITORY / "extras" / "deploy" / "chart" / "values.yaml").read_text())
 
     found = [match.groups() for word in _code_words(page) if (match := _SETTING.match(word))]
     assert [(section, key) for section, key in found if key not in settings[section] | chart.get(section, {})] == []

@@ -11,18 +11,6 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scripts.scenarios.closed_loop.elastic import (
-    ElasticCluster,
-    Tenants,
-    equal_parts,
-    idle,
-    overloaded,
-    random_load,
-    week,
-)
-from scripts.scenarios.closed_loop.measures import measure
-from scripts.scenarios.closed_loop.simulation import ClosedLoop
-from scripts.scenarios.closed_loop.situation import Situation, Spread
 from sluice import Gateway, Request, TopicPartition
 from sluice.configs.settings import load_settings
 from sluice.insight.reports.span import Span
@@ -42,6 +30,18 @@ from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings, planner
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice.streaming.overrides.watch import OverridesWatch
+from sluice_lab.scenarios.closed_loop.elastic import (
+    ElasticCluster,
+    Tenants,
+    equal_parts,
+    idle,
+    overloaded,
+    random_load,
+    week,
+)
+from sluice_lab.scenarios.closed_loop.measures import measure
+from sluice_lab.scenarios.closed_loop.simulation import ClosedLoop
+from sluice_lab.scenarios.closed_loop.situation import Situation, Spread
 from tests.builders import quota
 from tests.gateway_loop import Clock, GatewayLoop, gateway_loop, set_limits
 

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
-from sluice.demo.jars import BROKER_JARS
-from sluice.demo.job import wait_until
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
@@ -22,6 +19,9 @@ from sluice.jvm.java import check_java_version, find_java, parse_java_version
 from sluice.jvm.object_store import S3_JARS, object_store_jars
 from sluice.jvm.plugin import plugin_jar
 from sluice.jvm.proxy import proxy_class_path
+from sluice_demo.jars import BROKER_JARS
+from sluice_demo.job import wait_until
+from sluice_lab.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
 
 
 def _pins() -> dict[str, str]:

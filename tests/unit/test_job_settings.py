@@ -12,9 +12,9 @@ from sluice.cli import options as found
 from sluice.cli.options import announced_run, job_settings, running_settings
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import HealthSettings
-from sluice.demo.run import absolute_paths
-from sluice.demo.screen import commands_to_try
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice_demo.run import absolute_paths
+from sluice_demo.screen import commands_to_try
 from tests.builders import changed
 from tests.commands import invoke
 

@@ -13,12 +13,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 
-from sluice.demo.cluster import make_topic
 from sluice.kafka_io import broker_search
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.broker_search import BrokerSearch
 from sluice.kafka_io.client import connect, is_own_client_id, kafka_python_config
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
+from sluice_demo.cluster import make_topic
 from tests.commands import invoke
 
 SERVERS = {"bootstrap.servers": "b1:9092, b2:9092"}

@@ -11,9 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from scripts.benchmarks.events import LOADS, Load, spread
-from scripts.benchmarks.harness import Workers
-from sluice.demo.job import storage_in, write_settings
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import CLIENT_KINDS, Coexistence, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -24,6 +21,9 @@ from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_parts
 from sluice.streaming.native.library import NativeCode, native_code
 from sluice.streaming.native.library import declined as left_to_python
+from sluice_demo.job import storage_in, write_settings
+from sluice_lab.benchmarks.events import LOADS, Load, spread
+from sluice_lab.benchmarks.harness import Workers
 from tests.builders import DEFAULTS, member, quota
 from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from tests.native_decide_fuzz import compare, compare_pages, in_python, outputs_of

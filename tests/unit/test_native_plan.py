@@ -14,11 +14,8 @@ from unittest.mock import patch
 import pytest
 from pyspark import cloudpickle
 
-from scripts.benchmarks.events import LOADS, Load, spread
-from scripts.benchmarks.harness import Workers
 from sluice.cli.errors import CheckWarningError
 from sluice.cli.start_checks import check_native_code
-from sluice.demo.job import storage_in, write_settings
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
@@ -30,6 +27,9 @@ from sluice.streaming.enforce.wire import Source
 from sluice.streaming.native import build as native_build
 from sluice.streaming.native.build import compile_source
 from sluice.streaming.native.library import NativeCode, native_code
+from sluice_demo.job import storage_in, write_settings
+from sluice_lab.benchmarks.events import LOADS, Load, spread
+from sluice_lab.benchmarks.harness import Workers
 from tests.builders import DEFAULTS, changed, quota
 from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from tests.native_fuzz import DECIDED_AT_MS, batches_of, compare
@@ -191,7 +191,7 @@ def test_the_stage_plans_natively_in_a_worker_that_it_was_sent_to(tmp_path: Path
         stage: stages.ArrowStage = pickle.loads(sent_bytes)  # noqa: S301 - our own
         return stage
 
-    with patch("scripts.benchmarks.harness.planner", sent):
+    with patch("sluice_lab.benchmarks.harness.planner", sent):
         assert len(Workers(LOADS[0], settings).micro_batch(0, spread(100, 50))) >= 100
 
     assert native_plan._native_planner.cache_info().currsize == 1

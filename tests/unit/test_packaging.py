@@ -15,9 +15,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.testbed.distribution import BESIDE, build_wheel
 from sluice.jvm.jars import BUILT, REPOSITORY
 from sluice.streaming.native.build import build
+from sluice_lab.testbed.distribution import BESIDE, build_demo, build_wheel
 from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
@@ -67,8 +67,6 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/configs/s3-jars.sha256",
         "sluice/configs/proxy-classes.txt.gz",
         "sluice/configs/spark-classes.txt.gz",
-        "sluice/demo/broker-classes.txt.gz",
-        "sluice/demo/broker-jars.sha256",
         "sluice/jvm/src/sluice/spark/ObjectStoreFiles.java",
         "sluice/gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
@@ -183,7 +181,7 @@ assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
             "job",
             ["demo", "--seconds", "5"],
             2,
-            "the demo needs the extra demo (confluent_kafka is missing); pip install 'sluice-kafka[demo]'",
+            "the command demo needs the extra demo; pip install 'sluice-kafka[demo]'",
         ),
         ("job", ["console"], 2, "the console needs the extra console; pip install 'sluice-kafka[job,console]'"),
     ],
@@ -215,12 +213,18 @@ def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) 
 
 
 def test_the_extra_demo_has_all_that_there_is_and_the_page_shows(wheel: Path, tmp_path: Path) -> None:
-    programs = install(wheel, tmp_path / "venv", "job", "console", "demo")
+    demo = build_demo(tmp_path, {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_DEMO": "1.2.3"}, through_sdist=True)
+    programs = install(wheel, tmp_path / "venv", "job", "console", beside=[demo])
     load = "from sluice.insight.console.app import PAGES, Pages; pages = Pages(None)"
     load += "; [pages._environment.get_template(f'{name}.html') for name in PAGES]"
 
-    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice"]), folder=tmp_path)
+    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice", "sluice_demo"]), folder=tmp_path)
     run(programs / "python", "-c", load, folder=tmp_path)
+    assert "--brokers" in run(programs / "sluice", "demo", "--help", folder=tmp_path).stdout
+    assert "\nVersion: 1.2.3\n" in metadata(demo)
+    with zipfile.ZipFile(demo) as archive:
+        files = {f"sluice_demo/broker-{name}" for name in ("classes.txt.gz", "jars.sha256", "jars.xml")}
+        assert files < {*archive.namelist()}
 
 
 def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:
@@ -239,9 +243,12 @@ def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
         *project["dependency-groups"]["docs"],
     ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
+    for extra in ("demo", "lab"):
+        of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
+        asked += of_extra["project"]["dependencies"]
     lock = (REPOSITORY / "requirements.lock").read_text()
     locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
 
-    for requirement in (each for each in map(Requirement, asked) if each.name != "sluice-kafka"):
+    for requirement in (each for each in map(Requirement, asked) if not each.name.startswith("sluice-kafka")):
         version = locked[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{version} is not {requirement}; run ./scripts/lock"

@@ -18,9 +18,9 @@ from scripts.release import (
     release_text,
     version_of,
 )
-from scripts.testbed.helm import helm
 from sluice.jvm.jars import REPOSITORY
 from sluice.jvm.java import NEWEST, OLDEST
+from sluice_lab.testbed.helm import helm
 
 WATCHED = "{kafka: {bootstrapServers: 'kafka:9093'}, monitoring: {alerts: true}}"
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -108,7 +108,7 @@ def test_a_workflow_names_files_that_are_there() -> None:
     for workflow in WORKFLOWS:
         steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
         commands = " ".join(step.get("run", "") for step in steps)
-        named = re.findall(r"(?:\./)?((?:\.ci|\.github|scripts|deploy)/[\w./-]+)", commands)
+        named = re.findall(r"(?:\./)?((?:\.ci|\.github|scripts|extras)/[\w./-]+)", commands)
 
         assert named
         assert [name for name in named if not (REPOSITORY / name).exists()] == []

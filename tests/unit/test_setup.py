@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.demo.job import wait_until
 from sluice.jvm.jars import REPOSITORY
+from sluice_demo.job import wait_until
 
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
@@ -20,7 +20,8 @@ INSTALL = "-m pip install --require-hashes -r requirements.lock"
 def project(tmp_path: Path) -> Path:
     """A copy of what ./scripts/setup looks at."""
     project = tmp_path / "project"
-    for name in ("scripts/setup", "pyproject.toml", "requirements.lock", "configs/jars.xml"):
+    extras = ("extras/demo/pyproject.toml", "extras/lab/pyproject.toml")
+    for name in ("scripts/setup", "pyproject.toml", *extras, "requirements.lock", "configs/jars.xml"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, project / name)
     return project
@@ -93,8 +94,9 @@ def _made_ready(project: Path) -> None:
     (project / ".venv" / "bin").mkdir()
     _program(project / ".venv" / "bin", "python", 'echo "$*" >> .venv/calls')
     (project / ".venv" / "calls").write_text("")
+    projects = ("pyproject.toml", *(f"extras/{name}/pyproject.toml" for name in ("demo", "lab")))
     wanted = f"{project}\n".encode() + b"".join(
-        (project / name).read_bytes() for name in ("pyproject.toml", "requirements.lock", "configs/jars.xml")
+        (project / name).read_bytes() for name in (*projects, "requirements.lock", "configs/jars.xml")
     )
     (project / ".venv" / "setup.stamp").write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
 
@@ -223,6 +225,8 @@ def test_checks_without_tests_start_none(project: Path) -> None:
         "ruff format",
         "-m scripts.docstrings",
         "mypy",
+        "mypy --explicit-package-bases",
+        "-m scripts.ceilings",
         "lint-imports --no-logo",
         "mkdocs --quiet",
     ]

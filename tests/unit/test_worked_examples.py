@@ -8,9 +8,11 @@ import pytest
 
 import scripts
 import sluice
+import sluice_demo
+import sluice_lab
 
-PACKAGES = (sluice, scripts)
-OWN_PACKAGES = ("scripts.testbed.object_store_server",)
+PACKAGES = (sluice, sluice_demo, sluice_lab, scripts)
+OWN_PACKAGES = ("sluice_lab.testbed.object_store_server",)
 """Modules that run with packages of a lock of their own."""
 
 MODULES = [

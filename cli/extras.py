@@ -1,0 +1,46 @@
+"""Commands of extras: entry points of the group `sluice.commands`, Typer applications that are loaded when named."""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from typer.main import get_command as command_of
+
+from sluice.cli.errors import UsageError
+from sluice.cli.options import Group
+
+_ENTRY_POINTS = "sluice.commands"
+
+_OWN_EXTRAS = {"demo": "demo"}
+"""Command -> the extra of sluice-kafka that has it, for those that may be missing."""
+
+
+class CommandLine(Group):
+    """The commands of the core, then those of the extras that are installed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names; a command of the core comes before an extra's of the same name."""
+        own = super().list_commands(ctx)
+        return own + sorted({each.name for each in entry_points(group=_ENTRY_POINTS)} - {*own})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, None if there is none. Raises UsageError if its extra is missing or doesn't fit."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            return found
+        for point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
+            return _loaded(point)
+        if cmd_name in _OWN_EXTRAS:
+            extra = _OWN_EXTRAS[cmd_name]
+            raise UsageError(f"the command {cmd_name} needs the extra {extra}; pip install 'sluice-kafka[{extra}]'")
+        return None
+
+
+def _loaded(point: EntryPoint) -> Any:
+    try:
+        return command_of(point.load())
+    except (ImportError, AttributeError) as error:
+        of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        raise UsageError(
+            f"the command {point.name} is of {of}, which doesn't fit this sluice-kafka ({error});"
+            " install the same version of both"
+        ) from error

@@ -1,0 +1,190 @@
+"""The embedded broker: a real Kafka in KRaft mode on loopback, whose data survives a restart."""
+
+import base64
+import json
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from sluice.jvm.jars import JarSet
+from sluice.jvm.java import find_java
+from sluice.jvm.java_server import JavaServer
+from sluice.process.processes import dying_with_this_thread, free_ports, is_free
+from sluice.state.errors import SluiceError
+from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
+
+_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
+_REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
+_ATTEMPTS = 2  # a free port may be taken before Kafka listens on it
+
+
+class BrokerError(SluiceError):
+    """The embedded Kafka broker can't be started, or ended by itself."""
+
+
+class Ports(NamedTuple):
+    """Ports of a node on loopback: for clients and other brokers, and for controllers."""
+
+    client: int
+    controller: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster; `number` is the place of its ports in `cluster`.
+
+    The first `controllers` nodes are only controllers; if there are none, each node is broker and controller.
+    """
+
+    number: int
+    cluster: Sequence[Ports]
+    cluster_id: str
+    controllers: int = 0
+
+    @property
+    def node_id(self) -> int:
+        """Its `node.id`: the first node has 1."""
+        return self.number + 1
+
+    def properties(self) -> dict[str, str]:
+        """The server properties that follow from its place in the cluster."""
+        ports, listeners = self.cluster[self.number], []
+        if self.number >= self.controllers:
+            listeners.append(("broker", f"CLIENT://127.0.0.1:{ports.client}"))
+        if not self.controllers or self.number < self.controllers:
+            listeners.append(("controller", f"CONTROLLER://127.0.0.1:{ports.controller}"))
+        voters = enumerate(self.cluster[: self.controllers or None], 1)
+        replicas = str(min(len(self.cluster) - self.controllers, _REPLICAS))
+        return {
+            "process.roles": ",".join(role for role, _ in listeners),
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": ",".join(f"{number}@127.0.0.1:{each.controller}" for number, each in voters),
+            "listeners": ",".join(listener for _, listener in listeners),
+            "advertised.listeners": listeners[0][1],
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+        }
+
+
+_PROPERTIES = {
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "CLIENT",
+    "message.max.bytes": str(9 * 1024 * 1024),
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+class Broker(JavaServer):
+    """One embedded Kafka broker, as a context manager or by start and stop.
+
+    `folder`, which no other broker may use, holds its data, configuration and log (`broker.log`). `properties` override
+    the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
+    TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
+    `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
+    a cluster (`sluice_demo.cluster`). `jvm_options` come last, so they count. With `jmx` it answers on `jmx_port`.
+    The broker ends with this process, even if this process is killed.
+    """
+
+    kind, error, started, start_s = "broker", BrokerError, "Kafka Server started", 120.0  # 3 s on an idle machine
+
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, str] | None = None,
+        jars: JarSet = BROKER_JARS,
+        plugins: Sequence[Path] = (),
+        *,
+        node: Node | None = None,
+        heap_mib: int = 256,
+        jvm_options: Sequence[str] = (),
+        jmx: bool = False,
+    ) -> None:
+        super().__init__(folder, "broker.log")
+        self._properties = dict(properties or {})
+        self._jars, self._plugins, self._node = jars, plugins, node
+        self._jvm_options, self._jmx = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *jvm_options), jmx
+        self.jmx_port = 0
+        self._port = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`127.0.0.1:port` of the last start."""
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start the broker and return when it serves; does nothing when it runs already.
+
+        Raises BrokerError (with the reason from Kafka's log), JavaError and JarError.
+        """
+        if self.alive:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self) -> None:
+        java, _ = find_java()
+        class_path = ":".join(map(str, [*self._jars.paths(), *self._plugins]))
+        archived = BROKER_CLASSES.options() if self._jars == BROKER_JARS else ()
+        command = [java, *archived, *self._jvm_options, "-cp", class_path]
+        for attempt in range(1, _ATTEMPTS + 1):
+            properties = self._configure(command)
+            self.jmx_port = free_ports(1)[0] if self._jmx else 0
+            options = jmx_options(self.jmx_port) if self._jmx else []
+            if self._run([java, *options, *command[1:], "kafka.Kafka", str(properties)]):
+                return
+            reason, has_ended = self._reason(), not self.alive
+            self.kill()
+            if self._node or attempt == _ATTEMPTS or not has_ended:
+                raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
+
+    def _configure(self, command: Sequence[str]) -> Path:
+        """Write server.properties, and format the folder at the first start."""
+        node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_cluster_id())
+        self._port = node.cluster[node.number].client
+        data, file = self._folder / "data", self._folder / "server.properties"
+        properties = {**_PROPERTIES, **node.properties(), "log.dirs": str(data), **self._properties}
+        lines = [f"{key}={value}\n".replace("{port}", str(self._port)) for key, value in properties.items()]
+        file.write_text("".join(lines))
+        if not (data / "meta.properties").exists():
+            tool = ["kafka.tools.StorageTool", "format", "-t", node.cluster_id, "-c", str(file)]
+            with self._log.open("w") as log:
+                format_it = dying_with_this_thread([*command, *tool])
+                formatted = subprocess.run(format_it, stdout=log, stderr=subprocess.STDOUT, check=False)
+            if formatted.returncode != 0:
+                raise BrokerError(f"{self._folder} can't be formatted: {self._reason()}; all of it: {self._log}")
+        return file
+
+
+def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
+    """The ports of the last start, from the file; new ones if one is taken. Clients find the brokers again."""
+    try:
+        found = [Ports(*pair) for pair in json.loads(memory.read_text())]
+    except (OSError, ValueError, TypeError):
+        found = []
+    if len(found) != nodes or not all(is_free(port) for pair in found for port in pair):
+        ports = free_ports(2 * nodes)
+        found = [Ports(*ports[2 * number : 2 * number + 2]) for number in range(nodes)]
+    memory.write_text(json.dumps(found))
+    return found
+
+
+def jmx_options(port: int) -> list[str]:
+    """Options with which a Java process answers JMX on this port of loopback."""
+    options = ("host=127.0.0.1", f"port={port}", f"rmi.port={port}", "authenticate=false", "ssl=false")
+    return [*(f"-Dcom.sun.management.jmxremote.{each}" for each in options), "-Djava.rmi.server.hostname=127.0.0.1"]
+
+
+def new_cluster_id() -> str:
+    """A Kafka UUID: 16 bytes in URL-safe base64 without padding; it must not start with - as an option does."""
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]

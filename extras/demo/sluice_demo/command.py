@@ -1,0 +1,13 @@
+"""`sluice demo` as Sluice's command line finds it: an entry point, which imports nothing slow before it runs."""
+
+import typer
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def demo(context: typer.Context) -> None:
+    """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C."""
+    from sluice_demo.run import main
+
+    raise typer.Exit(main(context.args))

@@ -1,0 +1,51 @@
+"""The options of `sluice demo`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice_demo.load_generator import BadShare, BootstrapServers, Clients, Rate, TrafficOptions, Users
+
+
+@dataclass(frozen=True)
+class DemoOptions(TrafficOptions):
+    """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C.
+
+    Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
+    --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
+    plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
+    default, have none, and the clients go through so many proxies. With --elastic the brokers lend, and tighten while a
+    neighbour is noisy. No options but --seconds, --fresh and --no-console go with any of these. Downloads jars at the
+    first start.
+    """
+
+    bootstrap_servers: BootstrapServers = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings YAML to use instead of the embedded profile.")
+    ] = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data of earlier runs.")] = False
+    rate: Rate = 200.0
+    users: Users = 20
+    clients: Clients = 5
+    bad_share: BadShare = 0.01
+    brokers: Annotated[
+        int | None, typer.Option(min=1, max=9, metavar="N", help="Brokers with the plugin, and clients at full speed.")
+    ] = None
+    proxies: Annotated[
+        int | None,
+        typer.Option(min=1, max=9, metavar="N", help="Kafka proxies before plain brokers, and clients at full speed."),
+    ] = None
+    elastic: Annotated[
+        bool,
+        typer.Option("--elastic", help="With --brokers: limits give way, and a neighbour is noisy now and then."),
+    ] = False
+    console: Annotated[
+        bool, typer.Option("--console/--no-console", help="A web page of the clients, from the first decision on.")
+    ] = True
+
+    @property
+    def has_brokers(self) -> bool:
+        """True for a run with brokers or proxies as gateways."""
+        return self.brokers is not None or self.proxies is not None

@@ -1,0 +1,45 @@
+"""The processes that a demo starts: what it says when one is gone."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.process.processes import Child
+from sluice_demo.broker import Broker, BrokerError
+from sluice_demo.job import RunError, SluiceJob
+
+LAST = '{"message": "batch"}'
+
+
+def killed(log: Path) -> Child:
+    """A child that has written a line of its usual log and was killed from outside."""
+    child = Child([sys.executable, "-c", f"import signal; print({LAST!r}, flush=True); signal.pause()"], log)
+    while LAST not in log.read_text():
+        os.sched_yield()
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(10)
+    return child
+
+
+def test_a_process_that_was_killed_is_said_to_be_killed_not_by_the_last_line_of_its_log(tmp_path: Path) -> None:
+    job, broker = SluiceJob(tmp_path), Broker(tmp_path)
+    job.child = killed(job.log_file)
+    broker._child = killed(broker._log)
+
+    with pytest.raises(RunError, match=r"^the job ended by itself: SIGKILL ended it, .* lack of memory; see ") as ended:
+        job.running()
+    with pytest.raises(BrokerError, match=r"^the broker ended by itself: SIGKILL ended it, .* lack of memory; all of"):
+        broker.check()
+    assert LAST not in str(ended.value)
+
+
+def test_a_process_that_ends_says_why_in_its_last_line(tmp_path: Path) -> None:
+    job = SluiceJob(tmp_path)
+    job.child = Child([sys.executable, "-c", "raise SystemExit('no room left')"], job.log_file)
+    job.child.wait(10)
+
+    with pytest.raises(RunError, match=r"^the job ended by itself: no room left; see "):
+        job.running()

@@ -1,0 +1,77 @@
+"""The peers of `./scripts/bench --only peers`: the checks before a figure of theirs is shown."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.pipeline import Simulation
+from sluice_lab.benchmarks.events import ONE_CHARGE
+from sluice_lab.benchmarks.peers.decided import CHECKS, ComparedDecision, check_requests, check_same, decision
+from sluice_lab.benchmarks.peers.measure import measure_peers
+from sluice_lab.benchmarks.report import Findings
+from sluice_lab.benchmarks.rig import BenchError, BenchmarkRig
+from sluice_lab.benchmarks.scale import Scale
+
+PEERS = Path("extras/lab/sluice_lab/benchmarks/peers")
+ALLOWED = ComparedDecision("ALLOW", 0, 0, 54.0)
+REFUSED = ComparedDecision("REJECT", 23, 23, -0.11499999999997436)
+
+
+def test_a_backlog_that_can_not_hold_the_checks_is_refused_before_anything_starts() -> None:
+    scale = Scale(batch_events=CHECKS - 1)
+    with pytest.raises(BenchError, match=f"a micro-batch of 999 events is too small; give --batch-events {CHECKS}"):
+        measure_peers(BenchmarkRig({}), scale, Findings())
+
+
+def test_the_checks_are_allowed_refused_in_part_and_refused() -> None:
+    simulation = Simulation(Quotas(ONE_CHARGE.quotas), load_settings(environment={}))
+    decided = [decision(record.value)[1] for record in simulation.decide(value for _, value in check_requests(10**12))]
+    assert len(decided) == CHECKS
+    assert min(Counter(found.verdict for found in decided).values()) > CHECKS / 20
+    assert {found.verdict for found in decided} == {"ALLOW", "THROTTLE", "REJECT"}
+    assert len({found.tokens for found in decided}) > CHECKS / 2
+
+
+def test_a_peer_that_decides_the_same_passes() -> None:
+    check_same("it", {"b": REFUSED, "a": ALLOWED}, {"a": ALLOWED, "b": REFUSED})
+
+
+@pytest.mark.parametrize(
+    ("decided", "problem"),
+    [
+        *(
+            ({"a": ALLOWED, "b": REFUSED._replace(**other)}, "on the request b it decided ComparedDecision")
+            for other in (
+                {"throttle_ms": 24},
+                {"throttle_time_ms": 24},
+                {"verdict": "THROTTLE"},
+                {"tokens": -0.11499999999997437},
+            )
+        ),
+        ({"a": ALLOWED}, "on the request b it decided None"),
+        ({"a": ALLOWED, "b": REFUSED, "c": REFUSED}, "it decided on 3 requests, Sluice on 2"),
+    ],
+)
+def test_a_peer_that_decides_anything_else_is_refused(decided: dict[str, ComparedDecision], problem: str) -> None:
+    with pytest.raises(BenchError, match=f"it is not measured: {problem}"):
+        check_same("it", decided, {"a": ALLOWED, "b": REFUSED})
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b'{"request_id":"1","verdict":"ALLOW","throttle_time_ms":0,"charges":[]}']
+)
+def test_a_record_that_is_no_decision_is_named(value: bytes) -> None:
+    with pytest.raises(BenchError, match="this is no decision with one charge"):
+        decision(value)
+
+
+def test_quix_streams_is_pinned_with_all_it_needs_and_is_no_requirement_of_sluice() -> None:
+    wanted, locked = (PEERS / "quix.in").read_text().strip(), (PEERS / "quix.lock").read_text()
+    pins = re.findall(r"^\S+==\S+.*((?:\\\n    --hash=sha256:[0-9a-f]{64} ?)+)", locked, re.MULTILINE)
+    assert re.search(rf"^{re.escape(wanted)} \\$", locked, re.MULTILINE)
+    assert len(pins) == len(re.findall("==", locked))
+    assert "quixstreams" not in Path("requirements.lock").read_text()
