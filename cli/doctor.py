@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Thread
@@ -43,7 +42,7 @@ from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import TableSeen, check_commits
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Overrides, Request
-from sluice.state.errors import UNREADABLE, InvalidQuotaError, SluiceError
+from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_text
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.state.quotas.entry import QuotaEntry
@@ -406,8 +405,7 @@ def read_limits(settings: Settings) -> LimitsView:
     view = LimitsView()
     with TopicReader(settings.kafka, settings.topics.limits) as reader:
         for _, record in reader.read_to_end():
-            with suppress(InvalidQuotaError):  # gateways count it, and pass over it too
-                view.take(record.key, record.value)
+            view.take_readable(record.key, record.value)  # gateways pass over garbage too
     return view
 
 

@@ -16,7 +16,6 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
 from sluice.process.job_probe import JobProbe
 from sluice.state.contract.records import Overrides
-from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.troubles import (
     BrokersSeen,
@@ -119,5 +118,4 @@ class TroublesNow:
 
     def _take(self, limits: TopicReader) -> None:
         for _, record in limits.read_to_end():
-            with suppress(InvalidQuotaError):
-                self.limits.take(record.key, record.value)
+            self.limits.take_readable(record.key, record.value)

@@ -9,6 +9,7 @@ from threading import Event
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
+from sluice.state.quotas.limits import LimitsView
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,11 @@ class Reading:
     on_caught_up: Callable[[], None] = _nothing
     on_idle: Callable[[], None] = _nothing
     has_gaps: Callable[[], bool] = _no
+
+
+def reading_of_limits(topic: str, view: LimitsView) -> Reading:
+    """The limits topic, for one who only looks: a record that holds no limit is counted by the view alone."""
+    return Reading(topic, view.take_readable, on_restart=view.begin_again, has_gaps=lambda: view.missed_removals)
 
 
 class TopicFollower(BackgroundService):

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -17,13 +17,12 @@ from sluice.insight.sql import Tables
 from sluice.insight.troubles_now import TroublesNow
 from sluice.insight.waits import raised_limits
 from sluice.kafka_io.client import TopicSettings
-from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.kafka_io.topic_follower import Reading, TopicFollower, reading_of_limits
 from sluice.process.addresses import is_loopback
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.process.http_server import HttpServer, host_of
 from sluice.process.job_probe import JobProbe
-from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
@@ -105,10 +104,6 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
     def on_decision(_: bytes | None, value: bytes | None) -> None:
         model.on_record(value, now_ms())
 
-    def on_limit(key: bytes | None, value: bytes | None) -> None:
-        with suppress(InvalidQuotaError):  # counted by the view
-            limits.take(key, value)
-
     def on_dead_letter(_: bytes | None, value: bytes | None) -> None:
         dead_letters.take(value)
 
@@ -117,7 +112,7 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
         TopicFollower(sources.kafka, each)
         for each in (
             Reading(topics.decisions, on_decision, decisions_since_ms, fenced=True, on_restart=model.forget),
-            Reading(topics.limits, on_limit, on_restart=limits.begin_again, has_gaps=lambda: limits.missed_removals),
+            reading_of_limits(topics.limits, limits),
             Reading(topics.dead_letters, on_dead_letter, dead_letters_since_ms, fenced=True),
         )
     ]

@@ -5,6 +5,7 @@ A null value removes the quota. A record under `VERSION_KEY` ends each version a
 a reader knows when it has them all. One under the key of each decider says what of the limits it overrides now.
 """
 
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -173,6 +174,11 @@ class LimitsView:
         except InvalidQuotaError:
             self.garbage += 1
             raise
+
+    def take_readable(self, key: bytes | None, value: bytes | None) -> None:
+        """Take over one record, or only count it as `garbage`."""
+        with suppress(InvalidQuotaError):
+            self.take(key, value)
 
     def _take(self, key: bytes | None, value: bytes | None) -> None:
         if key is None:

@@ -1,15 +1,13 @@
 """The overrides in force while a demo runs: holds, tightening and lending, as lines and as marks of rows."""
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Self
 
 from sluice.configs.settings import Settings
 from sluice.insight.row_marks import RowMarks
 from sluice.insight.texts import override_text
-from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.kafka_io.topic_follower import TopicFollower, reading_of_limits
 from sluice.state.contract.records import Override
-from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.overrides import overrides_now
 
@@ -24,13 +22,7 @@ class InForce:
     def following(cls, settings: Settings) -> Self:
         """One that reads the topic of a job with these settings."""
         limits = LimitsView()
-
-        def take(key: bytes | None, value: bytes | None) -> None:
-            with suppress(InvalidQuotaError):
-                limits.take(key, value)
-
-        reading = Reading(settings.topics.limits, take, on_restart=limits.begin_again)
-        follower = TopicFollower(settings.kafka, reading)
+        follower = TopicFollower(settings.kafka, reading_of_limits(settings.topics.limits, limits))
         follower.start()
         return cls(limits, follower)
 

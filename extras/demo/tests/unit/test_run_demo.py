@@ -1,6 +1,7 @@
 """`sluice demo` without its processes: its answers, its words while it waits, and its end."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
@@ -295,6 +296,20 @@ def test_an_option_that_would_do_nothing_is_refused_before_anything_starts(argum
     ended = invoke("demo", *arguments, code=2)
 
     assert problem in ended.error_line
+
+
+@pytest.mark.parametrize("package", ["yaml", "confluent_kafka"])
+def test_a_missing_package_is_named_with_its_cure(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("sluice_demo.") and name != "sluice_demo.command"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    error = invoke("demo", "--seconds", "1", code=2).error_line
+
+    assert error == (
+        f"sluice: error: the Python package {package} is missing; pip install 'sluice-kafka[demo]', or ./scripts/setup"
+        " in a checkout"
+    )
 
 
 def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
