@@ -7,7 +7,7 @@ record that it publishes and before any commit to a table.
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -166,7 +166,7 @@ class Stream:
         self._checkpoint = checkpoint
         self._cluster = cluster
         self._kafka = cluster.kafka
-        self._topics = topics
+        self._topics = {name: cluster.kafka[name] for name in topics}
         if checkpoint.spark.read("metadata") is None:
             checkpoint.spark.write("metadata", b'{"id":"%s"}' % uuid4().hex.encode())
 
@@ -175,13 +175,6 @@ class Stream:
         """The id that stays with the checkpoint."""
         return str(json.loads(self._checkpoint.spark.read("metadata") or b"")["id"])
 
-    def ends(self, batch_id: int) -> dict[str, int]:
-        """The offset after the last record of a micro-batch, by topic."""
-        if batch_id < 0:
-            start = read_imported_start(self._checkpoint)
-            return {name: start.offsets[0] if start else self._kafka[name].first for name in self._topics}
-        return {name: ends[0] for name, ends in read_offsets(self._checkpoint, batch_id).items()}
-
     def advance(self, records: Callable[[str, Sequence[tuple[int, Record]], int], Any]) -> bool:
         """Run the next micro-batch, or again the one that isn't committed; False if there is nothing new.
 
@@ -189,7 +182,7 @@ class Stream:
         """
         files, batches = self._checkpoint.spark, check_spark_files(self._checkpoint)
         number = batches.committed + 1
-        begins = self.ends(number - 1)
+        begins = ends_of(self._checkpoint, number - 1, self._topics)
         if batches.planned < number:
             ends = {name: self._kafka[name].end for name in self._topics}
             if ends == begins:
@@ -197,7 +190,7 @@ class Stream:
             about = {"batchTimestampMs": self._kafka.now_ms, "conf": {"spark.sql.shuffle.partitions": "1"}}
             sources = {name: {"0": end} for name, end in ends.items()}
             files.write(f"offsets/{number}", f"v1\n{json.dumps(about)}\n{json.dumps(sources)}".encode())
-        ends = self.ends(number)
+        ends = ends_of(self._checkpoint, number, self._topics)
         at_ms = json.loads((files.read(f"offsets/{number}") or b"").splitlines()[1])["batchTimestampMs"]
         for name in self._topics:
             topic = self._kafka[name]
@@ -212,6 +205,14 @@ class Stream:
             raise KilledError("another driver has committed it")
         files.write(f"commits/{number}", b"v1\n{}")
         return True
+
+
+def ends_of(checkpoint: Checkpoint, batch_id: int, topics: Mapping[str, Topic]) -> dict[str, int]:
+    """The offset after the last record of a micro-batch, or before the first one of all, by topic."""
+    if batch_id < 0:
+        start = read_imported_start(checkpoint)
+        return {name: start.offsets[0] if start else topic.first for name, topic in topics.items()}
+    return {name: ends[0] for name, ends in read_offsets(checkpoint, batch_id).items()}
 
 
 class Requests(list[tuple[int, Record]]):
@@ -445,6 +446,13 @@ class Cluster:
         with suppress(KilledError):
             self._cut(effects, end)
         self.driver = None
+
+    def uncommitted(self) -> set[Event]:
+        """The events of a micro-batch that was begun, and that the next start repeats."""
+        checkpoint, name = Checkpoint(self.settings.enforce.checkpoint), self.settings.topics.requests
+        batches, topic = check_spark_files(checkpoint), self.kafka[name]
+        begin, end = (ends_of(checkpoint, each, {name: topic})[name] for each in (batches.committed, batches.planned))
+        return {(topic.id, offset) for offset in range(begin, end)}
 
     def pause(self, effects: int) -> None:
         """Pause the driver before an effect; it wakes up once another has taken over and done all there is."""

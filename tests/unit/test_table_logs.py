@@ -125,16 +125,6 @@ def test_a_time_that_an_operator_has_set_stays(delta: DeltaSettings) -> None:
     assert configuration["delta.enableExpiredLogCleanup"] == "false"
 
 
-def test_the_history_of_quotas_is_kept(delta: DeltaSettings) -> None:
-    QuotasTable(delta.quotas).create([], changed_by="test", at=datetime.now(UTC))
-    DeltaTable(delta.quotas).create_checkpoint()
-    age(delta.quotas, 400)
-
-    list(maintain(delta, retention_hours=1))
-
-    assert log_of(delta.quotas) == [f"{0:020}.json"]
-
-
 def quotas_of(number: float) -> list[QuotaEntry]:
     return [quota(QuotaKind.PRODUCER_BYTE_RATE, number, user="alice")]
 
@@ -197,12 +187,13 @@ def test_the_maintenance_shortens_the_log_of_a_quotas_table_of_an_earlier_releas
 def test_the_maintenance_removes_checkpoints_of_old_quotas_that_others_stand_for(
     delta: DeltaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All versions can be read as before, with few more commits after a checkpoint."""
+    """All versions can be read as before, with few more commits after a checkpoint: the history is kept for years."""
     monkeypatch.setattr("sluice.sinks.tables.quotas.needless", partial(needless, every=4))
     monkeypatch.setitem(TABLE_PROPERTIES, "delta.checkpointInterval", "1")
     table = grown(delta.quotas, 15)
+    age(delta.quotas, 400)
 
-    list(maintain(delta, retention_hours=168))
+    list(maintain(delta, retention_hours=1))
 
     checkpoints = sorted((Path(delta.quotas) / "_delta_log").glob("*.checkpoint.parquet"))
     assert [int(file.name[:20]) for file in checkpoints] == [3, 7, 11, 12, 13, 14]
@@ -214,15 +205,21 @@ def unlistable(path: str) -> None:
     (Path(path) / "_delta_log" / os.fsdecode(b"\xff")).touch()
 
 
-def test_a_poll_that_finds_a_new_version_of_quotas_takes_the_end_of_the_log_alone(delta: DeltaSettings) -> None:
-    """Old commits are neither listed nor read."""
-    writer, reader = grown(delta.quotas, 12), QuotasTable(delta.quotas)
+def test_a_poll_that_finds_a_new_version_of_quotas_takes_the_end_of_the_log_alone(
+    delta: DeltaSettings, tmp_path: Path
+) -> None:
+    """Old commits are neither listed nor read, and nothing is left in the temporary folder."""
+    (temporary := tmp_path / "temporary").mkdir()
+    writer, reader = grown(delta.quotas, 12), QuotasTable(delta.quotas, temporary=temporary)
     reader.newest()
+    before = temporary.stat().st_mtime_ns
     writer.alter(lambda _: quotas_of(13), "test", datetime.now(UTC))
     unlistable(delta.quotas)
 
     assert not reader.is_newest()
     assert reader.newest() == (12, quotas_of(13))
+    assert temporary.stat().st_mtime_ns > before
+    assert not list(temporary.iterdir())
     assert reader.is_newest()
     with pytest.raises(QuotasTableError):
         writer.newest()
@@ -250,18 +247,6 @@ def test_where_the_end_of_the_log_may_not_be_all_of_the_quotas_the_whole_log_is_
 
     with pytest.raises(QuotasTableError):
         reader.newest()
-
-
-def test_a_poll_leaves_nothing_in_its_temporary_folder(delta: DeltaSettings, tmp_path: Path) -> None:
-    (temporary := tmp_path / "temporary").mkdir()
-    grown(delta.quotas, 12)
-    table = QuotasTable(delta.quotas, temporary=temporary)
-    table.newest()
-    before = temporary.stat().st_mtime_ns
-
-    assert table.newest() == (11, quotas_of(12))
-    assert temporary.stat().st_mtime_ns > before
-    assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["quotas", "holds"])
