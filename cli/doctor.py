@@ -41,6 +41,7 @@ from sluice.process.job_probe import NO_ANSWER, asked, job_answer
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import TableSeen, check_commits
+from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Overrides, Request
 from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_text
@@ -346,7 +347,8 @@ def read_heartbeats(settings: Settings) -> Heartbeats:
         found = heartbeats(record.value for _, record in records)
         for name, beat in found.items():
             if beat.timestamp_ms is not None and (ahead := beat.timestamp_ms - now_ms()) >= least_ms:
-                ahead_ms[name] = max(ahead, ahead_ms.get(name, ahead))  # without a time it is the record's
+                server = server_text(name, beat.gateway)
+                ahead_ms[server] = max(ahead, ahead_ms.get(server, ahead))  # without a time it is the record's
         return found
 
     with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
@@ -385,7 +387,7 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
     >>> from sluice.state.contract.records import Heartbeat, Load
     >>> beat = Request("GatewayHeartbeat", heartbeat=Heartbeat(0, 0, load=Load(broker_id=2, handler_idle=0.7)))
     >>> loads_verdict({"host-2-0a1b2c3d": beat}, BrokerLimits())
-    'the busiest of 1 is host-2-0a1b2c3d: request handlers 30 % busy'
+    'the busiest of 1 is broker 2: request handlers 30 % busy'
     """
     heartbeats_of = _of(beats)
     heaviest = some([unlimited_text(each) for each in heaviest_unlimited(heartbeats_of.values())])
@@ -476,7 +478,7 @@ def plugin_verdict(brokers: BrokerConfigs) -> str:
 
 
 def _of(beats: Mapping[str, Request]) -> dict[str, Heartbeat]:
-    return {name: beat.heartbeat for name, beat in beats.items() if beat.heartbeat}
+    return {server_text(name, beat.gateway): beat.heartbeat for name, beat in beats.items() if beat.heartbeat}
 
 
 def check_checkpoint(settings: Settings) -> str:

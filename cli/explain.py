@@ -15,6 +15,7 @@ from sluice.cli.sql import say_no_rows, say_of_then
 from sluice.insight.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
 from sluice.process.format import duration, figure, percent, printable, short
 from sluice.state.contract.decision_id import DecisionId
+from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -160,7 +161,7 @@ def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
         yield f"  topic: the one with the id {decision['source_topic_id']}"
     yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
     if decision.get("elastic"):
-        yield f"  limits gave way: {_elastic_text(decision['elastic'], decision['gateway'])}"
+        yield f"  limits gave way: {_elastic_text(decision['elastic'], _server(decision))}"
     for wait in decision.get("throttled_by") or []:
         yield f"  applied inline: {duration(wait['ms'])} for {wait['quota']} of {_counter(wait['entity'])}"
     for hold in decision["holds"]:
@@ -176,7 +177,7 @@ def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
 
 def _felt(decision: dict[str, Any]) -> str:
     """The wait of the client, by what its gateway applied inline, or else by the decision."""
-    gateway, wait_ms, quota = decision["gateway"] or "its gateway", decision["throttle_time_ms"], decision["decided_by"]
+    gateway, wait_ms, quota = _server(decision) or "its gateway", decision["throttle_time_ms"], decision["decided_by"]
     if inline := decision.get("throttled_by"):
         longest = max(inline, key=lambda wait: wait["ms"])
         refused = "refused" if decision["api"] == REFUSED_API else f"throttled for {duration(longest['ms'])}"
@@ -186,21 +187,28 @@ def _felt(decision: dict[str, Any]) -> str:
     return f"{'refused' if decision['verdict'] == Verdict.REJECT else 'throttled'} for {duration(wait_ms)} ({quota})"
 
 
-def _elastic_text(note: dict[str, Any], gateway: str | None) -> str:
+def _elastic_text(note: dict[str, Any], server: str) -> str:
     """Text of how far limits gave way, and why.
 
-    >>> _elastic_text({"number": 7, "lend": None, "factor": 0.75, "reason": "broker-2: queue wait 34 ms"}, "broker-2")
-    'broker-2 was tightened: queue wait 34 ms; 75 % of its shares were admitted (state 7)'
+    >>> _elastic_text({"number": 7, "lend": None, "factor": 0.75, "reason": "broker 2: queue wait 34 ms"}, "broker 2")
+    'broker 2 was tightened: queue wait 34 ms; 75 % of its shares were admitted (state 7)'
     """
     factor, lend = note["factor"] or 1.0, note["lend"] or 1.0
     parts = [f"{lend:.2f} times the quotas were lent, up to ceilings"] if lend > 1.0 else []
     if factor < 1.0:
-        parts += [tightened_text(gateway, note["reason"] or ""), f"{percent(factor)} of its shares were admitted"]
+        parts += [tightened_text(server, note["reason"] or ""), f"{percent(factor)} of its shares were admitted"]
     return f"{'; '.join(parts)} (state {note['number']})"
 
 
 def _through(decision: dict[str, Any]) -> str:
-    return f", through gateway '{decision['gateway']}'" if decision["gateway"] else ""
+    if (server := _server(decision)) == (name := decision["gateway"] or ""):
+        return f", through gateway '{name}'" if name else ""
+    return f", through {server}" + (f" (gateway '{name}')" if name else "")
+
+
+def _server(decision: dict[str, Any]) -> str:
+    """The broker by its node id, or the gateway by its name; "" if the event names none."""
+    return server_text(decision.get("instance"), decision["gateway"])
 
 
 def _charge_lines(charge: dict[str, Any]) -> Iterator[str]:

@@ -16,9 +16,9 @@ from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.process.format import error_line, moment
+from sluice.state.contract.instances import gateway_name, server_text
 from sluice.state.contract.records import DecidedHeartbeat, Overrides
 from sluice.state.errors import UNREADABLE
-from sluice.state.overrides.decider import gateway_name
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.limits import overrides_key
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
@@ -94,7 +94,7 @@ class InForceWatch:
             raise NotInForceError(f"written, but no job has taken it: {self._silence()}")
         if not self._heard:
             raise NotInForceError(f"the job has taken it, but no gateway was heard of for {timeout_s:g} s")
-        names = sorted(gateway_name(each) for each in self._missing(command))
+        names = sorted(map(self._text, self._missing(command)))
         if not names:  # the first one was heard so late that others may follow
             return self._where(command)
         others = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -118,6 +118,10 @@ class InForceWatch:
 
     def _missing(self, command: int) -> list[str]:
         return [instance for instance, heard in self._heard.items() if heard.command < command]
+
+    def _text(self, instance: str) -> str:
+        """The node id of a broker, or the gateway's name."""
+        return server_text(instance) if self._heard[instance].is_broker else gateway_name(instance)
 
     def _where(self, command: int) -> str:
         """The gateways at which a command is in force, of all that were heard of."""

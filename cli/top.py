@@ -24,7 +24,7 @@ from sluice.cli.options import BootstrapServersOption, ConfigOption, job_setting
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings
-from sluice.insight.live import LATE_MS, NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
+from sluice.insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
 from sluice.insight.row_marks import RowMark, RowMarks
 from sluice.insight.texts import counter_name, unlimited_text
 from sluice.kafka_io.client import OF_COMMANDS
@@ -240,8 +240,7 @@ def _cells(row: CounterRow, marks: RowMarks | None) -> tuple[str, ...]:
 
 
 def _marks(reader: "DecisionsReader", at_ms: int) -> RowMarks:
-    heard = {seen.instance for seen in reader.model.gateways() if at_ms - seen.read_ms <= LATE_MS}
-    return RowMarks.of_limits(reader.now.limits, heard, at_ms)
+    return RowMarks.of_limits(reader.now.limits, reader.model.heard(at_ms), at_ms)
 
 
 def _block(point: float, limit: float, is_over: bool) -> str:

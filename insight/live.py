@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from sluice.insight.waits import CounterNames, Waited, WaitEnd, WaitEnds, reported_waits
 from sluice.state.arithmetic.rounding import divide
 from sluice.state.arithmetic.token_bucket import TokenBucket
+from sluice.state.contract.instances import node_of, server_text
 from sluice.state.contract.records import (
     MAX_LOG_DIRS,
     MAX_SHARES,
@@ -155,7 +156,7 @@ class Bounds:
 class SeenWait(NamedTuple):
     """A wait as it was decided, or applied inline by a gateway, and the client that it was for.
 
-    `tightened` is why the gateway admitted less than its shares; None if it didn't.
+    `server` is the broker or gateway. `tightened` is why it admitted less than its shares; None if it didn't.
     """
 
     key: CounterId
@@ -164,7 +165,7 @@ class SeenWait(NamedTuple):
     inline: bool
     decision_id: str
     api: str
-    gateway: str | None
+    server: str
     rate: float | None
     limit: float | None
     user: str
@@ -324,6 +325,10 @@ class CounterState:
             self._mean = -1, _NAN, _NAN
 
 
+def _with_node(name: str, node: int | None) -> str:
+    return name if node is None else f"{name}-{node}"
+
+
 def _overlap_ms(begin_ms: int, end_ms: int, number: int, step_ms: int) -> int:
     """The milliseconds of a step that lie between two times."""
     return max(0, min(end_ms, (number + 1) * step_ms) - max(begin_ms, number * step_ms))
@@ -467,6 +472,16 @@ class GatewaySeen(NamedTuple):
     loads: tuple[tuple[int, Load], ...] = ()
     """Times and loads of its heartbeats of the last 10 s, the newest last."""
 
+    @property
+    def node(self) -> int | None:
+        """The node id, if it is a broker."""
+        return node_of(self.instance, self.name)
+
+    @property
+    def text(self) -> str:
+        """The broker by its node id, or the gateway's name."""
+        return server_text(self.instance, self.name)
+
 
 class SeenLoad(NamedTuple):
     """Load of a gateway that is alive: the mean of the last 10 s, what it is of its capacity, and its disk if low."""
@@ -600,17 +615,25 @@ class LiveModel:
             return sorted(self._gateways.values(), key=lambda seen: (seen.name, seen.instance))
 
     def newest_gateways(self) -> dict[str, GatewaySeen]:
-        """The newest process of each gateway, by name: one that was started again has another instance."""
-        newest: dict[str, GatewaySeen] = {}
-        for seen in self.gateways():
-            if seen.name not in newest or seen.read_ms > newest[seen.name].read_ms:
-                newest[seen.name] = seen
-        return newest
+        """The newest process of each gateway, by name: one that was started again has another instance.
+
+        Brokers may share a name, such as that of their host: then the node id follows it.
+        """
+        newest: dict[tuple[str, int | None], GatewaySeen] = {}
+        for seen in sorted(self.gateways(), key=lambda seen: seen.read_ms):
+            newest[seen.name, seen.node] = seen
+        count = Tally(name for name, _ in newest)
+        shared = {key: seen.name if count[seen.name] == 1 else _with_node(*key) for key, seen in newest.items()}
+        return {shared[key]: seen for key, seen in newest.items()}
+
+    def heard(self, now_ms: int) -> set[str]:
+        """The processes of gateways that were heard in the last LATE_MS."""
+        return {seen.instance for seen in self.gateways() if now_ms - seen.read_ms <= LATE_MS}
 
     def facts(self, now_ms: int) -> Facts:
         """The heartbeats that were heard in the last HEARD_S, and the capacities of brokers."""
         newest = self.newest_gateways().values()
-        beats = {each.instance: each.heartbeat for each in newest if now_ms - each.read_ms <= HEARD_S * 1000}
+        beats = {each.text: each.heartbeat for each in newest if now_ms - each.read_ms <= HEARD_S * 1000}
         return Facts(beats=beats, heard_s=HEARD_S, capacities=self.broker_limits)
 
     def loads(self, now_ms: int) -> list[SeenLoad]:
@@ -713,7 +736,7 @@ class LiveModel:
                 decision.throttled_by is not UNSET,
                 decision.decision_id[:_SHOWN],
                 decision.api[:_SHOWN],
-                decision.gateway and decision.gateway[:_SHOWN],
+                server_text(decision.instance, decision.gateway)[:_SHOWN],
                 counter.rate,
                 counter.limit,
                 (decision.user or "")[:_SHOWN],

@@ -158,13 +158,13 @@ def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
     return amount(kind.quota if isinstance(kind, ElasticKey) else kind, value, per_s=per_s)
 
 
-def tightened_text(gateway: str | None, reason: str) -> str:
-    """The reason for a wait on a gateway that was tightened by its load.
+def tightened_text(server: str, reason: str) -> str:
+    """The reason for a wait on a broker or gateway that was tightened by its load.
 
-    >>> tightened_text("broker-2", "broker-2: bytes in 124 % of capacity")
-    'broker-2 was tightened: bytes in 124 % of capacity'
+    >>> tightened_text("broker 2", "broker 2: bytes in 124 % of capacity")
+    'broker 2 was tightened: bytes in 124 % of capacity'
     """
-    name = gateway or "the gateway"
+    name = server or "the gateway"
     return f"{name} was tightened" + (f": {cause}" if (cause := reason.removeprefix(f"{name}: ")) else "")
 
 

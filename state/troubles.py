@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import Heartbeat, Override, Overrides
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.overrides import overrides_now
@@ -67,7 +68,8 @@ KNOWN: Mapping[str, tuple[Severity, ...]] = {
 }
 """Name and severities of each kind of trouble, in the order in which they are shown."""
 
-_INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
+_BROKER = re.compile("broker ([0-9]+)")
+"""A broker as `server_text` calls it."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -153,7 +155,7 @@ class Facts:
     plugins: Mapping[int, Plugin] | None = None
     """By node id; empty where no broker has it."""
     beats: Mapping[str, Heartbeat] | None = None
-    """The last heartbeat of each gateway's process that was heard in the last `heard_s`."""
+    """The last heartbeat of each gateway that was heard in the last `heard_s`, by `server_text`."""
     heard_s: int = 10
     capacities: BrokerLimits | None = None
     ahead_ms: Mapping[str, int] | None = None
@@ -266,7 +268,7 @@ def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     nodes = {node for node, state in (plugins or {}).items() if state != "missing"}
     count = len(plugins or {})
     step = "name it again, in server.properties and where kafka-configs.sh --entity-type brokers has set it: no restart"
-    known = {int(node[1]): beat for name, beat in (beats or {}).items() if (node := _INSTANCE_OF_BROKER.search(name))}
+    known = {int(node[1]): beat for name, beat in (beats or {}).items() if (node := _BROKER.fullmatch(name))}
     if plugins and nodes and (missing := sorted(plugins.keys() - nodes)):
         yield Trouble(
             "plugin_missing",
@@ -331,7 +333,7 @@ def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
     tight = {each.gateway: each for _, each in now if each.kind == "tighten"}
     if tight:
         factors = sorted(each.factor for each in tight.values())
-        reasons = some([f"{name}: {each.reason}" for name, each in sorted(tight.items(), key=str)])
+        reasons = some([_tightened(name, each.reason) for name, each in sorted(tight.items(), key=str)])
         yield Trouble(
             "tightened",
             "warn",
@@ -420,14 +422,21 @@ def scope_text(hold: Override) -> str:
     """The clients of a hold.
 
     >>> from sluice.state.contract.records import CountedEntity
-    >>> scope_text(Override("hold")), scope_text(Override("hold", entity=CountedEntity(tenant="shop"), gateway="b-1"))
-    ('all producers', 'producers of tenant shop at b-1')
+    >>> tenant = CountedEntity(tenant="shop")
+    >>> scope_text(Override("hold")), scope_text(Override("hold", entity=tenant, gateway="b-1-0a1b2c3d"))
+    ('all producers', 'producers of tenant shop at broker 1')
     """
     names = {} if hold.entity is None else msgspec.to_builtins(hold.entity)
     clients = "clients" if hold.consumers else "producers"
     of = " and ".join(f"{part.replace('_', '-')} {name}" for part, name in names.items())
     scope = f"{clients} of {of}" if of else f"all {clients}"
-    return scope if hold.gateway is None else f"{scope} at {hold.gateway}"
+    return scope if hold.gateway is None else f"{scope} at {server_text(hold.gateway)}"
+
+
+def _tightened(instance: str | None, reason: str) -> str:
+    """The reason, which begins with the broker in the records of a job."""
+    name = server_text(instance)
+    return reason if reason.startswith(f"{name}: ") else f"{name}: {reason}"
 
 
 def some(texts: Collection[str]) -> str:

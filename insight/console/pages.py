@@ -14,7 +14,7 @@ from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of
 from sluice.insight.console.tables import WeekMinutes
 from sluice.insight.errors import QueryError
-from sluice.insight.live import LATE_MS, MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
+from sluice.insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice.insight.reports.explain import decisions_by_id
 from sluice.insight.row_marks import RowMarks
 from sluice.insight.sql import Tables
@@ -26,6 +26,7 @@ from sluice.process.clock import now_ms
 from sluice.process.format import duration, moment, short
 from sluice.process.job_probe import JobProbe
 from sluice.sinks.tables.quotas import QuotaChange
+from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import Decision, Measured, Override
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -107,7 +108,7 @@ class Facts:
 
     def marks(self, now_ms: int) -> RowMarks:
         """Holds and limits in force, for the rows of counters."""
-        heard = {seen.instance for seen in self.model.gateways() if now_ms - seen.read_ms <= LATE_MS}
+        heard = self.model.heard(now_ms)
         return RowMarks.of_limits(self.limits, heard, now_ms)
 
     def stored(self, now_ms: int) -> list[Measured]:
@@ -284,9 +285,10 @@ def _named(decision: Decision) -> Iterator[tuple[str, str]]:
     yield "Client", client_text(decision.user, decision.client_id)
     yield "Request", decision.api
     yield "At (UTC)", moment(decision.timestamp_ms)
-    yield "Gateway", decision.gateway or ""
+    server = server_text(decision.instance, decision.gateway)
+    yield "Gateway", server
     if decision.elastic is not UNSET and decision.elastic.factor < 1.0:
-        yield "Limits gave way", tightened_text(decision.gateway, decision.elastic.reason)
+        yield "Limits gave way", tightened_text(server, decision.elastic.reason)
     yield "Verdict of the job", decision.verdict
     if decision.throttle_time_ms:
         yield "Throttle time, by the job", duration(decision.throttle_time_ms)

@@ -44,12 +44,3 @@ class Decider(ABC):
     @abstractmethod
     def decide(self, now_ms: int) -> Decided:
         """All that it overrides from now on. The same inputs in the same order have to decide the same."""
-
-
-def gateway_name(instance: str) -> str:
-    """The name of a gateway, whose instance has a random part after it.
-
-    >>> gateway_name("broker-2-1f"), gateway_name("broker")
-    ('broker-2', 'broker')
-    """
-    return instance.rpartition("-")[0] or instance

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import DecidedHeartbeat, Measured, Override
-from sluice.state.overrides.decider import Decided, Decider, gateway_name
+from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD
 
@@ -196,7 +197,7 @@ class ElasticLimits(Decider):
         if heartbeat.load is None:
             return
         (load, reason), instance = heartbeat.load, heartbeat.instance
-        named = f"{gateway_name(instance)}: {reason}"
+        named = f"{server_text(instance)}: {reason}"
         if instance not in self._loads:
             named_bytes = _bytes_of(instance, named)
             if self._brokers_bytes + named_bytes > _MAX_BROKERS_BYTES:

@@ -15,9 +15,10 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService, LastError
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.instances import gateway_name
 from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Override, Overrides
 from sluice.state.errors import UNREADABLE
-from sluice.state.overrides.decider import Decided, Decider, gateway_name
+from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.overrides import are_alike, overrides_now
 from sluice.streaming.runtime.client_metrics import label_of

@@ -178,8 +178,9 @@ class ClientMetrics(Collector):
 
     def _add_loads(self, gauges: Mapping[str, GaugeMetricFamily], now_ms: int) -> None:
         """The loads of all gateways, a late process of one left out where there is a newer one."""
-        loads = self._model.loads(now_ms)
-        newest = {label_of(each.gateway.name): each for each in sorted(loads, key=lambda each: each.gateway.read_ms)}
+        loads = {each.gateway.instance: each for each in self._model.loads(now_ms)}
+        of_label = {label: seen.instance for label, seen in self._newest_of_gateways().items()}
+        newest = {label: loads[instance] for label, instance in of_label.items() if instance in loads}
         for label, seen in newest.items():
             if seen.load is not None:
                 gauges["sluice_broker_load"].add_metric((label,), seen.load.rho)

@@ -102,12 +102,12 @@ class Watch:
 
 def is_shared_by_all(shares: dict[str, float]) -> bool:
     """True if each broker has a share, and one of those that stay has less than half."""
-    return len(shares) == BROKERS and min(shares["broker-2"], shares["broker-3"]) < 0.45
+    return len(shares) == BROKERS and min(shares["broker 2"], shares["broker 3"]) < 0.45
 
 
 def is_shared_by_two(shares: dict[str, float]) -> bool:
     """True if the first broker is left out, and the others have all of the quota."""
-    return "broker-1" not in shares and sum(shares.values()) > 0.9
+    return "broker 1" not in shares and sum(shares.values()) > 0.9
 
 
 def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_the_job(tmp_path: Path) -> None:

@@ -483,7 +483,7 @@ def test_the_load_of_brokers_names_the_heaviest_clients_without_a_limit() -> Non
 def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning_each() -> None:
     """All that a decider says until its record is too old, or a hold is over."""
     factors = enumerate((0.1, 0.21), 1)
-    tight = [Override("tighten", factor, gateway=f"b-{number}", reason="bytes in") for number, factor in factors]
+    tight = [Override("tighten", factor, gateway=f"b-{node}-0a1b2c3d", reason="bytes in") for node, factor in factors]
     shop = Override("hold", entity=CountedEntity(tenant="shop"), reason="862 % of its budget", until_ms=9_000)
     stopped = Override("hold", entity=CountedEntity(client_id="x"), reason="by ops", until_ms=9_000, consumers=True)
     said = {"elastic": Overrides(1, 1_000, 5_000, tight), "holds": Overrides(1, 1_000, 60_000, [shop, stopped])}
@@ -492,9 +492,9 @@ def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning
         doctor.overrides_verdict(said, 2_000)
 
     assert str(raised.value) == (
-        "2 brokers are tightened, clients get 0.10 to 0.21 of their shares there, or their reservations (b-1: bytes in,"
-        " b-2: bytes in); throttled whatever their limits are: producers of tenant shop until 00:00:09 UTC by holds"
-        " (862 % of its budget), clients of client-id x until 00:00:09 UTC by holds (by ops)"
+        "2 brokers are tightened, clients get 0.10 to 0.21 of their shares there, or their reservations (broker 1:"
+        " bytes in, broker 2: bytes in); throttled whatever their limits are: producers of tenant shop until 00:00:09"
+        " UTC by holds (862 % of its budget), clients of client-id x until 00:00:09 UTC by holds (by ops)"
     )
     with pytest.raises(CheckWarningError, match=r"^throttled whatever"):
         doctor.overrides_verdict(said, 7_000)

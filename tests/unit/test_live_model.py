@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from sluice.insight.live import MINUTE_MS, POINT_MS, POINTS, STEPS, Bounds, CounterId, CounterState, LiveModel
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
+from sluice.state.troubles import troubles_of
 from tests.builders import AT_MS, decision
 
 ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
@@ -307,7 +309,7 @@ def test_long_words_of_forged_records_are_not_kept() -> None:
     model = fed(forged)
     (wait,), counter = model.waits(), counter_of(model)
 
-    kept = (wait.decision_id, wait.api, wait.gateway or "", counter.matched, counter.decision_id)
+    kept = (wait.decision_id, wait.api, wait.server, counter.matched, counter.decision_id)
     assert max(map(len, kept)) == 300
 
 
@@ -327,7 +329,7 @@ def test_of_a_gateway_the_newest_heartbeat_is_shown_in_whatever_order_they_come(
 
     def counters_after(at_ms: int, counters: int) -> int:
         heartbeat = {"staleness_ms": 40, "counters": counters, "shares": []}
-        beat = decision(at_ms, api="GatewayHeartbeat", gateway="g1", instance="i1", heartbeat=heartbeat, charges=[])
+        beat = _beat("g1", "i1", heartbeat) | {"timestamp_ms": at_ms}
         model.on_record(json.dumps(beat).encode(), AT_MS)
         (seen,) = model.gateways()
         return seen.heartbeat.counters
@@ -337,13 +339,21 @@ def test_of_a_gateway_the_newest_heartbeat_is_shown_in_whatever_order_they_come(
     assert counters_after(AT_MS - 100_000, 3) == 3
 
 
+def _beat(gateway: str, instance: str, heartbeat: dict[str, object]) -> dict[str, Any]:
+    return decision(api="GatewayHeartbeat", gateway=gateway, instance=instance, heartbeat=heartbeat, charges=[])
+
+
 def test_a_heartbeat_tells_of_its_gateway_and_is_no_decision() -> None:
     share = {"quota": "producer_byte_rate", "entity": {"user": "a"}, "limit": 9.0, "share": 3.0, "charged": 2.0}
     heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [share]}
-    beat = decision(api="GatewayHeartbeat", gateway="g1", instance="i1", heartbeat=heartbeat, charges=[])
-    model = fed(beat)
-    [seen] = model.gateways()
-    assert (seen.name, seen.heartbeat.counters, seen.heartbeat.shares[0].share) == ("g1", 7, 3.0)
+    names = ("host-1-0a1b2c3d", "host-2-0a1b2c3d", "host-2-1a1b2c3d")  # the second one was started again
+    model = fed(*(_beat("host", name, heartbeat) for name in names), _beat("edge-3", "edge-3-0a1b2c3d", heartbeat))
+    assert {(seen.heartbeat.counters, seen.heartbeat.shares[0].share) for seen in model.gateways()} == {(7, 3.0)}
+    newest = {name: (seen.instance[-8:], seen.text) for name, seen in model.newest_gateways().items()}
+    brokers = {"host-1": ("0a1b2c3d", "broker 1"), "host-2": ("1a1b2c3d", "broker 2")}
+    assert newest == brokers | {"edge-3": ("0a1b2c3d", "edge-3")}
+    facts = replace(model.facts(AT_MS), plugins=dict.fromkeys((1, 2, 3), "there"))
+    assert [trouble.text for trouble in troubles_of(facts, AT_MS)] == ["broker 3 of 3: no heartbeat in 60 s"]
     assert not model.total
 
 
@@ -359,7 +369,7 @@ def test_nothing_of_a_topic_that_was_made_again_is_left() -> None:
     beat = {"staleness_ms": 40, "counters": 7, "shares": []}
     model = fed(
         decision(wait_ms=1_000),
-        decision(api="GatewayHeartbeat", gateway="g1", instance="i1", heartbeat=beat, charges=[]),
+        _beat("g1", "i1", beat),
         model=LiveModel(bounds=Bounds(counters=1)),
     )
     model.on_record(b"no decision", AT_MS)

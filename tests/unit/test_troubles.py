@@ -30,7 +30,7 @@ FULL = BrokerLimits(Capacities(default=Capacity(100.0)), DiskFloor(free_bytes=1_
 
 
 def beats(**each: Any) -> dict[str, Heartbeat]:
-    return {"host-1-0a1b2c3d": Heartbeat(5, 0, **each)}
+    return {"broker 1": Heartbeat(5, 0, **each)}
 
 
 def said(*overrides: Override, decider: str = "operator") -> dict[str, Overrides]:
@@ -38,12 +38,7 @@ def said(*overrides: Override, decider: str = "operator") -> dict[str, Overrides
 
 
 CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
-    (
-        "killed",
-        {"job": GONE, "flow": WAITING},
-        ["job_away"],
-        "no job runs, 1595 requests wait since 03:44:15 UTC: ",
-    ),
+    ("killed", {"job": GONE, "flow": WAITING}, ["job_away"], "no job runs, 1595 requests wait since 03:44:15 UTC: "),
     ("killed just now", {"job": GONE, "flow": LATE}, ["job_away"], "no job runs, 7 requests wait"),
     ("of shared storage", {"job": JobSeen(None, answers=False), "flow": WAITING}, ["job_away"], "no job runs"),
     ("of shared storage, busy on another machine", {"job": JobSeen(None, answers=False), "flow": LATE}, [], ""),
@@ -52,12 +47,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("stopped, no broker", {"job": GONE}, [], ""),
     ("hangs", {"job": MUTE, "flow": WAITING}, ["job_away"], "the job doesn't answer at its health port"),
     ("its port is taken", {"job": MUTE, "flow": LATE}, [], ""),
-    (
-        "stands still",
-        {"job": ALIVE, "flow": WAITING},
-        ["decisions_stale"],
-        "no decision, 1595 requests wait since",
-    ),
+    ("stands still", {"job": ALIVE, "flow": WAITING}, ["decisions_stale"], "no decision, 1595 requests wait since"),
     ("nobody knows the job", {"flow": WAITING}, ["decisions_stale"], ""),
     ("a long micro-batch", {"job": ALIVE, "flow": LATE}, [], ""),
     (
@@ -107,9 +97,9 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("capacities unknown", {"beats": beats(load=Load(1, 120.0))}, [], ""),
     (
         "tightened",
-        {"overrides": said(Override("tighten", 0.5, gateway="b-1", reason="bytes in"), decider="elastic")},
+        {"overrides": said(Override("tighten", 0.5, gateway="b-1-0a1b2c3d", reason="bytes in"), decider="elastic")},
         ["tightened"],
-        "1 brokers are tightened, clients get 0.50 to 0.50 of their shares there, or their reservations (b-1: bytes",
+        "get 0.50 to 0.50 of their shares there, or their reservations (broker 1: bytes",
     ),
     (
         "hold",

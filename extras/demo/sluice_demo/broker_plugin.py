@@ -63,8 +63,8 @@ class Heartbeats:
         self._reader.stop()
 
     def shares(self) -> dict[str, list[Share]]:
-        """Gateway name -> its busiest shares, of the gateways whose heartbeats go on; sorted by name."""
-        return {each.name: each.heartbeat.shares for each in self._alive()}
+        """Broker or gateway -> its busiest shares, of the gateways whose heartbeats go on; sorted by name."""
+        return {each.text: each.heartbeat.shares for each in self._alive()}
 
     def instances(self) -> list[str]:
         """The processes whose heartbeats go on."""

@@ -186,7 +186,7 @@ class _Demo:
                 at_ms, rate = now_ms(), load.events / (time.monotonic() - begun_s)
                 counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
                 width = console.width if console.is_terminal else None  # a window may be made smaller
-                marks = in_force.marks(answers.model.facts(at_ms).beats or (), at_ms)
+                marks = in_force.marks(answers.model.heard(at_ms), at_ms)
                 return [counts, *in_force.lines(at_ms), *_clients(answers.model, at_ms, width, marks)]
 
             with ExitStack() as clients:
