@@ -108,7 +108,7 @@ class JarSet:
 
     @property
     def _listed_in(self) -> str:
-        return str(self.checksums.relative_to(REPOSITORY))
+        return f"{self.checksums.parent.name}/{self.checksums.name}"  # an extra's set lies outside of Sluice's package
 
     def _jars(self) -> list[Path]:
         jars = sorted(self.folder.glob("*.jar"))
