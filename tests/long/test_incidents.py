@@ -30,7 +30,7 @@ from tests.broker_plugin import SECRET, plugin_properties
 from tests.commands import SLUICE, run_sluice
 from tests.deployment import RULES
 from tests.integration.job_process import AUDITED, TOPICS, JobProcess
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_equal
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone]
 
@@ -111,7 +111,7 @@ def live(cluster: Cluster, job: JobProcess) -> Shown:
     os.mkfifo(Path(delta.decisions) / "_delta_log" / "_last_checkpoint")  # as storage that hangs: reading never ends
     for name in LIVE:
         eventually(partial(has, name), 240)
-    shown = look(job, b"are in no table")
+    shown = look(job, *(words for words, _ in LIVE.values()))
     assert "FAIL  tables: no answer in 10 s; the storage of tables or checkpoints hangs: " in shown.texts["doctor"]
     return shown._replace(texts={**shown.texts, "doctor": readable.output + shown.texts["doctor"]})
 
@@ -126,7 +126,7 @@ def standing(live: Shown, job: JobProcess) -> Shown:
     url = f"http://{job.settings.health.place}"
     eventually(lambda: bool({"decisions_stale", "enforce_down"} & {*names_at(f"{url}/healthz")}))
     try:
-        return look(job, b"no decision, ")
+        return look(job, "no decision, ")
     finally:
         java.send_signal(signal.SIGCONT)
 
@@ -137,15 +137,15 @@ def killed(standing: Shown, job: JobProcess) -> Shown:
     assert standing
     job.kill()
     job.publish([b"{}"] * 7, now_ms() + 40_000)
-    return look(job, b"no job runs, ")
+    return look(job, "no job runs, ")
 
 
 def names_at(url: str) -> list[str]:
     return [each.name for each in job_answer(asked(url, 30.0)).known_troubles()]
 
 
-def look(job: JobProcess, until: bytes) -> Shown:
-    """Ask each place once, the console when its page has these words."""
+def look(job: JobProcess, *until: str) -> Shown:
+    """Ask each place once, the console when its first page has all these words."""
     url, texts, names, metrics = f"http://{job.settings.health.place}", dict[str, str](), {}, list[Metric]()
     texts["doctor"] = run_sluice("doctor", "--config", job.settings_file).output
     texts["top"] = run_sluice("top", "--json", "--config", job.settings_file).output
@@ -164,12 +164,14 @@ def look(job: JobProcess, until: bytes) -> Shown:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         console = process.stdout.readline().split()[-1].rstrip("/")
-        eventually(lambda: until in asked(f"{console}/", 30.0))
-        eventually(lambda: b"have not been read yet" not in asked(f"{console}/quotas", 30.0))
+
+        def page_of(path: str) -> str:
+            return html.unescape(asked(console + path, 30.0).decode())
+
+        eventually_equal(lambda: [words for words in until if words not in page_of("/")], list)
+        eventually(lambda: "have not been read yet" not in page_of("/quotas"))
         for path, _, _ in PAGES.values():
-            texts[f"page {path}"] = html.unescape(
-                asked(console + path + ("?client_id=batch" if path == "/client" else ""), 30.0).decode()
-            )
+            texts[f"page {path}"] = page_of(path + ("?client_id=batch" if path == "/client" else ""))
         process.terminate()
     return Shown(texts, names, metrics)
 
