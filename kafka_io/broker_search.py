@@ -1,11 +1,13 @@
 """The search for a broker with kafka-python: why no server can be used, and an end as soon as that is clear."""
 
+import errno
 import random
 import socket
 import ssl
 import time
 from collections import Counter
 from functools import partial
+from threading import Thread
 from typing import Any, NamedTuple
 
 from kafka.errors import (
@@ -180,6 +182,8 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         if self.is_searching:
             timeout_at = min(timeout_at, time.monotonic() + CONNECTION_S)
         try:
+            if self.is_searching and isinstance(error := _lookup_error(node.host, node.port), TimeoutError):
+                raise KafkaConnectionError(error.strerror)  # kafka-python would wait for DNS
             return await super()._build_transport(node, timeout_at)
         except KafkaConnectionError as error:
             if not self.cluster.is_bootstrap(node.node_id):
@@ -198,9 +202,7 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
 def _unreached(broker: Any, error: Exception) -> str:
     """The fault of a broker that is away, or whose cluster advertises an address that isn't one here."""
     server = f"[{broker.host}]:{broker.port}" if ":" in broker.host else f"{broker.host}:{broker.port}"
-    try:
-        socket.getaddrinfo(broker.host, broker.port)
-    except OSError:
+    if _lookup_error(broker.host, broker.port) is not None:
         return (
             f"broker {broker.node_id} says it is {server}, which isn't known here; set its advertised.listeners to a"
             " name that this machine knows, or teach its DNS that name"
@@ -209,6 +211,27 @@ def _unreached(broker: Any, error: Exception) -> str:
         f"broker {broker.node_id} says it is {server}, and can't be reached there ({error_line(error)}); check that it"
         " runs, and that its advertised.listeners are of this network"
     )
+
+
+def _lookup_error(host: str, port: int) -> OSError | None:
+    """Why no address is known for a name; TimeoutError if DNS doesn't tell within CONNECTION_S.
+
+    A lookup takes as long as the resolver of the machine is set to wait, and can't be interrupted.
+    """
+    outcome: list[OSError | None] = []
+
+    def look_up() -> None:
+        try:
+            socket.getaddrinfo(host, port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
+            outcome.append(error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error)))
+        else:
+            outcome.append(None)
+
+    thread = Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(CONNECTION_S)
+    return outcome[0] if outcome else TimeoutError(errno.ETIMEDOUT, f"DNS gives no answer within {CONNECTION_S:g} s")
 
 
 def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int, str]:
@@ -232,9 +255,7 @@ def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int,
             f"{server} ends connections without an answer{said}; check that security.protocol, which is"
             f" {protocol}, is that of this listener"
         )
-    try:
-        socket.getaddrinfo(host, port)
-    except OSError as error:
+    if (error := _lookup_error(host, port)) is not None:
         return 3, (
             f"no address is known for {server} ({error.strerror}); check the name in bootstrap.servers, and the"
             " DNS of this machine"

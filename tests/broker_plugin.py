@@ -55,7 +55,7 @@ class JavaProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=120)
         self._log.close()
 
     def ask(self, asked: Sequence[Mapping[str, object]]) -> list[Any]:

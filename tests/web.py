@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 def answers(url: str) -> bool:
     """True if the page of clients is there."""
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=120)
     try:
         connection.request("GET", "/")
         return b"Clients" in connection.getresponse().read()

@@ -111,7 +111,7 @@ def publish_overrides(servers: str, decider: str, overrides: Sequence[Override],
     """Publish to the limits topic what a decider of the job would say."""
     said = overrides_value(Overrides(now_ms(), now_ms(), 60_000, [*overrides]))
     with closing(KafkaProducer(bootstrap_servers=servers, **login)) as producer:
-        producer.send("quota-limits", said, overrides_key(decider), partition=0).get(60)
+        producer.send("quota-limits", said, overrides_key(decider), partition=0).get(120)
 
 
 def produce(servers: str, client_id: str, seconds: float, most: int = 10**9, **login: Any) -> int:

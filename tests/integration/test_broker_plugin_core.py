@@ -1083,7 +1083,7 @@ def topic_of(servers: str, *values: bytes) -> str:
         admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
     with KafkaProducer(bootstrap_servers=servers) as producer:
         for value in values:
-            producer.send(topic, value).get(60)
+            producer.send(topic, value).get(120)
     return topic
 
 

@@ -127,7 +127,7 @@ def console(settings: Path, *options: str) -> Iterator[tuple[Callable[[str], str
         assert address.startswith("127.0.0.1:"), line + (process.stderr.read() if process.stderr else "")
 
         def get(path: str) -> str:
-            with closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+            with closing(http.client.HTTPConnection(address, timeout=120)) as connection:
                 connection.request("GET", path)
                 return connection.getresponse().read().decode()
 
@@ -171,7 +171,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
 
         def send(topic: str, value: dict[str, Any] | bytes, key: bytes | None = None, partition: int = 0) -> None:
             content = value if isinstance(value, bytes) else json.dumps(value).encode()
-            producer.send(topic, content, key, partition=partition).get(60)
+            producer.send(topic, content, key, partition=partition).get(120)
 
         at_ms = int(now.timestamp() * 1000)
         send(topics.limits, limit_value(QUOTA, 0), limit_key(QUOTA))
@@ -188,7 +188,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
         eventually(get, f"/request?id={topics.requests}-0-9", "Throttled for 2 min")
         eventually(get, "/request?id=requests-0-41", "Throttled for 1.0 s")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 

@@ -94,9 +94,9 @@ def test_a_job_whose_files_are_taken_away_ends_so_that_its_supervisor_can_start_
     shutil.rmtree(folder)
     job.publish([EVENT] * 20)
     wait_until(lambda: "is given up" in job.log_file.read_text(), 120)
-    wait_until(lambda: not still_told_to_end(child), 60)
+    wait_until(lambda: not still_told_to_end(child), 120)
 
-    assert child.wait(60) == 1
+    assert child.wait(120) == 1
     assert f"{folder} was removed while the job runs" in job.last_line()
     job.start()
     job.answered(20)

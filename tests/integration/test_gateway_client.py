@@ -45,7 +45,7 @@ def decision(user: str, until_ms: int | None, timestamp_ms: int | None = None) -
 def write(settings: Settings, *values: bytes | None, timestamp_ms: int | None = None) -> None:
     producer = KafkaProducer(bootstrap_servers=settings.kafka["bootstrap.servers"])
     for value in values:
-        producer.send(settings.topics.sums, value, key=b"key", timestamp_ms=timestamp_ms).get(timeout=60)
+        producer.send(settings.topics.sums, value, key=b"key", timestamp_ms=timestamp_ms).get(timeout=120)
     producer.close()
 
 
@@ -62,7 +62,7 @@ def test_a_record_that_no_decoder_can_follow_ends_no_reader(kafka_broker: str) -
     settings, now = own_settings(kafka_broker), now_ms()
     deep = decision("mallory", now + 60_000)[:-1] + b', "new": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
     with Gateway(settings.kafka, gateway_options(settings)) as running:
-        assert running.wait_until_ready(30)
+        assert running.wait_until_ready(120)
         write(settings, deep, decision("alice", now + 60_000))
         with Gateway(settings.kafka, gateway_options(settings)) as later:
             for gateway in (running, later):
@@ -82,11 +82,11 @@ class NoText(str):
 def test_a_batch_that_the_consumer_cant_decode_is_passed_over(kafka_broker: str) -> None:
     settings, now = own_settings(kafka_broker), now_ms()
     with Gateway(settings.kafka, gateway_options(settings)) as gateway:
-        assert gateway.wait_until_ready(30)
+        assert gateway.wait_until_ready(120)
         producer = KafkaProducer(bootstrap_servers=kafka_broker, linger_ms=0)
         for partition in range(settings.topics.partitions):
             headers = [(NoText("name"), b"x")]
-            producer.send(settings.topics.sums, b"x", partition=partition, headers=headers).get(60)
+            producer.send(settings.topics.sums, b"x", partition=partition, headers=headers).get(120)
         producer.close()
         write(settings, *(decision(f"user-{number}", now + 60_000) for number in range(20)))
 
@@ -135,7 +135,7 @@ def test_a_new_gateway_knows_ten_thousand_kept_waits_when_it_is_ready(kafka_brok
 
     with Gateway(settings.kafka, gateway_options(settings, before_current="hold"), clock_ms=lambda: now) as gateway:
         assert wait_ms(gateway, "nobody", "app") == 1_000
-        assert gateway.wait_until_ready(30)
+        assert gateway.wait_until_ready(120)
         assert wait_ms(gateway, "nobody", "app") == 0
         assert wait_ms(gateway, "user-0", "app") == 0
         assert [wait_ms(gateway, f"user-{number}", "any") for number in (1, 9_999)] == [600_001, 609_999]
@@ -147,7 +147,7 @@ def test_a_new_gateway_starts_from_the_recent_past_of_the_topic(kafka_broker: st
     write(settings, decision("lately", now + 60_000), timestamp_ms=now - 30_000)
 
     with Gateway(settings.kafka, gateway_options(settings, lookback_s=60)) as gateway:
-        assert gateway.wait_until_ready(30)
+        assert gateway.wait_until_ready(120)
         assert wait_ms(gateway, "lately", "app") > 0
         assert wait_ms(gateway, "long ago", "app") == 0
 
@@ -262,7 +262,7 @@ def test_a_closed_gateway_leaves_no_thread_behind(kafka_broker: str) -> None:
     settings, before = own_settings(kafka_broker), set(threading.enumerate())
     gateway = Gateway(settings.kafka, gateway_options(settings))
     published = gateway.admit({"api": "Produce"}).request_id
-    gateway.wait_until_ready(30)
+    gateway.wait_until_ready(120)
 
     gateway.close()
     gateway.close()

@@ -51,7 +51,7 @@ class HttpClient:
 
     def call(self, method: str, path: str, user: str, body: object = None) -> tuple[int, http.client.HTTPMessage, Any]:
         """Status, headers and the JSON body."""
-        connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=60)
+        connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=120)
         try:
             payload = None if body is None else json.dumps(body)
             connection.request(method, path, payload, {"X-User": user, "X-Client-Id": "app"})
@@ -130,7 +130,7 @@ def test_a_body_that_is_too_long_or_never_complete_is_refused_and_its_connection
     monkeypatch.setattr("examples.http_gateway.app.BODY_S", 0.2)
     place = urlsplit(client.address)
     for sent, status in ((b"x" * (MAX_BODY_BYTES + 1), 413), (b"x", 408)):
-        with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
+        with socket.create_connection((place.hostname, place.port), timeout=120) as connection:
             connection.sendall(b"POST /topics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n" + sent)
             answer = http.client.HTTPResponse(connection)
             answer.begin()
@@ -253,7 +253,7 @@ def test_the_command_serves_until_a_signal_and_publishes_what_it_has_charged(kaf
         client = HttpClient(service.stdout.readline().strip())
         status, _, _ = client.call("POST", f"/topics/{topic}/records", "dave", [{"value": "v"}])
         service.send_signal(number)
-        output, errors = service.communicate(timeout=60)
+        output, errors = service.communicate(timeout=120)
 
     assert (status, service.returncode, output, errors) == (200, 0, "", "")
     [event] = [event for event in read_events(settings) if event["gateway"] == name]

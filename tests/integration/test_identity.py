@@ -97,7 +97,7 @@ class Client(NamedTuple):
     def produce(self, suffix: str = "") -> None:
         client_id = self.client_id + suffix
         with closing(KafkaProducer(bootstrap_servers=self.servers, client_id=client_id, **self.login)) as producer:
-            producer.send("orders", bytes(50_000)).get(60)
+            producer.send("orders", bytes(50_000)).get(120)
 
 
 def produce_when_limits_are_known(events_at: str, clients: Sequence[Client]) -> None:

@@ -31,7 +31,7 @@ def test_a_proxy_listens_on_the_ipv6_address_alone_and_tells_clients_one_that_th
         with KafkaGateway(tmp_path / "proxy", settings, listener) as proxy:
             ours = int(proxy.bootstrap_servers.removeprefix("[::1]:"))
             with closing(KafkaProducer(bootstrap_servers=proxy.bootstrap_servers)) as producer:
-                assert producer.send(settings.topics.requests, b"x", partition=0).get(60).offset >= 0
+                assert producer.send(settings.topics.requests, b"x", partition=0).get(120).offset >= 0
             client = confluent_kafka.Producer({"bootstrap.servers": proxy.bootstrap_servers})
             client.produce(settings.topics.requests, b"y")
             assert client.flush(10) == 0

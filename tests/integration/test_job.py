@@ -68,7 +68,7 @@ def test_every_bad_event_is_a_dead_letter_and_the_job_goes_on(job: JobProcess) -
     job.publish([*bad, megabyte, past, *strange])
     job.answered(before + len(bad) + 2 + len(NAMES))
 
-    letters = {letter["source"]["offset"]: letter for letter in job.dead_letters()}
+    letters = {offset: each for each in job.dead_letters() if (offset := each["source"]["offset"]) >= before}
     assert sorted(letters) == list(range(before, before + len(bad)))
     for offset, (value, field, problem) in enumerate(expected.values(), start=before):
         letter = letters[offset]

@@ -130,7 +130,7 @@ class Proxied:
     def metrics(self) -> dict[str, float]:
         """The proxy's own metrics, without their labels."""
         url = f"http://127.0.0.1:{self.gateway.management_port}/metrics"
-        with urllib.request.urlopen(url, timeout=60) as answer:  # of our own
+        with urllib.request.urlopen(url, timeout=120) as answer:  # of our own
             lines = answer.read().decode().splitlines()
         return {line.partition("{")[0]: float(line.split()[-1]) for line in lines if line.startswith("sluice_")}
 
@@ -189,7 +189,7 @@ def test_what_is_charged_is_published(proxied: Proxied) -> None:
     before = bytes_of(proxied, "old")
     with KafkaProducer(bootstrap_servers=proxied.servers, client_id="old", acks=1, batch_size=0) as producer:
         for _ in range(10):
-            producer.send("orders", bytes(50_000), partition=0).get(60)
+            producer.send("orders", bytes(50_000), partition=0).get(120)
 
     eventually(lambda: bytes_of(proxied, "old") - before >= 500_000)
     assert bytes_of(proxied, "old") - before < 505_000
@@ -216,7 +216,7 @@ def test_a_broker_without_the_plugin_is_asked_if_its_disk_is_low(proxied: Proxie
 def test_what_a_partition_is_charged_is_published_without_a_client(proxied: Proxied) -> None:
     """Its client's bytes are in another event: the job charges the partition alone."""
     with KafkaProducer(bootstrap_servers=proxied.servers, client_id="old", acks=1, batch_size=0) as producer:
-        producer.send("narrow", bytes(50_000), partition=0).get(60)
+        producer.send("narrow", bytes(50_000), partition=0).get(120)
 
     def events() -> list[dict[str, Any]]:
         return [each for each in proxied.events() if each.get("topic_partitions")]
@@ -236,8 +236,8 @@ def bytes_of(proxied: Proxied, client_id: str) -> int:
 
 def test_each_fetch_is_charged_though_a_client_gives_all_its_requests_one_number(proxied: Proxied) -> None:
     with KafkaProducer(bootstrap_servers=proxied.broker.bootstrap_servers, acks=1, batch_size=0) as producer:
-        producer.send("narrow", bytes(100_000), partition=0).get(60)
-        end = producer.send("narrow", bytes(100_000), partition=0).get(60).offset
+        producer.send("narrow", bytes(100_000), partition=0).get(120)
+        end = producer.send("narrow", bytes(100_000), partition=0).get(120).offset
     topics = struct.pack(">ih6siiqi", 1, 6, b"narrow", 1, 0, end, 1_000_000)
     request = request_bytes(1, 4, "one-number", struct.pack(">iiiib", -1, 0, 1, 1_000_000, 0) + topics)
     with connect(proxied.servers) as connection:
@@ -255,7 +255,7 @@ def test_clients_of_an_old_version_are_held(proxied: Proxied, version: tuple[int
     with KafkaProducer(acks=1, batch_size=0, max_request_size=4_000_000, **options) as producer:
         began_s = time.monotonic()
         for _ in range(5):
-            producer.send("orders", bytes(3_500_000), partition=0).get(60)
+            producer.send("orders", bytes(3_500_000), partition=0).get(120)
 
     assert time.monotonic() - began_s > 3.0
 
@@ -422,7 +422,7 @@ def join(servers: str) -> Callable[[], object]:
 def start_idempotent(servers: str) -> Callable[[], object]:
     def started() -> None:
         with KafkaProducer(bootstrap_servers=servers, client_id="starts", enable_idempotence=True) as producer:
-            producer.send("orders", b"x").get(60)
+            producer.send("orders", b"x").get(120)
 
     return started
 

@@ -43,7 +43,7 @@ def accepted(servers: str, topic: str) -> Iterator[int]:
     for at_ms in TIMES:
         with KafkaProducer(bootstrap_servers=servers, enable_idempotence=False) as producer:
             try:
-                producer.send(topic, b"{}", timestamp_ms=at_ms).get(60)
+                producer.send(topic, b"{}", timestamp_ms=at_ms).get(120)
             except InvalidTimestampError:
                 continue
             yield at_ms
@@ -73,6 +73,6 @@ def test_a_record_that_only_compression_makes_small_is_refused(kafka_broker: str
         enable_idempotence=False,
     ) as producer:
         with pytest.raises(MessageSizeTooLargeError):
-            producer.send(topics.requests, large).get(60)
+            producer.send(topics.requests, large).get(120)
 
-        assert producer.send(topics.requests, small).get(60).offset == 0
+        assert producer.send(topics.requests, small).get(120).offset == 0

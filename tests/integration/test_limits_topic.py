@@ -230,9 +230,9 @@ def test_overrides_that_others_write_are_taken_back(topics: TopicSettings, kafka
             says.append(said)
             assert_says(topics, kafka_broker, said)
             for value in (b"", b"garbage", b'{"number":"1"}', b"[" * 100_000, None, forged, forgotten):
-                producer.send(topics.limits, value, overrides_key("operator")).get(60)
+                producer.send(topics.limits, value, overrides_key("operator")).get(120)
                 assert_says(topics, kafka_broker, said)
-            producer.send(topics.limits, b"garbage", overrides_key("disk_guard")).get(60)
+            producer.send(topics.limits, b"garbage", overrides_key("disk_guard")).get(120)
             eventually(lambda: overrides_in(topics, kafka_broker).get(overrides_key("disk_guard")) != b"garbage")
 
 
@@ -293,7 +293,7 @@ def test_a_gateway_that_was_away_while_removals_went_from_the_topic_reads_it_aga
         def send(*records: tuple[bytes, bytes]) -> None:
             with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
                 for key, value in records:
-                    producer.send(topic, value, key).get(60)
+                    producer.send(topic, value, key).get(120)
 
         send((limit_key(ALICE), limit_value(ALICE, 0)), (VERSION_KEY, version_end(0, 1)))
         with Gateway(settings.kafka, gateway_options(settings)) as gateway:

@@ -16,9 +16,9 @@ def test_a_job_with_a_log_file_leaves_the_signals_of_logrotate_alone(tmp_path: P
     log = tmp_path / "job.log"
     command = [sys.executable, "-m", "sluice.cli.main", "run", "--bootstrap-servers", silent_broker]
     with subprocess.Popen([*command, "--log-file", str(log)], cwd=tmp_path) as job:
-        wait_until(lambda: log.exists() and log.read_text() != "", 60)
+        wait_until(lambda: log.exists() and log.read_text() != "", 120)
 
         for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):  # Python takes them in this order
             job.send_signal(number)
 
-        assert job.wait(60) == 0
+        assert job.wait(120) == 0

@@ -88,7 +88,7 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
             wait_until(lambda: published() == {entry(2048.5e3), default, ORDERS}, 120)
             alter({"user": "mirror-alice"}, KIND, None)
             wait_until(lambda: published() == {default, ORDERS}, 120)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=120) as answer:
                 assert json.load(answer)["quota_mirror"] == {"ok": True, "reason": None, "left_out": 0}
         finally:
             job.stop()

@@ -78,7 +78,7 @@ def creates(user: str) -> bytes:
 def send(kafka: dict[str, str], topic: str, values: list[bytes]) -> None:
     with connect(KafkaProducer, kafka, enable_idempotence=False, max_block_ms=10_000) as producer:
         for sent in [producer.send(topic, value) for value in values]:
-            sent.get(timeout=60)
+            sent.get(timeout=120)
 
 
 def test_a_gateway_is_served_over_tls_whatever_the_names_in_its_events(broker: SecureBroker, job: JobProcess) -> None:

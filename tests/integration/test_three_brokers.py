@@ -85,4 +85,4 @@ def test_whoever_runs_a_proxy_is_told_that_no_client_gets_in_and_when_that_is_ov
 
         cluster.start()
         eventually(lambda: produces(gateway.bootstrap_servers, 0), 120)
-        eventually(lambda: gateway.news() == ["new clients get in again"], 60)
+        eventually(lambda: gateway.news() == ["new clients get in again"], 120)

@@ -30,7 +30,7 @@ def produce(size: int) -> bytes:
 
 
 def tracked_entities(job: JobProcess) -> float:
-    metrics = urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/metrics", timeout=60).read()
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/metrics", timeout=120).read()
     (line,) = re.findall(rb"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
     return float(line)
 

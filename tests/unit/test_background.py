@@ -23,7 +23,7 @@ def test_an_error_ends_one_attempt_and_not_the_thread(caplog: pytest.LogCaptureF
     service = BackgroundService("test", work, 0.001, failure="can't look")
     service.start()
 
-    assert done.wait(60)
+    assert done.wait(120)
     service.stop(10)
     said = [(record.getMessage(), bool(record.exc_info)) for record in caplog.records]
     assert said == [
@@ -52,7 +52,7 @@ def test_a_generator_keeps_what_it_has_opened_between_its_steps_and_closes_it_af
             events.append("close")
 
     with BackgroundService("test", work, 0.001):
-        assert done.wait(60)
+        assert done.wait(120)
 
     assert events == ["open", "look", "close"] * 2
 
@@ -70,7 +70,7 @@ def test_the_first_call_is_made_at_once_and_a_stop_ends_a_pause_or_work_that_loo
 
     service = BackgroundService("test", work, LONG_S)
     service.start()
-    assert begun.wait(60)
+    assert begun.wait(120)
 
     service.stop(10)
 

@@ -1,5 +1,7 @@
 """The search for a broker ends in a bounded time, however many brokers a cluster names that can't be reached."""
 
+import socket
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +9,7 @@ from kafka.errors import KafkaConnectionError
 from kafka.net.manager import KafkaConnectionManager
 
 from sluice.kafka_io import broker_search
-from sluice.kafka_io.broker_search import CONNECTION_S, UnreachableBrokerError, _SearchingManager
+from sluice.kafka_io.broker_search import CONNECTION_S, UnreachableBrokerError, _Failure, _fault, _SearchingManager
 
 
 def test_a_search_among_a_thousand_brokers_out_of_reach_ends_after_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +35,21 @@ def test_a_search_among_a_thousand_brokers_out_of_reach_ends_after_ten_seconds(m
         manager._do_bootstrap(None).send(None)
 
     assert now_s <= 10 + CONNECTION_S
+
+
+def test_no_search_waits_for_a_dns_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither to connect nor to name the fault: a resolver may be set to wait for minutes."""
+    answers, failure = Event(), _Failure(KafkaConnectionError("unable to connect"), False, False)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answers.wait())
+    monkeypatch.setattr(broker_search, "CONNECTION_S", 0.01)
+    manager = object.__new__(_SearchingManager)
+    manager.is_searching, manager.cluster = True, SimpleNamespace(is_bootstrap=lambda _: False)
+    node = SimpleNamespace(node_id=7, host="kafka-7", port=9092)
+    try:
+        with pytest.raises(UnreachableBrokerError, match="broker 7 says it is kafka-7:9092, which isn't known here"):
+            manager._build_transport(node, float("inf")).send(None)
+        _, fault = _fault("kafka", 9092, failure, "PLAINTEXT")
+    finally:
+        answers.set()
+
+    assert fault.startswith("no address is known for kafka:9092 (DNS gives no answer within 0.01 s); check the name")

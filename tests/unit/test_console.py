@@ -85,7 +85,7 @@ def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
         address = server.url.removeprefix("http://").rstrip("/")
 
         def get(path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answered:
-            connection = http.client.HTTPConnection(address, timeout=60)
+            connection = http.client.HTTPConnection(address, timeout=120)
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)
             return Answered(connection.getresponse())
@@ -648,7 +648,7 @@ def test_every_table_has_a_caption_and_every_field_a_label() -> None:
 def test_events_renew_the_page_when_a_decision_comes() -> None:
     facts = facts_of(decision(now_ms()))
     with console(facts) as server:
-        connection = http.client.HTTPConnection(server.url[7:-1], timeout=60)
+        connection = http.client.HTTPConnection(server.url[7:-1], timeout=120)
         connection.request("GET", "/events?of=clients&sort=name")
         stream = connection.getresponse()
         assert stream.headers["Content-Type"].startswith("text/event-stream")
@@ -752,10 +752,10 @@ def test_a_request_to_another_host_name_is_refused() -> None:
 def test_idle_connections_keep_no_request_out() -> None:
     with console(facts_of(decision(now_ms()))) as server, ExitStack() as stack:
         for number in range(MAX_CONNECTIONS + 50):
-            silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=120))
             with suppress(OSError):  # it may have been closed already
                 silent.sendall(b"GET / HT" if number % 2 else b"")
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
         connection.request("GET", "/")
         answer = connection.getresponse()
         assert (answer.status, b"alice" in answer.read()) == (200, True)

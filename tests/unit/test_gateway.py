@@ -561,7 +561,7 @@ def test_a_full_gateway_blocks_by_default_and_close_lets_go() -> None:
 
     gateway.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
 
     assert outcomes == ["closed"] * 3
     assert gateway.stats().failed == 1

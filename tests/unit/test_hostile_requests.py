@@ -49,7 +49,7 @@ def test_no_request_makes_a_server_log_a_line(
             for reset in (False, True):
                 send(("127.0.0.1", server.port), [content], reset=reset)
         send_all(("127.0.0.1", server.port))
-        with urlopen(server.url + path, timeout=60) as answer:  # noqa: S310 # of our own
+        with urlopen(server.url + path, timeout=120) as answer:  # noqa: S310 # of our own
             assert answer.status == 200
     finally:
         server.stop()

@@ -321,10 +321,11 @@ def test_a_topic_of_sums_that_begins_again_takes_the_shares_with_it(loop: Gatewa
     assert gateway.stats().counters == 0
 
 
-def test_no_more_counters_are_kept_than_the_option_says() -> None:
+@pytest.mark.parametrize("size", [1, 2**53], ids=["none waits", "all wait"])
+def test_no_more_counters_are_kept_than_the_option_says(size: int) -> None:
     with gateway_loop(QUOTAS, max_counters=10) as loop:
         for number in range(25):
-            loop.gateways[0].admit(produce(1, user=f"user-{number}"))
+            loop.gateways[0].admit(produce(size, user=f"user-{number}"))
 
         assert (loop.gateways[0].stats().counters, loop.gateways[0].stats().forgotten) == (10, 15)
 
@@ -355,14 +356,6 @@ def test_counters_that_nothing_is_charged_to_take_no_place() -> None:
         gateway.admit(Request("Fetch", topic_partitions=touched))
 
         assert (gateway.stats().counters, gateway.stats().forgotten) == (1, 0)
-
-
-def test_when_all_counters_wait_one_of_them_is_forgotten() -> None:
-    with gateway_loop(QUOTAS, max_counters=10) as loop:
-        for number in range(25):
-            loop.gateways[0].admit(produce(2**53, user=f"user-{number}"))
-
-        assert (loop.gateways[0].stats().counters, loop.gateways[0].stats().forgotten) == (10, 15)
 
 
 def test_of_counters_that_own_clients_dont_use_the_newest_sums_are_kept() -> None:

@@ -219,14 +219,14 @@ def test_a_download_says_how_far_it_is_and_its_java_ends_with_it(
         [sys.executable, "-c", _DOWNLOADS, str(tmp_path)], env=variables, stderr=subprocess.PIPE, text=True
     ) as downloading:
         assert downloading.stderr is not None
-        wait_until(lambda: pid.exists() or downloading.poll() is not None, 15)
+        wait_until(lambda: pid.exists() or downloading.poll() is not None, 120)
         for said in downloading.stderr:
             if "(3 MB)" in said:  # it may be seen half fetched
                 break
 
         downloading.send_signal(sent)
 
-        wait_until(lambda: not Path(f"/proc/{pid.read_text().strip()}/exe").exists(), 30)  # a zombie has none
+        wait_until(lambda: not Path(f"/proc/{pid.read_text().strip()}/exe").exists(), 120)  # a zombie has none
         rest = downloading.stderr.read()
     assert said == "jars: fetching own 1 of 1 (3 MB)\n"
     assert rest.endswith("" if sent == signal.SIGKILL else "sluice: error: interrupted\n")

@@ -120,7 +120,7 @@ def test_a_broker_that_is_away_is_said_once_until_the_error_is_another_one(
     monkeypatch.setattr(topic_reader, "connect", connect)
     watch = decisions_watch("decisions", {}, [])
     watch.start()
-    assert all_met.wait(60)
+    assert all_met.wait(120)
     watch.stop()
 
     said = [record.getMessage() for record in caplog.records if record.name == "sluice.decisions"]

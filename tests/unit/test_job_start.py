@@ -68,7 +68,7 @@ def answer(settings: Settings, path: str, ended: Future[None]) -> tuple[int, Jso
     """The answer of the health port, once it is open; the job must not end before."""
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{settings.health.port}{path}", timeout=60) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{settings.health.port}{path}", timeout=120) as response:
                 return response.status, json.loads(response.read())
         except urllib.error.HTTPError as error:
             with error:

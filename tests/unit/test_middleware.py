@@ -262,7 +262,7 @@ def get(app: WsgiQuotas, headers: dict[str, str]) -> tuple[int, http.client.HTTP
     with make_server("127.0.0.1", 0, app, handler_class=QuietHandler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
         connection.request("GET", "/", headers=headers)
         response = connection.getresponse()
         content = response.read()

@@ -41,7 +41,7 @@ def look_in(folder: Path, package: Path = REPOSITORY, later: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()

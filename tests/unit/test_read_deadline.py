@@ -75,7 +75,7 @@ def test_a_request_that_never_ends_loses_its_connection(port: int, start: bytes)
 
 
 def test_an_idle_connection_outlives_the_read_deadline(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         assert answer_of(connection, GET).startswith(b"HTTP/1.1 200 ")
         connection.settimeout(READ_TIMEOUT_S * 1.5)
         with pytest.raises(TimeoutError):  # open and silent
@@ -85,7 +85,7 @@ def test_an_idle_connection_outlives_the_read_deadline(port: int) -> None:
 
 
 def test_requests_that_arrive_together_are_all_answered(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         connection.sendall(GET * 3)
         answer = b""
         while answer.count(b"\r\n\r\nend") < 3:
@@ -104,11 +104,11 @@ def test_two_thousand_idle_connections_keep_nobody_out(port: int) -> None:
     try:
         with ExitStack() as stack:
             for number in range(2000):
-                idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+                idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
                 with suppress(OSError):  # it may have been closed already
                     idle.sendall(starts[number % len(starts)])
 
-            last = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            last = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
             assert answer_of(last, GET).startswith(b"HTTP/1.1 200 ")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

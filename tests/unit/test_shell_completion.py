@@ -15,7 +15,7 @@ SLUICE = Path(sys.executable).with_name("sluice")
 def said(**variables: str) -> str:
     """Output of the program for a shell that asks it for completions."""
     environment = os.environ | variables
-    return subprocess.run([SLUICE], env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([SLUICE], env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_bash_completes_commands_their_commands_and_options(words: str, complete
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     assert sorted(shown.stdout.split()) == sorted(completed)
 

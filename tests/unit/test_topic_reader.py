@@ -109,7 +109,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         reader = TopicFollower(NOBODY, replace(given, on_record=on_record))
         readers.append(reader)
         reader.start()
-        assert done.wait(30)
+        assert done.wait(120)
         return reader, seen, seeks
 
     yield read

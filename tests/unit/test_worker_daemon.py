@@ -51,7 +51,7 @@ def test_it_ignores_signals_and_ends_with_its_standard_input(
 
     daemon.stdin.close()
 
-    daemon.wait(60)
+    daemon.wait(120)
     assert not daemon.stderr.read()
 
 

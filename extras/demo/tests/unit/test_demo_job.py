@@ -20,7 +20,7 @@ def killed(log: Path) -> Child:
     while LAST not in log.read_text():
         os.sched_yield()
     os.kill(child.pid, signal.SIGKILL)
-    child.wait(10)
+    child.wait(120)
     return child
 
 
@@ -39,7 +39,7 @@ def test_a_process_that_was_killed_is_said_to_be_killed_not_by_the_last_line_of_
 def test_a_process_that_ends_says_why_in_its_last_line(tmp_path: Path) -> None:
     job = SluiceJob(tmp_path)
     job.child = Child([sys.executable, "-c", "raise SystemExit('no room left')"], job.log_file)
-    job.child.wait(10)
+    job.child.wait(120)
 
     with pytest.raises(RunError, match=r"^the job ended by itself: no room left; see "):
         job.running()
