@@ -66,11 +66,15 @@ def test_an_enforced_and_a_shadow_quota_of_one_entity_and_key_are_two_rows(table
     table.alter(lambda entries: [trial, *entries], "dave", TUESDAY)
     table.alter(lambda entries: [entry for entry in entries if not entry.shadow], "erin", TUESDAY)
     table.alter(lambda _: [trial], "erin", TUESDAY)
+    table.alter(lambda _: [], "erin", TUESDAY)
+    table.alter(lambda _: [BOB], "erin", TUESDAY)
 
     assert table.entries(version=1) == [ALICE, trial]
     assert [row.changed_by for row in table.rows(version=1)] == ["carol", "dave"]
-    assert table.entries(version=2) == [ALICE]
+    assert [table.entries(version) for version in (2, 4, 5)] == [[ALICE], [], [BOB]]
     assert [(change.version, change.old, change.new) for change in table.history()] == [
+        (5, None, BOB),
+        (4, trial, None),
         (3, ALICE, None),
         (3, None, trial),
         (2, trial, None),
@@ -90,14 +94,6 @@ def test_each_change_is_a_version_and_old_versions_stay_readable_by_number_and_t
     day = TUESDAY - MONDAY
     at = (MONDAY - day, MONDAY, TUESDAY - day / 2, TUESDAY)
     assert [len(table.entries_at(each)) for each in at] == [1, 1, 1, 2]
-
-
-def test_the_last_quota_can_go_and_another_come(table: QuotasTable) -> None:
-    table.create([ALICE], "carol", MONDAY)
-    table.alter(lambda _: [], "carol", MONDAY)
-    assert table.entries() == []
-    table.alter(lambda _: [BOB], "carol", MONDAY)
-    assert table.entries() == [BOB]
 
 
 def test_a_change_that_fails_writes_nothing(table: QuotasTable) -> None:
