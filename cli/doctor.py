@@ -32,8 +32,9 @@ from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.own_login import exemptions_of, own_login
+from sluice.kafka_io.topic_needs import needs
 from sluice.kafka_io.topic_reader import TopicReader
-from sluice.kafka_io.topics import differing_topics, topic_id_now
+from sluice.kafka_io.topics import topic_id_now, topics_seen
 from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
@@ -70,6 +71,7 @@ from sluice.state.troubles import (
     query_troubles,
     some,
     source_troubles,
+    topic_troubles,
 )
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
@@ -264,21 +266,13 @@ def check_topics(settings: Settings) -> str:
 
     Raises CheckError if one is missing after the first start or loses records, CheckWarningError, and KafkaError.
     """
-    topics, in_shared_storage = settings.topics, not Checkpoint(settings.enforce.checkpoint).is_local
-    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums]
-    if in_shared_storage:
-        wanted.append(topics.claims)
-    with connect(KafkaAdminClient, settings.kafka) as admin:
-        existing = set(admin.list_topics())
-    missing = [topic for topic in wanted if topic not in existing]
-    if missing and not _is_new(settings):
-        raise CheckError(f"{', '.join(missing)} not there; sluice run creates them, or create them yourself")
-    found = differing_topics(topics, settings.kafka, in_shared_storage=in_shared_storage)
-    if found:
-        raise (CheckError if any(each.is_fatal for each in found) else CheckWarningError)("; ".join(map(str, found)))
-    if missing:
-        return f"{', '.join(missing)} will be created by sluice run"
-    return f"{', '.join(wanted)} are there, as the job needs them"
+    in_shared_storage = not Checkpoint(settings.enforce.checkpoint).is_local
+    seen = topics_seen(settings.topics, settings.kafka, in_shared_storage=in_shared_storage)
+    wanted = [*needs(settings.topics), *([settings.topics.claims] if in_shared_storage else [])]
+    well = f"{', '.join(wanted)} are there, as the job needs them"
+    if seen.missing and _is_new(settings):
+        seen, well = seen._replace(missing=()), f"{', '.join(seen.missing)} will be created by sluice run"
+    return verdict(topic_troubles(Facts(topics=seen), 0), well)
 
 
 def check_requests_topic(settings: Settings) -> str:

@@ -23,6 +23,7 @@ from sluice.kafka_io.topic_needs import (
     needs,
 )
 from sluice.process.format import error_line
+from sluice.state.troubles import TopicsSeen
 
 log = logging.getLogger("sluice.topics")
 
@@ -157,6 +158,15 @@ def differing_topics(
         for name, each in ((name, described[name]) for name in wanted if name in described)
     )
     return [each for each in found if each is not None]
+
+
+def topics_seen(topics: TopicSettings, kafka: Mapping[str, str], *, in_shared_storage: bool = False) -> TopicsSeen:
+    """The topics that are missing and those that differ. Raises as `differing_topics`."""
+    wanted = needs(topics) | (lease_needs(topics) if in_shared_storage else {})
+    with connect(KafkaAdminClient, kafka) as admin:
+        existing = set(admin.list_topics())
+    found = differing_topics(topics, kafka, in_shared_storage=in_shared_storage)
+    return TopicsSeen([name for name in wanted if name not in existing], {str(each): each.is_fatal for each in found})
 
 
 def note_differences(

@@ -135,9 +135,10 @@ def leaving_at_once() -> Iterator[None]:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log file that isn't blank."""
+    """The last line of a log file that isn't blank; of a command of Sluice its error, if Java says more after it."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it left no message"
+    errors = [line for line in lines if line.startswith("sluice: error: ")]
+    return (errors or lines or ["it left no message"])[-1]
 
 
 def free_ports(count: int) -> list[int]:

@@ -50,6 +50,7 @@ KNOWN: Mapping[str, tuple[Severity, ...]] = {
     "foreign_decisions": ("fail",),
     "broker_away": ("warn",),
     "no_leader": ("fail",),
+    "topic_unfit": ("warn", "fail"),
     "plugin_missing": ("fail",),
     "plugin_deaf": ("fail",),
     "gateway_silent": ("fail",),
@@ -137,6 +138,14 @@ class BrokersSeen(NamedTuple):
     leaderless: Sequence[str] = ()
 
 
+class TopicsSeen(NamedTuple):
+    """Topics of Sluice that aren't there, and the words on each that differs from what it needs, with the cure."""
+
+    missing: Sequence[str] = ()
+    unfit: Mapping[str, bool] = {}
+    """Words -> True if the topic loses records."""
+
+
 Plugin = Literal["there", "missing", "deaf"]
 """The plugin in the configuration of a broker; `deaf` is without its reporter of metrics."""
 
@@ -152,6 +161,7 @@ class Facts:
     foreign: Sequence[str] | None = None
     """Ids of other jobs whose decisions are in the topic."""
     brokers: BrokersSeen | None = None
+    topics: TopicsSeen | None = None
     plugins: Mapping[int, Plugin] | None = None
     """By node id; empty where no broker has it."""
     beats: Mapping[str, Heartbeat] | None = None
@@ -260,6 +270,17 @@ def broker_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     if texts:
         meanwhile = "the others take over, with fewer replicas"
         yield Trouble("broker_away", "warn", "; ".join(texts[: MOST_NAMED + 1]), meanwhile=meanwhile, next=step)
+
+
+def topic_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
+    """Topics that somebody has removed or altered."""
+    seen = facts.topics or TopicsSeen()
+    texts = [f"not there: topic {', '.join(seen.missing)}"] if seen.missing else []
+    texts += list(seen.unfit)[:MOST_NAMED]
+    if texts:
+        severity: Severity = "fail" if seen.missing or any(seen.unfit.values()) else "warn"
+        step = "`sluice topics` makes them, as `sluice run` does at its start" if seen.missing else ""
+        yield Trouble("topic_unfit", severity, "; ".join(texts), next=step)
 
 
 def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
@@ -408,6 +429,7 @@ _KINDS: Sequence[Callable[[Facts, int], Iterator[Trouble]]] = (
     job_troubles,
     query_troubles,
     broker_troubles,
+    topic_troubles,
     plugin_troubles,
     load_troubles,
     override_troubles,

@@ -18,6 +18,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.own_login import exemptions_of, own_login
+from sluice.kafka_io.topics import topics_seen
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Heartbeat
@@ -103,6 +104,9 @@ class TroublesWatch:
         """Ask brokers what this login may know; what it may not stays unknown."""
         kafka, topics = self._settings.kafka, self._settings.topics
         names = (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
+        with suppress(KafkaError, OSError):
+            in_shared_storage = "://" in self._settings.enforce.checkpoint
+            self._polled = replace(self._polled, topics=topics_seen(topics, kafka, in_shared_storage=in_shared_storage))
         with connect(ClientQuotasAdmin, kafka) as admin:
             with suppress(KafkaError):
                 self._polled = replace(

@@ -27,7 +27,7 @@ from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.kafka_io.topic_needs import TopicDifference
+from sluice.kafka_io.topic_needs import needs
 from sluice.kafka_io.topic_reader import POLL_MS, Offsets, TopicReader
 from sluice.process.errors import ListenError
 from sluice.sinks.errors import QuotasTableError
@@ -48,6 +48,7 @@ from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Evicted
+from sluice.state.troubles import TopicsSeen
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
@@ -227,15 +228,15 @@ def test_a_requests_topic_that_the_checkpoint_has_not_charged_fails(
 def test_before_the_first_start_missing_topics_will_be_created(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "connect", lambda *_: nullcontext(Mock(list_topics=lambda: ["quota-requests"])))
-    monkeypatch.setattr(doctor, "differing_topics", lambda *_, **__: [])
+    missing = [name for name in needs(settings.topics) if name != "quota-requests"]
+    monkeypatch.setattr(doctor, "topics_seen", lambda *_, **__: TopicsSeen(missing))
 
     found = doctor.check_topics(settings)
 
     assert found.endswith("quota-dead-letters, quota-limits, quota-waits, quota-sums will be created by sluice run")
     assert "quota-requests" not in found
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
-    with pytest.raises(CheckError, match=r"quota-decisions, .* not there; sluice run creates them"):
+    with pytest.raises(CheckError, match=r"not there: topic quota-decisions, .*; `sluice topics` makes"):
         doctor.check_topics(settings)
 
 
@@ -244,9 +245,8 @@ def test_a_topic_that_differs_from_what_is_needed_is_a_warning_and_one_that_lose
     settings: Settings, monkeypatch: pytest.MonkeyPatch, is_fatal: bool, begin: str, code: int
 ) -> None:
     """Also before the first start: then a plugin may have been there before the job."""
-    differing = TopicDifference("quota-requests", "topic quota-requests: x; kafka-configs.sh y", is_fatal)
-    monkeypatch.setattr(doctor, "connect", lambda *_: nullcontext(Mock(list_topics=lambda: ["quota-requests"])))
-    monkeypatch.setattr(doctor, "differing_topics", lambda *_, **__: [differing])
+    seen = TopicsSeen(unfit={"topic quota-requests: x; kafka-configs.sh y": is_fatal})
+    monkeypatch.setattr(doctor, "topics_seen", lambda *_, **__: seen)
     monkeypatch.setattr(doctor, "start_checks", lambda _: iter(()))
     monkeypatch.setattr(doctor, "checks_of_kafka", lambda of: [({"topics": lambda: doctor.check_topics(of)}, 9.0)])
     lines: list[str] = []

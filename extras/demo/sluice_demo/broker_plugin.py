@@ -1,7 +1,7 @@
 """Clusters whose brokers are gateways: with the broker plugin, and the reading of its heartbeats."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
@@ -76,7 +76,15 @@ class Heartbeats:
         return [each for each in seen if newest_ms - each.at_ms <= _ALIVE_MS]
 
 
-def wait_for_gateways(settings: Settings, brokers: int) -> None:
-    """Wait until a heartbeat of each broker is decided: then they know each other. Raises RunError after 5 minutes."""
+def wait_for_gateways(settings: Settings, brokers: int, check: Callable[[], object] = lambda: None) -> None:
+    """Wait until a heartbeat of each broker is decided: then they know each other.
+
+    Raises RunError after 5 minutes, and as `check`, which is asked meanwhile.
+    """
     with closing(Heartbeats(settings)) as heartbeats:
-        wait_until(lambda: len(heartbeats.shares()) == brokers, _START_S)
+
+        def are_heard() -> bool:
+            check()
+            return len(heartbeats.shares()) == brokers
+
+        wait_until(are_heard, _START_S)

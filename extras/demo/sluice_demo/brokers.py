@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -16,6 +16,7 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.format import amount, printable
 from sluice.process.processes import free_ports
+from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
 from sluice.state.quotas.entity import DEFAULT
@@ -81,7 +82,7 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
         with waiting(console, lambda: "for the proxies: their jars are downloaded once") if proxies else nullcontext():
             gateways = [stack.enter_context(each) for each in proxies_of(folder, job.settings, proxies)]
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
-            wait_for_gateways(job.settings, proxies or size)
+            wait_for_gateways(job.settings, proxies or size, job.running)
         heartbeats = stack.enter_context(closing(Heartbeats(job.settings)))
         entrances = [each.bootstrap_servers for each in gateways] or [cluster.bootstrap_servers]
         if gateways:
@@ -238,7 +239,8 @@ class _Uses:
         """The amounts of the clients until now, with their limits."""
         if time.monotonic() >= self._read_again_s:
             self._read_again_s = time.monotonic() + _LIMITS_S
-            self._limits = {(entry.entity.client_id, entry.kind): entry.value for entry in self._table.entries()}
+            with suppress(QuotasTableError):  # the job goes on with what it read last, and the console says why
+                self._limits = {(entry.entity.client_id, entry.kind): entry.value for entry in self._table.entries()}
         uses = []
         roles = _CLIENTS | ({_NEIGHBOUR: Role.PRODUCE} if self._neighbours else {})
         for name, role in roles.items():

@@ -36,10 +36,11 @@ def test_a_process_that_was_killed_is_said_to_be_killed_not_by_the_last_line_of_
     assert LAST not in str(ended.value)
 
 
-def test_a_process_that_ends_says_why_in_its_last_line(tmp_path: Path) -> None:
+def test_a_job_that_ends_says_why_whatever_its_java_says_after_it(tmp_path: Path) -> None:
     job = SluiceJob(tmp_path)
-    job.child = Child([sys.executable, "-c", "raise SystemExit('no room left')"], job.log_file)
+    after = "print('sluice: error: no room left', 'at org.apache.spark.Main', sep='\\n')"  # Java ends later
+    job.child = Child([sys.executable, "-c", after], job.log_file)
     job.child.wait(120)
 
-    with pytest.raises(RunError, match=r"^the job ended by itself: no room left; see "):
+    with pytest.raises(RunError, match=r"^the job ended by itself: sluice: error: no room left; see "):
         job.running()
