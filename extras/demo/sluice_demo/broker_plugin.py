@@ -76,15 +76,10 @@ class Heartbeats:
         return [each for each in seen if newest_ms - each.at_ms <= _ALIVE_MS]
 
 
-def wait_for_gateways(settings: Settings, brokers: int, check: Callable[[], object] = lambda: None) -> None:
-    """Wait until a heartbeat of each broker is decided: then they know each other.
+def wait_for_gateways(settings: Settings, brokers: int, is_over: Callable[[], bool] = lambda: False) -> None:
+    """Wait until a heartbeat of each broker is decided, when they know each other, or it `is_over`.
 
-    Raises RunError after 5 minutes, and as `check`, which is asked meanwhile.
+    Raises RunError after 5 minutes, and as `is_over`.
     """
     with closing(Heartbeats(settings)) as heartbeats:
-
-        def are_heard() -> bool:
-            check()
-            return len(heartbeats.shares()) == brokers
-
-        wait_until(are_heard, _START_S)
+        wait_until(lambda: is_over() or len(heartbeats.shares()) == brokers, _START_S)

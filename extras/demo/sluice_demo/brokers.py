@@ -82,7 +82,7 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
         with waiting(console, lambda: "for the proxies: their jars are downloaded once") if proxies else nullcontext():
             gateways = [stack.enter_context(each) for each in proxies_of(folder, job.settings, proxies)]
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
-            wait_for_gateways(job.settings, proxies or size, job.running)
+            wait_for_gateways(job.settings, proxies or size, lambda: bool(job.running()) and stop.is_set())
         heartbeats = stack.enter_context(closing(Heartbeats(job.settings)))
         entrances = [each.bootstrap_servers for each in gateways] or [cluster.bootstrap_servers]
         if gateways:

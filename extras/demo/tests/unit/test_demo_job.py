@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from sluice.process.processes import Child
+from sluice_demo import broker_plugin
 from sluice_demo.broker import Broker, BrokerError
 from sluice_demo.job import RunError, SluiceJob
 
@@ -44,3 +46,11 @@ def test_a_job_that_ends_says_why_whatever_its_java_says_after_it(tmp_path: Path
 
     with pytest.raises(RunError, match=r"^the job ended by itself: sluice: error: no room left; see "):
         job.running()
+
+
+def test_ctrl_c_and_a_job_that_ends_end_the_wait_for_the_first_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_plugin, "Heartbeats", lambda _: Mock(shares=dict))
+
+    broker_plugin.wait_for_gateways(Mock(), 3, lambda: True)
+    with pytest.raises(RunError, match="the job ended"):
+        broker_plugin.wait_for_gateways(Mock(), 3, Mock(side_effect=RunError("the job ended")))
