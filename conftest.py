@@ -18,7 +18,6 @@ from hypothesis import settings as hypothesis_settings
 from scripts.java.build import build_jars
 from sluice.cli import options
 from sluice.configs.settings import Properties, load_settings
-from sluice.insight.reports import left_out
 from sluice.jvm.jars import SPARK_JARS
 from sluice.streaming.native import build as native_build
 from sluice_demo.broker import Broker
@@ -137,12 +136,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is the current one, in which the default settings have their tables."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def small_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports have a row for a client of one request too."""
-    monkeypatch.setattr(left_out, "LEAST_REQUESTS", 1)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from sluice.cli.start_checks import Check, start_checks
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
-from sluice.insight.texts import unlimited_text
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_replicas, silent_servers
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
@@ -39,6 +38,7 @@ from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
 from sluice.process.job_probe import NO_ANSWER, asked, job_answer
+from sluice.process.texts import unlimited_text
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import TableSeen, check_commits

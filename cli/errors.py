@@ -24,10 +24,6 @@ class CheckWarningError(SluiceError):
     """A check of `sluice doctor` found what works, but not as it should; no failure."""
 
 
-class TopError(SluiceError):
-    """The decisions can't be read."""
-
-
 class BadInputError(SluiceError):
     """A file named on the command line can't be used."""
 

@@ -12,8 +12,8 @@ from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_set
 from sluice.cli.quota_text import no_members_text
 from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows, say_of_then
-from sluice.insight.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
 from sluice.process.format import duration, figure, percent, printable, short
+from sluice.process.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
@@ -21,7 +21,7 @@ from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
-    from sluice.insight.sql import Tables
+    from sluice.sinks.tables.query import Tables
 
 
 def explain(
@@ -58,10 +58,10 @@ def explain(
     settings = job_settings(config)
     delta = settings.delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.insight.reports.explain import decisions_by_id, last_throttled_of_tenant
-    from sluice.insight.reports.explain import explain as explain_decision
-    from sluice.insight.reports.span import read_time
-    from sluice.insight.sql import Tables
+    from sluice.process.times import read_time
+    from sluice.sinks.tables.explain import decisions_by_id, last_throttled_of_tenant
+    from sluice.sinks.tables.explain import explain as explain_decision
+    from sluice.sinks.tables.query import Tables
 
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
@@ -98,8 +98,8 @@ def _throttled(
 
     Standard error says if they are of a client of the other kind, and if there are none, what else is known of it.
     """
-    from sluice.insight.reports.explain import last_seen_ms, last_throttled
     from sluice.sinks.errors import QuotasTableError
+    from sluice.sinks.tables.explain import last_seen_ms, last_throttled
     from sluice.sinks.tables.quotas import QuotasTable
 
     clients = [(user, client_id)]
@@ -240,7 +240,7 @@ def _counter(entity: dict[str, Any] | None) -> str:
 
 
 def _time(at_ms: int | None) -> str:
-    from sluice.insight.reports.span import from_ms
+    from sluice.process.times import from_ms
 
     if at_ms is None:
         return "an unknown time"

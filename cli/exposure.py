@@ -9,10 +9,10 @@ import typer
 from sluice.cli.format import print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import JsonOption
 from sluice.cli.quota_text import plain_number, read_properties
-from sluice.insight.texts import entity_text, odd_names
 from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.client import OF_PERSONS
 from sluice.process.format import amount, short
+from sluice.process.texts import entity_text, odd_names
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.exposure import ClusterFacts, Exposed, exposed, shadowed, unlimited, unseen

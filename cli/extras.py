@@ -1,16 +1,20 @@
-"""Commands of extras: entry points of the group `sluice.commands`, Typer applications that are loaded when named."""
+"""Commands of extras: entry points of the group `sluice.commands`, which are loaded when named.
+
+Each is a function that is annotated as those of the core are, or a Typer application.
+"""
 
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+import typer
 from typer.main import get_command as command_of
 
 from sluice.cli.errors import UsageError
-from sluice.cli.options import Group
+from sluice.cli.options import Group, command_app
 
 _ENTRY_POINTS = "sluice.commands"
 
-_OWN_EXTRAS = {"demo": "demo"}
+_OWN_EXTRAS = {"demo": "demo"} | dict.fromkeys(("advise", "console", "slo", "top", "usage", "whatif"), "insight")
 """Command -> the extra of sluice-kafka that has it, for those that may be missing."""
 
 
@@ -37,7 +41,8 @@ class CommandLine(Group):
 
 def _loaded(point: EntryPoint) -> Any:
     try:
-        return command_of(point.load())
+        found = point.load()
+        return command_of(found if isinstance(found, typer.Typer) else command_app(found))
     except (ImportError, AttributeError) as error:
         of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
         raise UsageError(

@@ -10,12 +10,12 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import time_text
 from sluice.cli.options import AuthorOption, EntityOptions, TableOptions, YesOption, ask, changed_from, grouped
-from sluice.insight.reports.span import from_ms, read_length
-from sluice.insight.texts import counter_text
 from sluice.kafka_io.client import is_own_client_id, is_own_login, principal_of
 from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
 from sluice.process.format import moment, printable
+from sluice.process.texts import counter_text
+from sluice.process.times import from_ms, read_length
 from sluice.state.contract.records import NO_LOGIN, Unmute, UnmutedEntity
 from sluice.state.overrides.operator_holds import MAX_HOLDS, MAX_LASTING_MS, OperatorHold, holds_at, last_commands
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags, bounded_name

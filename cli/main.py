@@ -12,8 +12,6 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from sluice.cli.advise import advise
-from sluice.cli.console import console
 from sluice.cli.errors import BadInputError, CheckWarningError, UsageError
 from sluice.cli.explain import explain
 from sluice.cli.extras import CommandLine
@@ -33,14 +31,12 @@ from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app
 from sluice.cli.state import balance
 from sluice.cli.tenants import app as tenants_app
-from sluice.cli.top import top
-from sluice.cli.usage import slo, usage
-from sluice.cli.whatif import whatif
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
-from sluice.insight.errors import NoTableError, QueryError, SpanError, UnreadableTableError
+from sluice.process.errors import SpanError
 from sluice.process.format import printable
+from sluice.sinks.errors import NoTableError, QueryError, UnreadableTableError
 from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.checks import check_unmute
 from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
@@ -357,13 +353,7 @@ def maintain(
 
 app.command()(balance)
 app.command()(explain)
-app.command()(slo)
 app.command()(sql)
-app.command()(whatif)
-app.command()(advise)
-app.command()(top)
-app.command()(console)
-app.command()(usage)
 
 UNEXPECTED = "Sluice didn't expect this:"
 """Begins the line of an error that no command knows."""

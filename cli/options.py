@@ -24,10 +24,10 @@ from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings, load_settings, reach_s3, with_bootstrap_servers
-from sluice.insight.texts import decoded_name, odd_names
 from sluice.jvm.jars import REPOSITORY, in_checkout, make_own, sluice_home
 from sluice.kafka_io.client import principal_of
 from sluice.process.format import printable
+from sluice.process.texts import decoded_name, odd_names
 from sluice.process.trust import stranger
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
@@ -206,6 +206,13 @@ def command_group(help_text: str, group: type[Group] = Group, *, completes: bool
     return typer.Typer(
         cls=group, help=help_text, add_completion=completes, rich_markup_mode=None, pretty_exceptions_enable=False
     )
+
+
+def command_app(command: Callable[..., None]) -> typer.Typer:
+    """A Typer application of one command, for an entry point of the group `sluice.commands`."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(command)
+    return app
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,8 +13,8 @@ import yaml
 
 from sluice.cli.errors import UsageError
 from sluice.configs.yaml_file import FLOAT
-from sluice.insight.texts import entity_text, value_text
 from sluice.process.format import printable
+from sluice.process.texts import entity_text, value_text
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored

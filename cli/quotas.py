@@ -48,12 +48,11 @@ from sluice.cli.quota_text import (
     write_out,
 )
 from sluice.cli.resolve import explain, reach_lines
-from sluice.insight.errors import UsageUnknownError
-from sluice.insight.reports.span import from_ms
-from sluice.insight.texts import odd_names, strict_text
 from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
 from sluice.process.format import printable
-from sluice.sinks.errors import QuotasTableError
+from sluice.process.texts import odd_names, strict_text
+from sluice.process.times import from_ms
+from sluice.sinks.errors import QuotasTableError, UsageUnknownError
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import (
     Difference,
@@ -72,9 +71,9 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
-    from sluice.insight.reports.recent_usage import Recent
     from sluice.sinks.tables.holds import HoldChange
     from sluice.sinks.tables.quotas import QuotaChange
+    from sluice.sinks.tables.recent_usage import Recent
 
 EXIT_FAILED = 1
 
@@ -415,7 +414,7 @@ def _check_not_tight(
         return
     if not recent:
         return
-    from sluice.insight.reports.recent_usage import tight_limits  # deltalake is slow to import
+    from sluice.sinks.tables.recent_usage import tight_limits  # deltalake is slow to import
 
     tight = list(tight_limits([new for _, new in differences(before, after) if new], after, recent))
     if not tight:
@@ -433,7 +432,7 @@ def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, 
     delta, now = table.settings.delta, datetime.now(UTC)
     if table.table is not None and table.table != delta.quotas:
         raise UsageUnknownError("--table names no table of metrics")
-    from sluice.insight.reports.recent_usage import RecentUsage, freshness_note, recent_of
+    from sluice.sinks.tables.recent_usage import RecentUsage, freshness_note, recent_of
 
     usage = RecentUsage(delta.quota_metrics, delta.storage_options, now)
     if note := freshness_note(usage.recorded_until(), now):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sluice.cli.quota_text import entry_json
-from sluice.insight.texts import counter_text, elastic_text, entity_text, value_text
+from sluice.process.texts import counter_text, elastic_text, entity_text, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry

@@ -29,7 +29,7 @@ def sql(
     """
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.insight.sql import run_query, tables_of
+    from sluice.sinks.tables.query import run_query, tables_of
 
     paths = {name: getattr(delta, name) for name in TABLES}
     rows = run_query(query, paths, delta.storage_options)
@@ -43,7 +43,7 @@ def sql(
 
 def say_no_rows(delta: DeltaSettings, *paths: str) -> None:
     """Say on standard error how fresh these tables are, for an answer without rows."""
-    from sluice.insight.sql import last_written
+    from sluice.sinks.tables.query import last_written
 
     hint = no_rows_hint(last_written(paths, delta.storage_options), datetime.now(UTC))
     typer.echo(f"sluice: {hint}", err=True)
@@ -51,7 +51,7 @@ def say_no_rows(delta: DeltaSettings, *paths: str) -> None:
 
 def say_of_then(delta: DeltaSettings, until: datetime) -> None:
     """Say on standard error where the figures end, if nothing was written in the last minute before a time."""
-    from sluice.insight.sql import last_written
+    from sluice.sinks.tables.query import last_written
 
     written_at = last_written([delta.decisions], delta.storage_options)
     if written_at is not None and min(until, datetime.now(UTC)) - written_at > _FRESH:

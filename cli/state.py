@@ -13,9 +13,9 @@ from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, command_group, job_settings
 from sluice.configs.settings import Settings
-from sluice.insight.texts import client_text, counter_text
 from sluice.process.clock import now_ms
 from sluice.process.format import figure, short
+from sluice.process.texts import client_text, counter_text
 from sluice.streaming.errors import CheckpointError, StateFileError
 from sluice.streaming.runtime.log import OWNER_ONLY
 
@@ -119,7 +119,7 @@ def balance(
     if not user and not client_id:
         raise UsageError("give --user, --client-id or both")
     settings = job_settings(config)
-    from sluice.insight.reports.span import from_ms
+    from sluice.process.times import from_ms
     from sluice.state.quotas.entity import bounded_name
     from sluice.state.store.balance import Client
 

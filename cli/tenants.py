@@ -24,7 +24,7 @@ from sluice.cli.options import (
 from sluice.cli.quota_text import tenants_content, writable
 from sluice.cli.quotas import DryRunOption, edit, merging
 from sluice.cli.resolve import explain
-from sluice.insight.texts import entity_text, java_double, value_text
+from sluice.process.texts import entity_text, java_double, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -15,16 +15,16 @@ from msgspec import structs
 from sluice.cli.errors import UnmuteError
 from sluice.cli.quota_text import no_members_text
 from sluice.configs.settings import DeltaSettings, Settings
-from sluice.insight.errors import QueryError, UsageUnknownError
-from sluice.insight.reports.explain import last_seen_ms
-from sluice.insight.reports.recent_usage import RecentUsage, Usage
-from sluice.insight.sql import Tables, last_written
-from sluice.insight.texts import client_text, counter_text
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.process.format import error_line
+from sluice.process.texts import client_text, counter_text
+from sluice.sinks.errors import QueryError, UsageUnknownError
+from sluice.sinks.tables.explain import last_seen_ms
+from sluice.sinks.tables.query import Tables, last_written
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.recent_usage import RecentUsage, Usage
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute
 from sluice.state.decisions.charge_plan import plan_resets, unmuted_kinds

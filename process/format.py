@@ -3,6 +3,7 @@
 Names come from events, so no character of a name may act on a page or a terminal.
 """
 
+import hashlib
 import math
 from datetime import UTC, datetime
 
@@ -10,6 +11,11 @@ from sluice.state.quotas.kinds import Family, QuotaKind
 
 MAX_NAME = 120
 """Characters of a name in a table."""
+
+MAX_LABEL_LENGTH = 100
+"""Characters of a name in a label."""
+
+_DIGEST_DIGITS = 8
 
 NOTHING = "—"
 """Text for a missing figure."""
@@ -121,3 +127,18 @@ def moment(at_ms: int) -> str:
     '2026-01-01 00:00:12'
     """
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def label_of(name: str) -> str:
+    """The name as a label: unprintable characters are replaced, and a long name is cut.
+
+    A digest of the name follows a changed label, so that two names remain two.
+
+    >>> label_of("alice"), label_of("al\\nice")
+    ('alice', 'al\ufffdice…8570c32e')
+    """
+    label = "".join(sign if sign.isprintable() else "\ufffd" for sign in name[:MAX_LABEL_LENGTH])
+    if label == name:
+        return label
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{label}…{digest[:_DIGEST_DIGITS]}"

@@ -23,7 +23,7 @@ from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import JAR_NAME, plugin_jar
 from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_JARS
-from sluice_lab.testbed.distribution import build_demo, build_wheel
+from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
 from sluice_lab.testbed.helm import CHART, helm
 from sluice_lab.testbed.processes import output_of
 
@@ -67,8 +67,9 @@ def release(options: ReleaseOptions) -> int:
         variables["SLUICE_REPOSITORY"] = options.repository
     build_jars()
     build_wheel(out / "python", {**variables, "SLUICE_NATIVE_TARGET": "none"}, through_sdist=True)
-    of_demo = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_DEMO": version}
-    build_demo(out / "python", of_demo, through_sdist=True)
+    for extra in EXTRAS:
+        of_extra = {f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_{extra.upper()}": version}
+        build_extra(extra, out / "python", of_extra, through_sdist=True)
     for target in NATIVE_TARGETS:  # the first wheel is for all others
         with TemporaryDirectory(prefix="sluice-wheel-") as folder:
             shutil.move(build_wheel(Path(folder), {**variables, "SLUICE_NATIVE_TARGET": target}), out / "python")

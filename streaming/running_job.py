@@ -42,9 +42,10 @@ from sluice.streaming.queries.reasons import Cause, QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
 from sluice.streaming.runtime.capacities import CapacityFile
-from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
+from sluice.streaming.runtime.gateway_metrics import GatewayMetrics
 from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice.streaming.runtime.maintenance import MaintenanceSchedule
+from sluice.streaming.runtime.observers import NEWEST_DECISIONS, Guarded, observers_of
 from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.runtime.troubles import TroublesWatch
 
@@ -69,7 +70,8 @@ class RunningJob:
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._topic = RequestsTopicWatch(settings)
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
-        self._clients: ClientMetrics | None = None
+        self._gateways: GatewayMetrics | None = None
+        self._observers: list[Guarded] = []
         disks = settings.elastic
         self._disks = DisksWatch(lambda: watch.quotas, disks.disk_floor, disks.disk_remembered_s * 1000)
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
@@ -118,8 +120,8 @@ class RunningJob:
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
-        if self._clients is not None:
-            services += self._troubles_watch(self._clients)
+        if self._gateways is not None:
+            services += self._troubles_watch(self._gateways)
         if settings.delta.maintain_every_hours:
             folder = Checkpoint(settings.audit.checkpoint).sluice
             services.append(MaintenanceSchedule(settings.delta, folder).service())
@@ -139,20 +141,25 @@ class RunningJob:
         return [ElasticLimits(quotas), *deciders] if self._settings.elastic.limits == "elastic" else deciders
 
     def _decisions_watch(self) -> BackgroundService:
-        """Looks for foreign decisions, and feeds metrics of clients and gateways if somebody can ask for them."""
+        """Looks for foreign decisions, and feeds metrics of gateways and observers if somebody can ask for them."""
         settings, foreign = self._settings, self._foreign
         topic, kafka = settings.topics.decisions, settings.kafka
         if not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
-        top, limits = settings.metrics.top_clients, self._capacities.limits()
-        clients = self._clients = ClientMetrics(settings.quota, top, limits=limits)
-        self._health.registry.register(clients)
-        return decisions_watch(topic, kafka, [foreign.on_decision, clients.on_record], NEWEST_DECISIONS)
+        self._gateways, self._observers = GatewayMetrics(self._capacities.limits()), observers_of(settings)
+        readers: list[GatewayMetrics | Guarded] = [self._gateways, *self._observers]
+        for reader in readers:
+            self._health.registry.register(reader)
+        return decisions_watch(
+            topic, kafka, [foreign.on_decision, *(reader.on_record for reader in readers)], NEWEST_DECISIONS
+        )
 
-    def _troubles_watch(self, clients: ClientMetrics) -> list[BackgroundService]:
+    def _troubles_watch(self, gateways: GatewayMetrics) -> list[BackgroundService]:
         """Look for what is wrong at brokers, in topics and tables."""
-        troubles = TroublesWatch(self._settings, clients.facts, lambda: self._watch.in_force()[1])
-        clients.is_stale = troubles.is_stale
+        troubles = TroublesWatch(self._settings, gateways.facts, lambda: self._watch.in_force()[1])
+        gateways.is_stale = troubles.is_stale
+        for observer in self._observers:
+            observer.watch_age(troubles.is_stale)
         self._health.report_facts(lambda: replace(troubles.facts(), overrides=self._overrides.said))
         return troubles.services()
 

@@ -4,17 +4,17 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from sluice.insight.console.pages import DeadLetters, Facts
-from sluice.insight.console.tables import WeekMinutes
-from sluice.insight.live import LiveModel
-from sluice.insight.sql import Tables
-from sluice.insight.troubles_now import TroublesNow
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import JobProbe
+from sluice.sinks.tables.query import Tables
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice_insight.console.pages import DeadLetters, Facts
+from sluice_insight.console.tables import WeekMinutes
+from sluice_insight.live import LiveModel
+from sluice_insight.troubles_now import TroublesNow
 from tests.builders import DEFAULTS
 
 HOSTILE = [

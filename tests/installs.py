@@ -51,6 +51,19 @@ def _closure(requirements: Iterable[str], extras: Iterable[str]) -> set[str]:
     return names
 
 
+def _with_extras_of_extras(requirements: Iterable[str], extras: Iterable[str]) -> set[str]:
+    """The extras of sluice-kafka that these extras, and distributions beside it, ask for."""
+    found = set(extras)
+    while True:
+        own = [each for each in map(Requirement, requirements) if each.name == "sluice-kafka"]
+        environments = [{"extra": extra} for extra in ("", *found)]
+        asked = [each for each in own if not each.marker or any(map(each.marker.evaluate, environments))]
+        more = found.union(*(each.extras for each in asked))
+        if more == found:
+            return found
+        found = more
+
+
 def install(wheel: Path, folder: Path, *extras: str, beside: Sequence[Path] = ()) -> Path:
     """A virtual environment with the wheel, those `beside` it, and links to the installed packages that they ask for.
 
@@ -59,7 +72,8 @@ def install(wheel: Path, folder: Path, *extras: str, beside: Sequence[Path] = ()
     run(sys.executable, "-m", "venv", "--without-pip", folder, folder=folder.parent)
     [packages] = folder.glob("lib/python*/site-packages")
     wheels = (wheel, *beside)
-    for name in _closure([each for one in wheels for each in requirements(one)], extras):
+    asked = [each for one in wheels for each in requirements(one)]
+    for name in _closure(asked, _with_extras_of_extras(asked, extras)):
         installed = importlib.metadata.distribution(name)
         for entry in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
             (packages / entry).symlink_to(str(installed.locate_file(entry)))

@@ -6,14 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from deltalake import write_deltalake
 
 from sluice.configs.settings import Settings, load_settings
-from sluice.insight.sql import Tables
-from sluice.insight.whatif.replay import Recorded
 from sluice.sinks.tables.decisions import decisions_table
+from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
@@ -67,22 +65,6 @@ def without(columns: pa.Schema, lacking: str) -> pa.Schema:
         return columns.remove(place)
     fields = [field for field in columns.field(place).type if field.name != inner]
     return columns.set(place, pa.field(name, pa.struct(fields)))
-
-
-def rows_of(requests: Iterable[Recorded]) -> pa.RecordBatch:
-    """Rows of the table that these requests could have been read from."""
-    rows = [
-        {
-            "timestamp_ms": each.timestamp_ms,
-            "verdict": "REJECT" if each.refused else "ALLOW",
-            "throttle_time_ms": each.wait_ms,
-            "instance": each.lane,
-            **{name: getattr(each.request, name) for name in ("user", "client_id", "api")},
-            "amounts": {name: value for name, value in msgspec.to_builtins(each.request).items() if value != []},
-        }
-        for each in requests
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=DECISIONS)
 
 
 def report_tables(folder: Path) -> Tables:

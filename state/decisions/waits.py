@@ -156,3 +156,15 @@ def read_wait(key: bytes | None, value: bytes | None) -> tuple[CounterKey, WaitR
     ):
         raise InvalidWaitError("the record's times are none that a decision can have; expected a wait after its event")
     return counter, wait
+
+
+def deciding(decided_by: str | None, asked: Sequence[tuple[str, int]]) -> list[bool]:
+    """Flags for the charges of a decision whose wait is the decision's: the longest of the quota `decided_by`.
+
+    A charge is its quota, "" if that is on trial, and its wait. The others ask for their own wait, if it is no longer.
+
+    >>> deciding("producer_byte_rate", [("producer_byte_rate", 200), ("producer_byte_rate", 900), ("other", 900)])
+    [False, True, False]
+    """
+    longest_ms = max((wait_ms for quota, wait_ms in asked if quota == decided_by), default=0)
+    return [quota == decided_by and wait_ms == longest_ms for quota, wait_ms in asked]

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from sluice.insight.texts import odd_names
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.process.background import LastError
+from sluice.process.texts import odd_names
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import ClusterChanges, ClusterQuota, client_quotas, cluster_changes, mirrored

@@ -9,11 +9,12 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.insight.texts import override_text
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService, LastError
 from sluice.process.clock import now_ms
+from sluice.process.format import label_of
+from sluice.process.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.instances import gateway_name
 from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Override, Overrides
@@ -21,7 +22,6 @@ from sluice.state.errors import UNREADABLE
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.overrides import are_alike, overrides_now
-from sluice.streaming.runtime.client_metrics import label_of
 
 log = logging.getLogger("sluice.overrides")
 

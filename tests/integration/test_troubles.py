@@ -13,8 +13,6 @@ from kafka import KafkaProducer
 
 from sluice.cli import doctor
 from sluice.configs.settings import Properties, Settings
-from sluice.insight.console.pages import PAGES
-from sluice.insight.console.server import running
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
@@ -27,6 +25,8 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.health import JobHealth
 from sluice.streaming.runtime.recorded import unwritten_answers
 from sluice.streaming.runtime.troubles import TroublesWatch
+from sluice_insight.console.pages import PAGES
+from sluice_insight.console.server import running
 from tests.builders import DEFAULTS, changed, decision
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics

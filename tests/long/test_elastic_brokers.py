@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from sluice.insight.sql import run_query
 from sluice.process.clock import now_ms
+from sluice.sinks.tables.query import run_query
 from sluice_demo.cluster import make_topic
 from sluice_demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice_demo.job import Json, wait_until

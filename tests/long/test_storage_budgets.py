@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.process.clock import now_ms
+from sluice.sinks.tables.query import run_query
 from sluice_demo.full_speed_client import FullSpeedClient, Role
 from sluice_lab.scenarios.closed_loop.brokers import plugin_brokers
 from tests.waiting import eventually

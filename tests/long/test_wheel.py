@@ -12,7 +12,7 @@ import pytest
 
 from sluice.jvm import object_store, plugin, proxy
 from sluice_demo.job import wait_until
-from sluice_lab.testbed.distribution import build_demo, build_wheel
+from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
 from sluice_lab.testbed.processes import descendants
 from tests.installs import install, run
 
@@ -36,7 +36,8 @@ with Gateway({"bootstrap.servers": sys.argv[1]}, GatewayOptions(name="elsewhere"
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A running `sluice demo` of an install with all extras, and its output. Its jars come from the registry."""
-    programs = install(build_wheel(tmp_path), tmp_path / "demo", "job", "console", beside=[build_demo(tmp_path)])
+    extras = [build_extra(extra, tmp_path) for extra in EXTRAS]
+    programs = install(build_wheel(tmp_path), tmp_path / "demo", "all", beside=extras)
     (tmp_path / "home").mkdir()
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SLUICE_HOME")}
     variables |= {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -37,7 +37,7 @@ def test_the_command_line_itself_imports_nothing_slow() -> None:
 
 
 def test_top_imports_kafkas_client_alone() -> None:
-    assert slow_imports(f"import kafka, sys, sluice.cli.top\n{SHOW}") == {"kafka"}
+    assert slow_imports(f"import kafka, sys, sluice_insight.commands.top\n{SHOW}") == {"kafka"}
 
 
 def test_simulate_imports_neither_spark_nor_pandas(tmp_path: Path) -> None:

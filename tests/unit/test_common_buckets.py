@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.configs.settings import load_settings
-from sluice.insight.whatif.replay import Decider
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT
@@ -20,6 +19,7 @@ from sluice.state.shares.gateway_shares import GatewayShares
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
+from sluice_insight.whatif.replay import Decider
 from tests.builders import member, quota
 from tests.micro_batches import MicroBatches
 from tests.strategies import START_MS

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,6 @@ FOLDERS = (
         "docs",
         "extras",
         "gateways",
-        "insight",
         "jvm",
         "kafka_io",
         "process",
@@ -242,7 +242,8 @@ def test_each_test_that_shows_a_bound_exists() -> None:
     section = (REPOSITORY / "docs/sizing.md").read_text().partition("## Growth and its bounds")[2]
     rows = [line.split("|") for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
     named = [re.fullmatch(r" `(test_\w+)` ", row[4]) for row in rows]
-    defined = {name for file in (REPOSITORY / "tests").rglob("test_*.py") for name in _TEST.findall(file.read_text())}
+    files = chain((REPOSITORY / "tests").rglob("test_*.py"), (REPOSITORY / "extras").glob("*/tests/**/test_*.py"))
+    defined = {name for file in files for name in _TEST.findall(file.read_text())}
 
     assert len(rows) > 30
     assert all(named)

@@ -13,9 +13,6 @@ from prometheus_client import CollectorRegistry
 
 from sluice import Gateway, Request, TopicPartition
 from sluice.configs.settings import load_settings
-from sluice.insight.reports.span import Span
-from sluice.insight.whatif.overrides import RecordedOverrides, recorded_overrides
-from sluice.insight.whatif.replay import Decider
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import DecidedHeartbeat, Override, Overrides, Sums
 from sluice.state.overrides.elastic import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad
@@ -30,6 +27,9 @@ from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings, planner
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice.streaming.overrides.watch import OverridesWatch
+from sluice_insight.reports.span import Span
+from sluice_insight.whatif.overrides import RecordedOverrides, recorded_overrides
+from sluice_insight.whatif.replay import Decider
 from sluice_lab.scenarios.closed_loop.elastic import (
     ElasticCluster,
     Tenants,

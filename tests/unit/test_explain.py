@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sluice.insight.reports.explain import last_throttled
-from sluice.insight.reports.span import to_ms
-from sluice.insight.sql import Tables
+from sluice.process.times import to_ms
+from sluice.sinks.tables.explain import last_throttled
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
 from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags

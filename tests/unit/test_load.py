@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import convert
 
 from sluice.configs.capacity import broker_limits, load_capacities
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
-from sluice.insight.live import LiveModel
-from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, DecidedHeartbeat, Load, LogDirectory
+from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, DecidedHeartbeat, Heartbeat, Load, LogDirectory
+from sluice.state.gateways_seen import GatewaysSeen
 from sluice.state.overrides.disk_guard import HEARTBEAT_FRESH_MS, DiskGuard
 from sluice.state.overrides.log_dirs import Disks
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
-from tests.builders import AT_MS, decision
+from tests.builders import AT_MS
 
 _PARTS = st.none() | st.floats(0, 1)
 _RATES = st.none() | st.floats(0, 1e30)
@@ -113,39 +114,35 @@ def test_a_missing_capacity_file_is_named(tmp_path: Path) -> None:
         load_capacities(str(tmp_path / "nothing.json"))
 
 
-def beat_at(at_ms: int, load: Mapping[str, object], gateway: str = "a") -> bytes:
-    heartbeat = {"staleness_ms": 1, "counters": 0, "load": load}
-    named = {"gateway": gateway, "instance": f"{gateway}-1"}
-    decided = decision(at_ms, api="GatewayHeartbeat", heartbeat=heartbeat, charges=[], **named)
-    return json.dumps(decided).encode()
+def hear(seen: GatewaysSeen, at_ms: int, load: Mapping[str, object], gateway: str = "a", read_ms: int = 0) -> None:
+    heartbeat = convert({"staleness_ms": 1, "counters": 0, "load": load}, Heartbeat)
+    seen.add(gateway, f"{gateway}-1", heartbeat, at_ms, read_ms or at_ms)
 
 
-def test_the_model_has_the_mean_load_of_ten_seconds_the_busiest_gateway_first() -> None:
-    limits = BrokerLimits(Capacities(default=Capacity(1000.0)), DiskFloor(free_percent=10))
-    model = LiveModel(limits=limits)
+def test_gateways_seen_have_the_mean_load_of_ten_seconds_the_busiest_gateway_first() -> None:
+    seen = GatewaysSeen(BrokerLimits(Capacities(default=Capacity(1000.0)), DiskFloor(free_percent=10)))
     log_dirs = [{"path": "/data", "free_bytes": 5, "total_bytes": 100}]
     for second in range(20):
         rate = 900.0 if second < 10 else 100.0 + second
-        load = {"broker_id": 1, "bytes_in_per_s": rate, "log_dirs": log_dirs}
-        model.on_record(beat_at(AT_MS + 1_000 * second, load), AT_MS + 1_000 * second)
-    model.on_record(beat_at(AT_MS + 19_000, {"handler_idle": 0.5}, "b"), AT_MS + 19_000)
+        hear(seen, AT_MS + 1_000 * second, {"broker_id": 1, "bytes_in_per_s": rate, "log_dirs": log_dirs})
+    hear(seen, AT_MS + 19_000, {"handler_idle": 0.5}, "b")
 
-    busiest, other = model.loads(AT_MS + 20_000)
+    busiest, other = seen.loads(AT_MS + 20_000)
     assert (busiest.gateway.name, busiest.load and busiest.load.reason) == ("b", "request handlers 50 % busy")
     assert other.load is not None
     assert other.load.rho == pytest.approx(0.1145)
     assert (busiest.low_disk, other.low_disk) == (None, "broker 1: /data has 5 of 100 bytes free")
 
-    assert [seen.gateway.name for seen in model.loads(AT_MS + 49_500)] == []
+    assert [each.gateway.name for each in seen.loads(AT_MS + 49_500)] == []
 
 
 def test_a_forged_load_in_the_decisions_topic_breaks_no_page() -> None:
-    model = LiveModel()
+    seen = GatewaysSeen()
     for number in range(3):
         load = {"bytes_in_per_s": 1.7e308, "handler_idle": -1.7e308, "queue_wait_ms": 1.7e308}
-        model.on_record(beat_at(AT_MS + number, load), AT_MS)
-    (seen,) = model.loads(AT_MS)
-    assert seen.load is not None
+        hear(seen, AT_MS + number, load, read_ms=AT_MS)
+    (found,) = seen.loads(AT_MS)
+    assert found.load is not None
 
 
 def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path) -> None:

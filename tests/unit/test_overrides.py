@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry
 
 from sluice import Request, TopicPartition
-from sluice.insight.texts import override_text
+from sluice.process.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.decisions.decision import batch_text, overridden_texts

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from sluice.jvm.jars import BUILT, REPOSITORY
 from sluice.streaming.native.build import build
-from sluice_lab.testbed.distribution import BESIDE, build_demo, build_wheel
+from sluice_lab.testbed.distribution import BESIDE, EXTRAS, build_extra, build_wheel
 from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
@@ -44,9 +44,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def job(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an install with the extra `job`."""
-    return install(wheel, tmp_path_factory.mktemp("job") / "venv", "job")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an install of the job alone."""
+    return install(wheel, tmp_path_factory.mktemp("core") / "venv", "core")
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,6 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
         "sluice/streaming/runtime/log4j2.properties",
-        "sluice/insight/console/assets/console.css",
-        "sluice/insight/console/assets/console.js",
-        "sluice/insight/console/templates/clients.html",
     } <= names
     built = {f"sluice/jvm/built/{jar.name}" for jar in BUILT.glob("*.jar")}  # by ./scripts/setup, which needs Java
     assert built == {name for name in names if name.endswith(".jar")}
@@ -177,13 +174,8 @@ assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
     ("installed", "command", "code", "said"),
     [
         ("gateway", ["simulate"], 1, "the commands need the extra job; pip install 'sluice-kafka[job]'"),
-        (
-            "job",
-            ["demo", "--seconds", "5"],
-            2,
-            "the command demo needs the extra demo; pip install 'sluice-kafka[demo]'",
-        ),
-        ("job", ["console"], 2, "the console needs the extra console; pip install 'sluice-kafka[job,console]'"),
+        ("core", ["demo", "--x"], 2, "the command demo needs the extra demo; pip install 'sluice-kafka[demo]'"),
+        ("core", ["top"], 2, "the command top needs the extra insight; pip install 'sluice-kafka[insight]'"),
     ],
 )
 def test_a_command_says_which_extra_it_needs(
@@ -194,32 +186,44 @@ def test_a_command_says_which_extra_it_needs(
     assert (done.stdout, done.stderr) == ("", f"sluice: error: {said}\n")
 
 
-def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -> None:
-    parts = ["cli", "configs", "gateways", "jvm", "kafka_io", "process", "sinks", "state", "streaming"]
-    parts += ["insight.reports", "insight.whatif"]
-    packages = [f"sluice.{part}" for part in parts]
-
-    run(job / "python", "-W", "ignore", "-c", import_all(packages), folder=tmp_path)
+def test_the_extra_core_has_all_that_the_core_imports(core: Path, tmp_path: Path) -> None:
+    run(core / "python", "-W", "ignore", "-c", import_all(["sluice"]), folder=tmp_path)
 
 
-def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) -> None:
+def test_the_core_alone_decides_anywhere(core: Path, tmp_path: Path) -> None:
     examples = REPOSITORY / "docs" / "examples"
     files = {"quotas": "kip-599-quotas.yaml", "config": "kip-599-settings.yaml", "events": "kip-599-events.jsonl"}
     options = [part for option, name in files.items() for part in (f"--{option}", examples / name)]
 
-    assert "Commands:" in run(job / "sluice", "--help", folder=tmp_path).stdout
-    decisions = run(job / "sluice", "simulate", *options, folder=tmp_path).stdout.splitlines()
+    assert "Commands:" in run(core / "sluice", "--help", folder=tmp_path).stdout
+    decisions = run(core / "sluice", "simulate", *options, folder=tmp_path).stdout.splitlines()
     assert [re.findall(r'"verdict":"(\w+)"', line) for line in decisions] == [["ALLOW"], ["REJECT"], ["ALLOW"]]
 
 
-def test_the_extra_demo_has_all_that_there_is_and_the_page_shows(wheel: Path, tmp_path: Path) -> None:
-    demo = build_demo(tmp_path, {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_DEMO": "1.2.3"}, through_sdist=True)
-    programs = install(wheel, tmp_path / "venv", "job", "console", beside=[demo])
-    load = "from sluice.insight.console.app import PAGES, Pages; pages = Pages(None)"
+@pytest.fixture(scope="module")
+def extras(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheels of the extras of a release."""
+    out, name = tmp_path_factory.mktemp("extras"), "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_"
+    return {extra: build_extra(extra, out, {f"{name}{extra.upper()}": "1.2.3"}, through_sdist=True) for extra in EXTRAS}
+
+
+def test_the_extra_job_has_the_console_whose_pages_show(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:
+    programs = install(wheel, tmp_path / "venv", "job", beside=[extras["insight"]])
+    load = "from sluice_insight.console.app import PAGES, Pages; pages = Pages(None)"
     load += "; [pages._environment.get_template(f'{name}.html') for name in PAGES]"
 
-    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice", "sluice_demo"]), folder=tmp_path)
+    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice_insight"]), folder=tmp_path)
     run(programs / "python", "-c", load, folder=tmp_path)
+    assert "--max-clients" in run(programs / "sluice", "console", "--help", folder=tmp_path).stdout
+    with zipfile.ZipFile(extras["insight"]) as archive:
+        assert {f"sluice_insight/console/assets/console.{kind}" for kind in ("css", "js")} < {*archive.namelist()}
+
+
+def test_the_extra_demo_has_all_that_there_is(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:
+    demo = extras["demo"]
+    programs = install(wheel, tmp_path / "venv", "demo", beside=[*extras.values()])
+
+    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice", "sluice_demo"]), folder=tmp_path)
     assert "--brokers" in run(programs / "sluice", "demo", "--help", folder=tmp_path).stdout
     assert "\nVersion: 1.2.3\n" in metadata(demo)
     with zipfile.ZipFile(demo) as archive:
@@ -243,7 +247,7 @@ def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
         *project["dependency-groups"]["docs"],
     ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
-    for extra in ("demo", "lab"):
+    for extra in ("demo", "insight", "lab"):
         of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
         asked += of_extra["project"]["dependencies"]
     lock = (REPOSITORY / "requirements.lock").read_text()

@@ -26,11 +26,11 @@ from sluice.cli import in_force
 from sluice.cli.quota_text import quotas_yaml, read_configs, read_properties
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
-from sluice.insight.reports.span import to_ms
-from sluice.insight.texts import java_double
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.process.clock import now_ms
+from sluice.process.texts import java_double
+from sluice.process.times import to_ms
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
 from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, DecidedHeartbeat, Overrides, Sums

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice.configs.settings import load_settings
-from sluice.insight.sql import last_written
+from sluice.sinks.tables.query import last_written
 from sluice.sinks.tables.quota_metrics import quota_metrics_table
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
@@ -332,7 +332,7 @@ def test_a_table_cuts_long_texts_and_csv_has_them_whole() -> None:
 
 @pytest.mark.usefixtures("tables")
 def test_a_query_that_needs_too_much_memory_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.insight.sql.MOST_MEMORY", "4M")
+    monkeypatch.setattr("sluice.sinks.tables.query.MOST_MEMORY", "4M")
 
     error = refused("SELECT array_agg(n) FROM (SELECT unnest(range(0, 1000000)) AS n FROM decisions)")
 

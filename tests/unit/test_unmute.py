@@ -12,10 +12,9 @@ import pytest
 
 from sluice.cli.errors import UnmuteError
 from sluice.cli.unmute import _wait_for_answer, client_ids_apart, nobody_text, run_unmute
-from sluice.insight.live import LiveModel
-from sluice.insight.reports.recent_usage import Usage
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.recent_usage import Usage
 from sluice.state.contract.records import Decision, SourceRecord, Unmute, UnmutedEntity
 from sluice.state.decisions.waits import read_wait
 from sluice.state.errors import InvalidRequestError
@@ -145,19 +144,6 @@ def test_a_name_that_nobody_has_is_said_if_decisions_are_read(
 
     assert nobody_text(delta, asked, entries, datetime.now(UTC)) == problem
     assert nobody_text(delta, asked, entries, datetime.now(UTC) + timedelta(minutes=2)) is None
-
-
-def test_an_unmuted_counter_without_a_limit_is_no_row_of_the_live_model() -> None:
-    (answer,) = decide(unmute(ALICE))
-    model = LiveModel()
-
-    model.on_record(json.dumps(answer).encode(), T0)
-
-    assert {counter.limit for counter in model.counters()} == {10.0, 1.0}
-    limited_by_none = json.loads(json.dumps(answer).replace('"limit": 10.0', '"limit": null'))
-    other = LiveModel()
-    other.on_record(json.dumps(limited_by_none).encode(), T0)
-    assert [counter.limit for counter in other.counters()] == [1.0]
 
 
 def test_an_unmuted_rate_counts_from_nothing() -> None:

@@ -9,9 +9,10 @@ import pytest
 import scripts
 import sluice
 import sluice_demo
+import sluice_insight
 import sluice_lab
 
-PACKAGES = (sluice, sluice_demo, sluice_lab, scripts)
+PACKAGES = (sluice, sluice_insight, sluice_demo, sluice_lab, scripts)
 OWN_PACKAGES = ("sluice_lab.testbed.object_store_server",)
 """Modules that run with packages of a lock of their own."""
 

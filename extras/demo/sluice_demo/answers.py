@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from sluice.configs.settings import Settings
-from sluice.insight.live import LiveModel
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import Verdict
+from sluice_insight.live import LiveModel
 
 
 class _Decided(msgspec.Struct):

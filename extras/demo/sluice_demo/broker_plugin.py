@@ -7,13 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sluice.configs.settings import Settings, load_settings
-from sluice.insight.live import GatewaySeen, LiveModel
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Share
+from sluice.state.gateways_seen import GatewaySeen
 from sluice_demo.cluster import Cluster
 from sluice_demo.job import wait_until
+from sluice_insight.live import LiveModel
 
 _ALIVE_MS = 3_000
 _START_S = 300.0
@@ -71,7 +72,7 @@ class Heartbeats:
         return [each.instance for each in self._alive()]
 
     def _alive(self) -> list[GatewaySeen]:
-        seen = self._model.gateways()
+        seen = self._model.gateways.all()
         newest_ms = max((each.at_ms for each in seen), default=0)
         return [each for each in seen if newest_ms - each.at_ms <= _ALIVE_MS]
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from sluice.insight.live import CounterId
-from sluice.insight.row_marks import RowMark, RowMarks
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.format import amount, printable
@@ -31,6 +29,8 @@ from sluice_demo.job import Json, RunError, Sections, SluiceJob, embedded_profil
 from sluice_demo.options import DemoOptions
 from sluice_demo.screen import running_job, show_until, waiting
 from sluice_demo.work_folder import work_folder
+from sluice_insight.live import CounterId
+from sluice_insight.row_marks import RowMark, RowMarks
 
 _TOPIC = "orders"
 _PARTITIONS = 4

@@ -16,12 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from sluice.cli.errors import UsageError
-from sluice.cli.top import View, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
-from sluice.insight.live import CounterRow, LiveModel
-from sluice.insight.row_marks import RowMarks
-from sluice.insight.texts import counter_name
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
@@ -40,6 +36,10 @@ from sluice_demo.load import Sent, loading
 from sluice_demo.options import DemoOptions
 from sluice_demo.screen import WebConsole, running_job, show_until, waiting
 from sluice_demo.work_folder import work_folder
+from sluice_insight.commands.top import View, row_lines, rows_of
+from sluice_insight.live import CounterRow, LiveModel
+from sluice_insight.row_marks import RowMarks
+from sluice_insight.texts import counter_name
 
 _EXIT_FAILED = 1
 _DRAIN_S = 60
@@ -186,7 +186,7 @@ class _Demo:
                 at_ms, rate = now_ms(), load.events / (time.monotonic() - begun_s)
                 counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
                 width = console.width if console.is_terminal else None  # a window may be made smaller
-                marks = in_force.marks(answers.model.heard(at_ms), at_ms)
+                marks = in_force.marks(answers.model.gateways.heard(at_ms), at_ms)
                 return [counts, *in_force.lines(at_ms), *_clients(answers.model, at_ms, width, marks)]
 
             with ExitStack() as clients:

@@ -16,9 +16,7 @@ from rich.console import Console
 
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
-from sluice.insight.live import LiveModel
-from sluice.insight.row_marks import RowMarks
-from sluice.insight.texts import strict_text
+from sluice.process.texts import strict_text
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
@@ -30,6 +28,8 @@ from sluice_demo.in_force import InForce
 from sluice_demo.load import Sent, publish
 from sluice_demo.load_generator import LoadGenerator
 from sluice_demo.run import _clients, _counts, summary
+from sluice_insight.live import LiveModel
+from sluice_insight.row_marks import RowMarks
 from tests.builders import decision
 from tests.commands import invoke
 

@@ -17,9 +17,9 @@ from sluice.cli.broker_plugin import PROPERTIES_NAME, property_lines, write_brok
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 from sluice.configs.yaml_file import read_yaml
-from sluice.insight.console.server import token_of
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import TABLES
+from sluice_insight.console.server import token_of
 from tests.builders import Json
 from tests.deployment import DEPLOY, dockerfile, parse_command
 

@@ -27,8 +27,8 @@ from sluice.state.shares.load import DiskFloor
 from sluice.streaming.overrides.disks import DisksWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
-from sluice.streaming.runtime.client_metrics import ClientMetrics
 from sluice.streaming.runtime.health import JobHealth
+from sluice_insight.client_metrics import ClientMetrics
 from tests.builders import AT_MS, decision, heartbeat_of
 from tests.deployment import DASHBOARD, EXAMPLES, RULES
 

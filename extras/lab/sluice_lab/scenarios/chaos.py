@@ -18,9 +18,9 @@ import yaml
 from kafka import KafkaAdminClient
 
 from scripts.command import run_command
-from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.tables.query import run_query
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -14,6 +14,9 @@ from sluice_lab.testbed.processes import output_of
 BESIDE = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
 """Files that a build needs beside the folder `sluice`."""
 
+EXTRAS = ("insight", "demo")
+"""Folders of `extras/` that are distributions of their own: sluice-kafka-insight, sluice-kafka-demo."""
+
 _BUILD_S = 300
 
 
@@ -36,14 +39,16 @@ def build_wheel(out: Path, variables: Mapping[str, str] | None = None, *, throug
     return wheel
 
 
-def build_demo(out: Path, variables: Mapping[str, str] | None = None, *, through_sdist: bool = False) -> Path:
-    """The wheel of sluice-kafka-demo, as `build_wheel` makes that of the core."""
+def build_extra(
+    extra: str, out: Path, variables: Mapping[str, str] | None = None, *, through_sdist: bool = False
+) -> Path:
+    """The wheel of one of EXTRAS, as `build_wheel` makes that of the core."""
     with TemporaryDirectory(prefix="sluice-source-") as folder:
-        source = Path(folder, "extras", "demo")
+        source = Path(folder, "extras", extra)
         no = shutil.ignore_patterns("__pycache__", "tests", "*.egg-info")
-        shutil.copytree(REPOSITORY / "extras" / "demo", source, ignore=no)
+        shutil.copytree(REPOSITORY / "extras" / extra, source, ignore=no)
         _build(source, out, variables or {}, through_sdist)
-    (wheel,) = out.glob("sluice_kafka_demo-*.whl")
+    (wheel,) = out.glob(f"sluice_kafka_{extra}-*.whl")
     return wheel
 
 

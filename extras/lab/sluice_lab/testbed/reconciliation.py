@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from deltalake import DeltaTable
 
 from sluice.configs.settings import Settings
-from sluice.insight.sql import run_query
+from sluice.sinks.tables.query import run_query
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import answered_event
 from sluice.state.decisions.leader_epochs import Fence

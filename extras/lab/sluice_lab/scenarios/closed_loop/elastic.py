@@ -13,7 +13,6 @@ from itertools import combinations
 
 import numpy as np
 
-from sluice.insight.reports.below_quota import full_minutes
 from sluice.state.arithmetic.columns import Flags, Floats
 from sluice.state.contract.records import Override
 from sluice.state.overrides.elastic import ElasticRule, MeasuredLoad
@@ -28,6 +27,7 @@ from sluice.state.shares.counter_share import (
     SILENT_S,
     Metering,
 )
+from sluice_insight.reports.below_quota import full_minutes
 from sluice_lab.scenarios.closed_loop.situation import SKEW, STAY_S, Spread
 
 SPAN_S = Metering.of(QuotaSettings()).span_ms / 1000.0

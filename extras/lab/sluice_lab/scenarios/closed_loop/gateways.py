@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
-from sluice.insight.sql import run_query
 from sluice.process.processes import Child
+from sluice.sinks.tables.query import run_query
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.counts import drain
 from sluice_demo.gateways import Connection, GreedyClient, gateway_options, sending

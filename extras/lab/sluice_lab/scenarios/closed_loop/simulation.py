@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 
-from sluice.insight.whatif.replay import Decider
 from sluice.state.arithmetic.counter import Outcome
 from sluice.state.contract.records import Request, TopicPartition
 from sluice.state.decisions.waits import CounterKey
@@ -28,6 +27,7 @@ from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.gateway_shares import GatewayShares
 from sluice.state.shares.read_sums import read_sums
 from sluice.state.shares.sums import DecidedSums, SummedCharge, applied_waits, gateway_text
+from sluice_insight.whatif.replay import Decider
 from sluice_lab.scenarios.closed_loop.measures import Served
 from sluice_lab.scenarios.closed_loop.situation import Counters, Situation, Waits
 

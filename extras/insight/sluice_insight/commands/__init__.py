@@ -1,0 +1,1 @@
+"""The commands `sluice top`, `console`, `usage`, `slo`, `whatif` and `advise`: entry points of `sluice.commands`."""

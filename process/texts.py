@@ -1,0 +1,187 @@
+"""Entities, counters and limits in words, the same in commands, on pages and in messages."""
+
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from sluice.process.format import MAX_NAME, NOTHING, amount, moment, percent, quantity, short
+from sluice.state.contract.records import Override, UnlimitedClient
+from sluice.state.overrides.elastic import no_default_text
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
+from sluice.state.quotas.resolution import Quotas
+
+NO_NAME = "(no name)"
+"""A client that gave neither user nor client-id, and one of them in a table that has both."""
+
+
+def java_double(value: float) -> str:
+    """A positive finite number as Java's Double.toString prints it.
+
+    >>> [java_double(value) for value in (1024.0, 1e7, 0.001, 1.5e-5, 2e23, 5e-324)]
+    ['1024.0', '1.0E7', '0.001', '1.5E-5', '2.0E23', '4.9E-324']
+    """
+    shortest = repr(value)
+    if 1e-3 <= value < 1e7:
+        return shortest
+    # the fewest digits that identify the number, but at least two
+    digits = shortest.split("e")[0].replace(".", "").strip("0")
+    mantissa, exponent = f"{value:.{max(2, len(digits)) - 1}e}".split("e")
+    return f"{mantissa}E{int(exponent)}"
+
+
+def entity_text(entity: QuotaEntity) -> str:
+    """The entity as kafka-configs.sh prints it.
+
+    >>> entity_text(QuotaEntity(user=DEFAULT, client_id="app"))
+    "the default user-principal, client-id 'app'"
+    """
+    parts = {
+        "tenant": entity.tenant,
+        "user-principal": entity.user,
+        "client-id": entity.client_id,
+        "topic": entity.topic,
+    }
+    return ", ".join(
+        f"the default {part}" if name is DEFAULT else f"{part} '{name}'"
+        for part, name in parts.items()
+        if name is not None
+    )
+
+
+def odd_names(entities: Iterable[QuotaEntity]) -> list[str]:
+    """A line for each entity whose name no client has, most likely: Kafka's word for defaults, or an encoded name.
+
+    >>> odd_names([QuotaEntity(user="CN%3Dapp", client_id=DEFAULT), QuotaEntity(client_id="50%off")])
+    ["user-principal 'CN%3Dapp', the default client-id: 'CN%3Dapp' looks percent-encoded, and requests have names as \
+they are; if 'CN=app' is meant, set it on that name"]
+    """
+    lines = []
+    for entity in dict.fromkeys(entities):
+        for name in (entity.user, entity.client_id):
+            if name == DEFAULT.value:
+                lines.append(f"{entity_text(entity)}: a name of that very text, and not the default entity")
+            elif isinstance(name, str) and (decoded := decoded_name(name)) is not None:
+                lines.append(
+                    f"{entity_text(entity)}: {name!r} looks percent-encoded, and requests have names as they are; if"
+                    f" {decoded!r} is meant, set it on that name"
+                )
+    return lines
+
+
+def decoded_name(name: str) -> str | None:
+    """The name that a percent-encoded one stands for; None if it isn't encoded.
+
+    >>> decoded_name("O%3DA%20client"), decoded_name("50%off"), decoded_name("%ff")
+    ('O=A client', None, None)
+    """
+    try:
+        decoded = unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    return None if decoded == name else decoded
+
+
+def client_text(user: str | None, client_id: str | None) -> str:
+    """The client by the names that are given, long ones cut.
+
+    >>> client_text("alice", None)
+    "user 'alice'"
+    """
+    return counter_text(Tags(short(user or "", MAX_NAME // 2), short(client_id or "", MAX_NAME // 2)))
+
+
+def counter_text(counter: Tags) -> str:
+    """The counter by its tags.
+
+    >>> counter_text(Tags(user="alice", client_id="app")), counter_text(Tags(topic="orders", partition=3))
+    ("user 'alice' and client-id 'app'", "partition 3 of topic 'orders'")
+    """
+    if counter.topic is not None:
+        return f"partition {counter.partition} of topic '{counter.topic}'"
+    names = (("user", counter.user), ("client-id", counter.client_id), ("tenant", counter.tenant))
+    return " and ".join(f"{label} '{name}'" for label, name in names if name) or NO_NAME
+
+
+def value_text(entry: QuotaEntry) -> str:
+    """The value as Java prints it; a quota that is only metered is marked."""
+    return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
+
+
+def strict_text(limits: str, quotas: Quotas) -> str | None:
+    """The reason why reservations and ceilings don't count; None if they do. `limits` is the setting."""
+    if limits == "strict":
+        return "not in force: elastic.limits is strict"
+    lacking = quotas.without_default()
+    return f"not in force: {no_default_text(lacking)}" if lacking else None
+
+
+def elastic_text(reservation: float | None, ceiling: float | None, strict: str | None = None) -> str:
+    """The numbers beside a limit, nothing without any.
+
+    >>> elastic_text(512.0, 4096.0), elastic_text(None, None)
+    (' (reservation 512.0, ceiling 4096.0)', '')
+    >>> elastic_text(None, 4096.0, strict_text("strict", Quotas()))
+    ' (ceiling 4096.0, not in force: elastic.limits is strict)'
+    """
+    numbers = (("reservation", reservation), ("ceiling", ceiling))
+    text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
+    return f" ({text}{f', {strict}' if strict else ''})" if text else ""
+
+
+def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
+    """An amount in the unit of its quota; a plain number for a quota of a later release.
+
+    >>> quota_amount("producer_byte_rate", 1048576.0), quota_amount("stored_bytes", 2e9), quota_amount("newer", 7.0)
+    ('1.05 MB/s', '2 GB', '7')
+    """
+    kind = ENTRY_KINDS.get(quota)
+    if kind is None or isinstance(kind, Membership):
+        return NOTHING if value is None else f"{value:.6g}"
+    if isinstance(kind, StorageKey):
+        return NOTHING if value is None else quantity(value, "B")
+    return amount(kind.quota if isinstance(kind, ElasticKey) else kind, value, per_s=per_s)
+
+
+def tightened_text(server: str, reason: str) -> str:
+    """The reason for a wait on a broker or gateway that was tightened by its load.
+
+    >>> tightened_text("broker 2", "broker 2: bytes in 124 % of capacity")
+    'broker 2 was tightened: bytes in 124 % of capacity'
+    """
+    name = server or "the gateway"
+    return f"{name} was tightened" + (f": {cause}" if (cause := reason.removeprefix(f"{name}: ")) else "")
+
+
+def override_text(override: Override) -> str:
+    """An override, and why it is.
+
+    >>> override_text(Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue wait 34 ms"))
+    '75 % of the shares are let through at b-2: queue wait 34 ms'
+    >>> override_text(Override("hold", entity=CountedEntity(tenant="shop"), until_ms=0))
+    "Producers of tenant 'shop' are throttled until 1970-01-01 00:00:00"
+    >>> override_text(Override("hold", entity=CountedEntity(client_id="app"), reason="eve: it floods", consumers=True))
+    "Producers and consumers of client-id 'app' are stopped: eve: it floods"
+    """
+    entity, reason = override.entity, override.reason
+    if override.kind == "lend":
+        return f"{override.factor:.2f} times the quotas are lent, up to ceilings ({reason})"
+    if override.kind == "tighten":
+        return f"{percent(override.factor)} of the shares are let through at {reason}"
+    until = "" if override.until_ms is None else f" until {moment(override.until_ms)}"
+    why = f"{until}{f': {reason}' if reason else ''}"
+    if override.consumers and entity is not None:
+        return f"Producers and consumers of {counter_text(Tags.of(entity))} are stopped{why}"
+    whose = "All producers" if entity is None else f"Producers of {counter_text(Tags.of(entity))}"
+    return f"{whose} are throttled{why}"
+
+
+def unlimited_text(client: UnlimitedClient) -> str:
+    """A client without a limit, and what it moves.
+
+    >>> unlimited_text(UnlimitedClient("ANONYMOUS", "noisy", 24e6, 0.0))
+    "user 'ANONYMOUS' and client-id 'noisy' 24 MB/s in, 0 B/s out"
+    """
+    moved = (client.bytes_in_per_s, client.bytes_out_per_s)
+    amount_in, amount_out = (amount(QuotaKind.PRODUCER_BYTE_RATE, rate) for rate in moved)
+    return f"{client_text(client.user, client.client_id)} {amount_in} in, {amount_out} out"

@@ -1,0 +1,147 @@
+"""Gateways by their decided heartbeats: of bounded number, with time as an argument."""
+
+from collections import Counter, OrderedDict
+from threading import Lock
+from typing import NamedTuple
+
+from sluice.state.contract.instances import node_of, server_text
+from sluice.state.contract.records import MAX_LOG_DIRS, MAX_SHARES, MAX_UNLIMITED, Heartbeat, Load, UnlimitedClient
+from sluice.state.shares.alive import is_late
+from sluice.state.shares.load import (
+    MEAN_OF_MS,
+    NO_LIMITS,
+    BrokerLimits,
+    BrokerLoad,
+    broker_load,
+    heaviest_unlimited,
+    mean_load,
+)
+from sluice.state.troubles import Facts
+
+LATE_MS = 30_000
+"""Time without a heartbeat after which a gateway is late."""
+
+HEARD_S = 60
+"""Seconds without a heartbeat after which a broker is silent: of many decisions some heartbeats alone may be read."""
+
+FUTURE_MS = 60_000
+"""Largest accepted clock skew: later timestamps are clamped to now + 60 s."""
+
+MOST_GATEWAYS = 500
+
+
+class GatewaySeen(NamedTuple):
+    """The newest heartbeat of a gateway's process."""
+
+    name: str
+    instance: str
+    at_ms: int
+    read_ms: int
+    heartbeat: Heartbeat
+    loads: tuple[tuple[int, Load], ...] = ()
+    """Times and loads of its heartbeats of the last 10 s, the newest last."""
+
+    @property
+    def node(self) -> int | None:
+        """The node id, if it is a broker."""
+        return node_of(self.instance, self.name)
+
+    @property
+    def text(self) -> str:
+        """The broker by its node id, or the gateway's name."""
+        return server_text(self.instance, self.name)
+
+
+class SeenLoad(NamedTuple):
+    """Load of a gateway that is alive: the mean of the last 10 s, what it is of its capacity, and its disk if low."""
+
+    gateway: GatewaySeen
+    mean: Load
+    load: BrokerLoad | None
+    low_disk: str | None
+
+
+class GatewaysSeen:
+    """The newest heartbeat of each process of a gateway, of at most `most` of them. Thread-safe.
+
+    `limits` are the capacities of brokers. Times are epoch milliseconds.
+    """
+
+    def __init__(self, limits: BrokerLimits = NO_LIMITS, most: int = MOST_GATEWAYS) -> None:
+        self.limits = limits
+        self._most = most
+        self._lock = Lock()
+        self._seen = OrderedDict[tuple[str, str], GatewaySeen]()
+
+    def add(self, name: str | None, instance: str | None, heartbeat: Heartbeat, at_ms: int, now_ms: int) -> None:
+        """Take a heartbeat of `at_ms` whose decision is read at `now_ms`; one that was only decided late is left out.
+
+        Its lists are cut at the lengths that an event may have: a forged record might have more.
+        """
+        key = (name or "", instance or "")
+        with self._lock:
+            known = self._seen.get(key)
+            if known is not None and is_late(at_ms, known.at_ms):
+                return
+            del heartbeat.shares[MAX_SHARES:]
+            del heartbeat.unlimited[MAX_UNLIMITED:]
+            loads: tuple[tuple[int, Load], ...] = ()
+            if heartbeat.load is not None:
+                del heartbeat.load.log_dirs[MAX_LOG_DIRS:]
+                before = () if known is None else known.loads
+                loads = (*(each for each in before if at_ms - MEAN_OF_MS < each[0] < at_ms), (at_ms, heartbeat.load))
+            self._seen[key] = GatewaySeen(*key, at_ms, now_ms, heartbeat, loads)
+            self._seen.move_to_end(key)
+            while len(self._seen) > self._most:
+                self._seen.popitem(last=False)
+
+    def forget(self) -> None:
+        """Start again, as after the topic was deleted and made again."""
+        with self._lock:
+            self._seen.clear()
+
+    def all(self) -> list[GatewaySeen]:
+        """The newest heartbeat of each process, by name."""
+        with self._lock:
+            return sorted(self._seen.values(), key=lambda seen: (seen.name, seen.instance))
+
+    def newest(self) -> dict[str, GatewaySeen]:
+        """The newest process of each gateway, by name: one that was started again has another instance.
+
+        Brokers may share a name, such as that of their host: then the node id follows it.
+        """
+        newest: dict[tuple[str, int | None], GatewaySeen] = {}
+        for seen in sorted(self.all(), key=lambda seen: seen.read_ms):
+            newest[seen.name, seen.node] = seen
+        count = Counter(name for name, _ in newest)
+        shared = {key: seen.name if count[seen.name] == 1 else _with_node(*key) for key, seen in newest.items()}
+        return {shared[key]: seen for key, seen in newest.items()}
+
+    def heard(self, now_ms: int) -> set[str]:
+        """The processes of gateways that were heard in the last LATE_MS."""
+        return {seen.instance for seen in self.all() if now_ms - seen.read_ms <= LATE_MS}
+
+    def facts(self, now_ms: int) -> Facts:
+        """The heartbeats that were heard in the last HEARD_S, and the capacities of brokers."""
+        newest = self.newest().values()
+        beats = {each.text: each.heartbeat for each in newest if now_ms - each.read_ms <= HEARD_S * 1000}
+        return Facts(beats=beats, heard_s=HEARD_S, capacities=self.limits)
+
+    def loads(self, now_ms: int) -> list[SeenLoad]:
+        """The loads of the gateways that report one and were heard in the last LATE_MS, the busiest first."""
+        found = []
+        for seen in self.all():
+            if seen.loads and now_ms - seen.read_ms <= LATE_MS:
+                mean = mean_load([load for _, load in seen.loads])
+                load = broker_load(mean, self.limits.capacities.of(mean))
+                found.append(SeenLoad(seen, mean, load, self.limits.floor.low(seen.heartbeat.load)))
+        return sorted(found, key=lambda each: -each.load.rho if each.load else 0.0)
+
+    def unlimited(self, now_ms: int) -> list[UnlimitedClient]:
+        """The heaviest clients without a limit, by the gateways that were heard in the last LATE_MS."""
+        heard = (seen for seen in self.all() if now_ms - seen.read_ms <= LATE_MS)
+        return heaviest_unlimited(seen.heartbeat for seen in heard)
+
+
+def _with_node(name: str, node: int | None) -> str:
+    return name if node is None else f"{name}-{node}"
