@@ -276,5 +276,6 @@ def test_an_account_without_rights_reads_one_line(
     for place in (tables, everybodys / "input"):
         place.chmod(0o700)
 
+    monkeypatch.setattr("tempfile.tempdir", None)  # one account's folder for temporary files may not be another's
     with as_account(STRANGER):
         judge(ended(command, everybodys, taken, "127.0.0.1:1"))

@@ -299,10 +299,7 @@ class OperatedJob(RuleBasedStateMachine):
         return second
 
     def _check_sums(self) -> None:
-        """Gateways learn of each charge once, of each heartbeat, and of each decision that they wait for.
-
-        Of a micro-batch that was cut short they learn no more than was decided.
-        """
+        """Gateways learn of each charge once, of each heartbeat, and of each decision that they wait for."""
         decided, told, heartbeats, answers = Counter[Charge](), Counter[Charge](), set[str](), set[Event | None]()
         for topic in self.cluster.topics(DECISIONS):
             for _, record in topic.counting():

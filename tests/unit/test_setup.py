@@ -246,6 +246,4 @@ def test_checks_without_tests_start_none(project: Path) -> None:
 
 def test_the_scripts_are_executable() -> None:
     names = ("scripts/setup", "scripts/test", "scripts/test-long", "scripts/lock", ".ci/run")
-    scripts = [REPOSITORY / name for name in names]
-
-    assert all(os.access(script, os.X_OK) for script in scripts)
+    assert all(os.access(REPOSITORY / name, os.X_OK) for name in names)

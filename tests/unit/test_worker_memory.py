@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from sluice.jvm.jars import REPOSITORY
@@ -25,6 +26,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import native_plan, pipeline
 from sluice.streaming.enforce.native_plan import NativePlanner
 from sluice.streaming.enforce.planning import PipelineSettings, Planner
+from sluice.streaming.enforce.repetition import BatchAnswers, answered_places
 from sluice.streaming.enforce.wire import Source
 from tests.builders import DEFAULTS, quota
 from tests.native_builds import library
@@ -207,3 +209,16 @@ def test_a_shape_that_is_kept_decoded_takes_a_kilobyte_at_most() -> None:
     with _traced() as taken:
         assert len([Shapes()[each] for each in encoded]) == 1_000
         assert 0 < taken() <= 1_000 * 1_024
+
+
+def test_a_repeated_micro_batch_reads_any_number_of_decisions_in_the_same_memory() -> None:
+    """Those since it began: half of them are on its own events again, as after a restored backup."""
+    answers = BatchAnswers(frozenset({"decisions"}), "requests", frozenset({"A"}), None, {0: 0}, {0: 500})
+    values = [b'{"decision_id":"requests-0-%d","verdict":"ALLOW","source_topic_id":"A"}' % n for n in range(1_000)]
+    written, peaks = pa.RecordBatch.from_pydict({"value": values}), []
+    for batches in (5, 50):
+        with _traced():
+            [found] = answered_places(answers)(iter([written] * batches))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        assert found.num_rows == 500
+    assert peaks[1] <= 1.1 * peaks[0]
