@@ -263,6 +263,9 @@ FILTER_TYPES = {
 }
 """kafka-configs.sh's entity type -> the protocol's."""
 
+_TYPES = f"<{'|'.join(FILTER_TYPES)}>"
+"""The entity types in help: kafka-configs.sh's without ips, which are refused."""
+
 _FLAGS = {"user": "user", "client": "client-id", "topic": "topic", "tenant": "tenant"}
 """Option of EntityOptions, without --, -> the protocol's entity type."""
 
@@ -283,12 +286,26 @@ class EntityCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+class ClientCommand(EntityCommand):
+    """A command of one client by its name: its help leaves out the options of EntityOptions that it refuses."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As a command of Typer."""
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if parameter.name == "entity_type":
+                parameter.metavar = "<users|clients|tenants>"
+            elif parameter.name in ("entity_default", "topic") or str(parameter.name).endswith("_defaults"):
+                parameter.hidden = True  # type: ignore[attr-defined] # all of them are options
+
+
 @dataclass(frozen=True)
 class EntityOptions:
     """The entity options of kafka-configs.sh, in both of its forms."""
 
     entity_type: Annotated[
-        list[EntityType] | None, typer.Option("--entity-type", help="Repeatable, for a user with a client-id.")
+        list[EntityType] | None,
+        typer.Option("--entity-type", metavar=_TYPES, help="Repeatable, for a user with a client-id."),
     ] = None
     entity_name: Annotated[
         list[str] | None, typer.Option("--entity-name", help="Name for the entity type.", callback=as_written)

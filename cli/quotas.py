@@ -19,6 +19,7 @@ from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.holds import hold_client, hold_json, hold_line, release_client
 from sluice.cli.options import (
     AuthorOption,
+    ClientCommand,
     EntityCommand,
     EntityOptions,
     JsonOption,
@@ -211,8 +212,8 @@ def resolve_quotas(
         print_lines(line for explanation in explanations for line in explanation.lines(strict))
 
 
-app.command("hold", cls=EntityCommand)(hold_client)
-app.command("release", cls=EntityCommand)(release_client)
+app.command("hold", cls=ClientCommand)(hold_client)
+app.command("release", cls=ClientCommand)(release_client)
 
 
 @app.command("history", cls=EntityCommand)

@@ -1324,6 +1324,12 @@ class TestHold:
         assert ended.code == 2
         assert problem in ended.error
 
+    @pytest.mark.parametrize("command", ["hold", "release"])
+    def test_help_has_no_option_that_is_always_refused(self, command: str) -> None:
+        shown = invoke("quotas", command, "--help").output
+        assert "--entity-type <users|clients|tenants>" in shown
+        assert not re.search("--topic|-default|ips", shown)
+
     def test_sluices_own_login_and_client_ids_are_not_held(self, shell: Shell) -> None:
         """Brokers exempt them, so that the hold would do nothing; where they don't, it would stop its own release."""
         login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ops" password="p";'
