@@ -216,7 +216,7 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
     seen, flow = facts.job or JobSeen(), facts.flow
     if flow is None or not flow.waiting:
         return
-    wait = f"{flow.waiting} requests wait" + (", and none was ever decided" if flow.answer_ms is None else "")
+    wait = f"{flow.waiting} requests wait" + (", and the topic has no decision" if flow.answer_ms is None else "")
     meanwhile = "gateways go on with their last shares and limits, and all figures are of then"
     is_late = is_stale(flow, now_ms)
     # without a lock it may be on another machine, whose health port isn't asked, and at a long micro-batch
@@ -275,12 +275,12 @@ def broker_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
 def topic_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     """Topics that somebody has removed or altered."""
     seen = facts.topics or TopicsSeen()
-    texts = [f"not there: topic {', '.join(seen.missing)}"] if seen.missing else []
+    step = "`sluice topics` makes them, as `sluice run` does at its start"
+    texts = [f"not there: topic {', '.join(seen.missing)} ({step})"] if seen.missing else []
     texts += list(seen.unfit)[:MOST_NAMED]
     if texts:
         severity: Severity = "fail" if seen.missing or any(seen.unfit.values()) else "warn"
-        step = "`sluice topics` makes them, as `sluice run` does at its start" if seen.missing else ""
-        yield Trouble("topic_unfit", severity, "; ".join(texts), next=step)
+        yield Trouble("topic_unfit", severity, "; ".join(texts))
 
 
 def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:

@@ -236,7 +236,7 @@ def test_before_the_first_start_missing_topics_will_be_created(
     assert found.endswith("quota-dead-letters, quota-limits, quota-waits, quota-sums will be created by sluice run")
     assert "quota-requests" not in found
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
-    with pytest.raises(CheckError, match=r"not there: topic quota-decisions, .*; `sluice topics` makes"):
+    with pytest.raises(CheckError, match=r"not there: topic quota-decisions, .* \(`sluice topics` makes"):
         doctor.check_topics(settings)
 
 

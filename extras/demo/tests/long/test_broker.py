@@ -145,7 +145,7 @@ def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path:
 
     assert run_doctor(settings, lines.append) == 1
     cure = "`sluice topics` makes them, as `sluice run` does at its start"
-    expected = f"FAIL  topics: not there: topic {missing}; {cure}"
+    expected = f"FAIL  topics: not there: topic {missing} ({cure})"
     assert [line for line in lines if line.startswith("FAIL")] == [expected]
 
     ensure_topics(settings.topics, settings.kafka)
