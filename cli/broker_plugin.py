@@ -51,14 +51,14 @@ def property_lines(settings: Settings, principal: str, by_client_id: bool = Fals
     Clients of Sluice itself are exempt by their principal; those that don't log in, `by_client_id`.
     """
     for key, value in plugin_properties(settings.kafka, settings.topics).items():
-        yield _line(key, value)
-    yield _line("sluice.exempt.principals", principal)
+        yield property_line(key, value)
+    yield property_line("sluice.exempt.principals", principal)
     if by_client_id:
-        yield _line("sluice.exempt.client.id", settings.kafka[_CLIENT_ID])
+        yield property_line("sluice.exempt.client.id", settings.kafka[_CLIENT_ID])
     for key, value in java_properties(settings.kafka).items():
         if key not in (_BOOTSTRAP_SERVERS, _CLIENT_ID):
             name = f"sluice.client.{key}"
-            yield f"# {name}=(as in the settings)" if SECRET_NAME.search(key) else _line(name, value)
+            yield f"# {name}=(as in the settings)" if SECRET_NAME.search(key) else property_line(name, value)
 
 
 def _check_secret(kafka: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ def are_principals(text: str) -> bool:
     return all(_PRINCIPAL.fullmatch(principal) for principal in text.split(";"))
 
 
-def _line(name: str, value: str) -> str:
+def property_line(name: str, value: str) -> str:
     """A line of a file of Java properties: read as Latin-1, with backslashes as escapes and without leading spaces."""
     escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
     escaped = re.sub(r"^(?=\s)", r"\\", escaped)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from sluice.cli.broker_plugin import property_line
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
@@ -154,8 +155,8 @@ class Broker(JavaServer):
         self._port = node.cluster[node.number].client
         data, file = self._folder / "data", self._folder / "server.properties"
         properties = {**_PROPERTIES, **node.properties(), "log.dirs": str(data), **self._properties}
-        lines = [f"{key}={value}\n".replace("{port}", str(self._port)) for key, value in properties.items()]
-        file.write_text("".join(lines))
+        lines = [property_line(key, value.replace("{port}", str(self._port))) for key, value in properties.items()]
+        file.write_text("\n".join(lines) + "\n")  # Java reads Latin-1: a folder's name may have other letters
         if not (data / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "-t", node.cluster_id, "-c", str(file)]
             with self._log.open("w") as log:

@@ -54,3 +54,12 @@ def test_ctrl_c_and_a_job_that_ends_end_the_wait_for_the_first_decisions(monkeyp
     broker_plugin.wait_for_gateways(Mock(), 3, lambda: True)
     with pytest.raises(RunError, match="the job ended"):
         broker_plugin.wait_for_gateways(Mock(), 3, Mock(side_effect=RunError("the job ended")))
+
+
+def test_the_folder_of_a_broker_may_have_letters_that_java_properties_have_not(tmp_path: Path) -> None:
+    folder = tmp_path / "Büro 東京"
+    folder.mkdir()
+
+    written = Broker(folder)._configure(["true"]).read_bytes()
+
+    assert f"log.dirs={tmp_path}/B\\u00fcro \\u6771\\u4eac/data\n".encode() in written
