@@ -137,6 +137,10 @@ class JavaGateway:
         """The number of requests, of so many for a topic of so long a name, that wait for their decision."""
         return int(self._do("ask", requests=requests, length=length))
 
+    def longest_wait_ms(self, connections: int, size: float, ms: int) -> int:
+        """The longest wait of so many connections of `shop-1` at full speed, in so long a time."""
+        return int(self._do("take_turns", connections=connections, size=size, ms=ms))
+
     def invent(self, names: int, length: int, is_charged: bool) -> int:
         """MiB of heap that so many new client-ids of so many characters take."""
         return int(self._do("invent", names=names, length=length, is_charged=is_charged))

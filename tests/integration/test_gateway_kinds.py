@@ -10,6 +10,7 @@ import pytest
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.overrides.log_dirs import FRESH_MS
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from sluice.state.quotas.limits import overrides_key, overrides_value
 from tests.builders import T0, member, quota
@@ -480,3 +481,14 @@ def test_mutations_that_wait_have_four_million_characters_at_most(start: Started
     assert isinstance(proxy, JavaGateway)
 
     assert proxy.ask(200, 32_000) == 125
+
+
+@pytest.mark.parametrize("entity", [QuotaEntity(client_id="shop-1"), QuotaEntity(tenant="shop")])
+def test_connections_of_a_proxy_take_turns_whichever_is_looked_at_first(start: Started, entity: QuotaEntity) -> None:
+    """Six with requests of a second of their quota wait for each other, and 6 s for the debt of a fresh counter."""
+    gateways = start("proxy")
+    gateways.limit(MEMBER, QuotaEntry(entity, PRODUCE, 1e4))
+    (proxy,) = gateways.all
+    assert isinstance(proxy, JavaGateway)
+
+    assert proxy.longest_wait_ms(6, 1e4, 60_000) < 13_000

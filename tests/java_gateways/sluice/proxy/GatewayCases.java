@@ -17,6 +17,7 @@ import sluice.kafka.Kind;
 import sluice.kafka.Mutations;
 import sluice.kafka.ProxyGateway;
 import sluice.kafka.SteppedGateway;
+import sluice.kafka.Turn;
 
 /** Gateways that tests step: each line is what to do with one of them, a JSON object, and is answered by a line. */
 public final class GatewayCases {
@@ -59,6 +60,8 @@ public final class GatewayCases {
                 return events;
             case "ask":
                 return awaited((ProxyGateway) gateway.gateway, asked.get("requests").intValue(), asked.get("length").intValue());
+            case "take_turns":
+                return longestWaitMs(gateway, asked);
             case "invent":
                 return inventedMiB(gateway, asked);
             default:
@@ -105,6 +108,33 @@ public final class GatewayCases {
             waiting += mutations.answer().isDone() ? 0 : 1;
         }
         return waiting;
+    }
+
+    /**
+     * The longest wait for a turn, in ms, of so many connections that send the next request of a size when one was served. The last
+     * connection looks first each time, as if the event loop were in its favour.
+     */
+    private static long longestWaitMs(SteppedGateway stepped, JsonNode asked) throws Exception {
+        ProxyGateway gateway = (ProxyGateway) stepped.gateway;
+        CounterKey counter = gateway.meterOf(Kind.PRODUCE, "ANONYMOUS", "shop-1");
+        Map<CounterKey, Double> amounts = Map.of(counter, asked.get("size").doubleValue());
+        Turn[] turns = new Turn[asked.get("connections").intValue()];
+        long[] sinceMs = new long[turns.length];
+        long longestMs = 0;
+        for (long nowMs = 0; nowMs < asked.get("ms").longValue(); nowMs += 10) {
+            stepped.sleep(10);
+            for (int number = turns.length - 1; number >= 0; number--) {
+                turns[number] = turns[number] == null ? new Turn() : turns[number];
+                longestMs = Math.max(longestMs, nowMs - sinceMs[number]);
+                if (gateway.promise(amounts, turns[number]) == 0) {
+                    stepped.charge(counter, asked.get("size").doubleValue());
+                    gateway.endPromise(amounts);
+                    turns[number] = null;
+                    sinceMs[number] = nowMs;
+                }
+            }
+        }
+        return longestMs;
     }
 
     /** MiB of heap that are used for so many new client-ids of a length, which fetch once; with or without a response. */

@@ -14,6 +14,7 @@ final class CommonBucket {
     private final Window window;
     private final Bucket bucket;
     private final LongestMute longestMute;
+    private final Turns turns = new Turns();
     private final Round round = new Round();
     private int meters;
     private double promised; // to requests that were let through and aren't charged yet
@@ -91,10 +92,14 @@ final class CommonBucket {
         return bucket.waitMs(more);
     }
 
-    /** Promises an amount to a request, unless it is overdrawn: returns how long that lasts still, in ms. */
-    synchronized long promise(double amount, long nowMs) {
-        long owedMs = isOfSeveral() ? owedMs(promised, nowMs) : 0;
-        promised += owedMs == 0 ? amount : 0.0;
+    /** Promises an amount to a request, unless it is overdrawn: returns how long that lasts still, and others' turns, in ms. */
+    synchronized long promise(double amount, Turn turn, long nowMs) {
+        long owedMs = isOfSeveral() ? owedMs(promised + turns.ahead(turn, amount, share, window), nowMs) : 0;
+        if (owedMs > 0) {
+            turn.join(turns, amount);
+        } else {
+            promised += amount;
+        }
         return owedMs;
     }
 

@@ -27,6 +27,7 @@ final class PlainMeter extends Meter {
     private TokenBucket tokens = new TokenBucket();
     private double limit = UNLIMITED; // the share that is let through
     private double whole = UNLIMITED;
+    private final Turns turns = new Turns();
     private double promised; // to requests that were let through and aren't charged yet
     private int reliefs;
     private long usedMs;
@@ -95,14 +96,19 @@ final class PlainMeter extends Meter {
 
     /**
      * Promises an amount to a request, unless something that it is charged to is overdrawn: then returns how long that lasts
-     * still, in ms. What is promised counts as charged, so of two requests at once one alone goes through.
+     * still, in ms, with the turns of those that have waited for it longer. What is promised counts as charged, so of two requests
+     * at once one alone goes through.
      */
-    synchronized long promise(double amount, long nowMs) {
-        long waitMs = isHeld() || limit >= UNLIMITED ? 0 : overdrawnMs(promised, nowMs);
+    synchronized long promise(double amount, Turn turn, long nowMs) {
+        double before = isHeld() || limit >= UNLIMITED ? 0.0 : turns.ahead(turn, amount, limit, window);
+        long waitMs = isHeld() || limit >= UNLIMITED ? 0 : overdrawnMs(promised + before, nowMs);
+        if (waitMs > 0) {
+            turn.join(turns, amount);
+        }
         CommonBucket[] all = common();
         int count = 0;
         for (; waitMs == 0 && count < all.length; count++) {
-            waitMs = all[count].promise(amount, nowMs);
+            waitMs = all[count].promise(amount, turn, nowMs);
         }
         if (waitMs == 0) {
             promised += amount;

@@ -93,18 +93,20 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
 
     /**
      * Promises all these amounts to a request, unless a counter is overdrawn: then none, and returns how long that lasts still,
-     * in ms. Who was promised something is charged, and then calls {@link #endPromise}.
+     * in ms, or until it has its turn. Who was promised something is charged, and then calls {@link #endPromise}; who wasn't
+     * asks again, or leaves.
      */
-    public long promise(Map<CounterKey, Double> amounts) {
+    public long promise(Map<CounterKey, Double> amounts, Turn turn) {
         Map<CounterKey, Double> done = new LinkedHashMap<>();
         for (Map.Entry<CounterKey, Double> each : amounts.entrySet()) {
-            long owedMs = meter(each.getKey()).promise(each.getValue(), time.milliseconds());
+            long owedMs = meter(each.getKey()).promise(each.getValue(), turn, time.milliseconds());
             if (owedMs > 0) {
                 endPromise(done);
                 return owedMs;
             }
             done.put(each.getKey(), each.getValue());
         }
+        turn.leave();
         return 0;
     }
 

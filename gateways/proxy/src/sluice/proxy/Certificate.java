@@ -1,10 +1,8 @@
 package sluice.proxy;
 
 import io.kroxylicious.proxy.filter.FilterContext;
-import io.netty.channel.Channel;
 import io.netty.handler.ssl.SslHandler;
 import java.io.IOException;
-import java.lang.reflect.Field;
 import java.security.cert.X509Certificate;
 import java.util.Optional;
 import javax.net.ssl.SSLPeerUnverifiedException;
@@ -43,29 +41,10 @@ final class Certificate {
                     : (Optional<?>) type.getMethod("clientCertificate").invoke(tls.get());
             return certificate.map(X509Certificate.class::cast);
         } catch (NoSuchMethodException error) {
-            SslHandler tls = channel(context).pipeline().get(SslHandler.class);
+            SslHandler tls = HandlerParts.channel(context).pipeline().get(SslHandler.class);
             return tls == null
                     ? Optional.empty()
                     : Optional.of((X509Certificate) tls.engine().getSession().getPeerCertificates()[0]);
         }
-    }
-
-    /** The client's connection; null if nothing can be known. */
-    static Channel channelOf(FilterContext context) {
-        try {
-            return channel(context);
-        } catch (ReflectiveOperationException | RuntimeException error) {
-            return null;
-        }
-    }
-
-    private static Channel channel(FilterContext context) throws ReflectiveOperationException {
-        return (Channel) field(field(context, "this$0"), "inboundChannel");
-    }
-
-    private static Object field(Object of, String name) throws ReflectiveOperationException {
-        Field field = of.getClass().getDeclaredField(name);
-        field.setAccessible(true);
-        return field.get(of);
     }
 }

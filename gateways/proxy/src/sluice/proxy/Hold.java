@@ -8,8 +8,17 @@ record Hold(long sinceNs) {
     /** The longest time for which a request is delayed because its connection is muted, or its client stopped. */
     static final long MAX_MS = 10_000;
 
-    /** The same because it is owed something: then it is refused. Kroxylicious closes the connection after 20 s. */
+    /**
+     * The same because it is owed something: then it is refused. Of Kafka's usual clients the first give up after 30 s: one that was
+     * served just before would be stored, and sent again.
+     */
     static final long MAX_OWED_MS = 15_000;
+
+    /** The longest time for which a produce is kept that was read with the one that mutes it: as a broker keeps an idle connection. */
+    static final long MAX_MUTED_MS = 600_000;
+
+    /** The time after which the last of Kafka's usual clients give up, by their defaults: librdkafka's. */
+    static final long MAX_RESPONSE_MS = 60_000;
 
     private static final long LOOK_AGAIN_MS = 1_000; // limits may be raised meanwhile
 

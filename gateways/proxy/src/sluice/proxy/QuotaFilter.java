@@ -16,6 +16,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.Supplier;
@@ -33,6 +34,7 @@ import org.apache.kafka.common.protocol.ApiMessage;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
 import sluice.kafka.ProxyGateway;
+import sluice.kafka.Turn;
 
 /**
  * The quotas of one connection: charges what passes by, says in responses how long to wait, and then mutes the connection
@@ -73,6 +75,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private String certifiedUser;
     private Channel channel; // of the client; null if it can't be known
     private boolean isAttached;
+    private boolean isPatient; // requests may be kept for longer than 20 s
     private boolean isAdmitted; // the connection is, by the quotas on connections
 
     QuotaFilter(Proxy proxy, FilterDispatchExecutor executor) {
@@ -119,7 +122,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         Hold hold = new Hold(System.nanoTime());
         return learnNames(request, client, context, () -> {
             Map<CounterKey, Integer> charges = Charges.ofRequest(header, request, client, proxy.gateway(), proxy.names());
-            return admit(new Asked(header, request, context, client, charges, hold), true);
+            return admit(new Asked(header, request, context, client, charges, hold, new Turn(), new Room(client)), true);
         });
     }
 
@@ -188,7 +191,8 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private void attach(FilterContext context) {
         if (!isAttached) {
             isAttached = true;
-            channel = Certificate.channelOf(context);
+            channel = HandlerParts.channelOf(context);
+            isPatient = channel != null && HandlerParts.keepFor(2 * Hold.MAX_MUTED_MS, context, channel.eventLoop());
             mute.attach(channel);
             if (channel != null) {
                 channel.closeFuture().addListener(closed -> {
@@ -206,29 +210,33 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private CompletionStage<RequestFilterResult> admit(Asked asked, boolean isNew) {
         long nowNs = System.nanoTime();
         if (channel != null && !channel.isActive()) { // the client has given up, and sends it again
+            asked.turn.leave();
             return asked.context.requestFilterResultBuilder().withCloseConnection().completed();
         }
         boolean isStopped = isStopped(asked);
-        long nextMs = asked.hold.nextMs(isStopped ? Hold.MAX_MS : mutedMs(asked), Hold.MAX_MS, nowNs);
+        boolean isKept = isPatient && asked.room.bytes > 0 && asked.message instanceof ProduceRequestData;
+        long nextMs = isStopped
+                ? asked.hold.nextMs(Hold.MAX_MS, Hold.MAX_MS, nowNs)
+                : asked.hold.nextMs(mutedMs(asked), isKept ? Hold.MAX_MUTED_MS : Hold.MAX_MS, nowNs);
         if (nextMs <= 0) {
             if (isStopped) {
                 return refuse(asked);
             }
             Map<CounterKey, Double> amounts = promised(asked);
-            long owedMs = proxy.gateway().promise(amounts);
+            long owedMs = proxy.gateway().promise(amounts, asked.turn);
             if (owedMs <= 0) {
                 return serve(asked, amounts);
             }
             asked.charges.keySet().forEach(mute::waitFor);
-            nextMs = asked.hold.nextMs(owedMs, Hold.MAX_OWED_MS, nowNs);
+            Hold hold = isKept && asked.turn.hasBegun() ? new Hold(asked.turn.sinceNs()) : asked.hold;
+            nextMs = hold.nextMs(owedMs, Hold.MAX_OWED_MS, nowNs);
             if (nextMs <= 0) {
                 asked.charges.keySet().forEach(counter -> mute.note(counter, owedMs));
-                return refuse(asked);
+                return forget(asked);
             }
         }
         int bytes = isNew ? Charges.size(asked.header, asked.message) : 0;
-        boolean isLarge = bytes > SMALL_BYTES;
-        if (isLarge && !proxy.waiting().take(asked.client, bytes)) {
+        if (!asked.room.take(bytes) && bytes > SMALL_BYTES) {
             return forget(asked);
         }
         if (isStopped && isNew) {
@@ -244,21 +252,34 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                 },
                 nextMs,
                 TimeUnit.MILLISECONDS);
-        if (isLarge) {
-            later.whenComplete((result, error) -> proxy.waiting().giveBack(asked.client, bytes));
-        }
+        later.whenComplete((result, error) -> asked.room.giveBack());
         return later;
     }
 
-    /** Refuses a request for whose bytes there is no room; a produce after the longest delay, as its client sends it again at once. */
+    /**
+     * Refuses a request that can't be served, or for whose bytes there is no room; a produce when its client has given up, as it would
+     * send it again at once.
+     */
     private CompletionStage<RequestFilterResult> forget(Asked asked) {
         if (!(asked.message instanceof ProduceRequestData produce)) {
             return refuse(asked);
         }
         produce.topicData().clear(); // Kroxylicious keeps the message
+        asked.room.giveBack();
+        asked.turn.leave();
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
-        executor.schedule(() -> forward(() -> refuse(asked), later), Hold.MAX_OWED_MS, TimeUnit.MILLISECONDS);
+        awaitEnd(asked, isPatient ? new Hold(System.nanoTime()) : asked.hold, later);
         return later;
+    }
+
+    private void awaitEnd(Asked asked, Hold hold, CompletableFuture<RequestFilterResult> refused) {
+        long mostMs = isPatient ? Hold.MAX_RESPONSE_MS : Hold.MAX_OWED_MS;
+        long nextMs = channel != null && !channel.isActive() ? 0 : hold.nextMs(mostMs, mostMs, System.nanoTime());
+        if (nextMs <= 0) {
+            forward(() -> refuse(asked), refused);
+        } else {
+            executor.schedule(() -> awaitEnd(asked, hold, refused), nextMs, TimeUnit.MILLISECONDS);
+        }
     }
 
     private boolean isStopped(Asked asked) {
@@ -280,6 +301,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     /** Answers a fetch that isn't served without records. A produce has no such answer: its connection is closed. */
     private CompletionStage<RequestFilterResult> refuse(Asked asked) {
+        asked.turn.leave();
         if (asked.message instanceof FetchRequestData) {
             FetchResponseData empty = new FetchResponseData();
             raiseThrottle(empty);
@@ -365,7 +387,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
      * Goes on with what the cluster says of topics; with nothing without a question, or if it doesn't answer. Stages of
      * Kroxylicious can't be composed in one of Java's own.
      */
-    private static <R> CompletionStage<R> ask(
+    private <R> CompletionStage<R> ask(
             MetadataRequestData question,
             Client client,
             FilterContext context,
@@ -377,8 +399,15 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         RequestHeaderData ofQuestion =
                 new RequestHeaderData().setRequestApiVersion(METADATA_VERSION).setClientId(client.clientId());
         CompletionStage<MetadataResponseData> metadata = context.sendRequest(ofQuestion, question);
+        CompletableFuture<MetadataResponseData> known = new CompletableFuture<>();
+        metadata.whenComplete((answer, error) -> known.complete(error == null ? answer : nothing));
+        ScheduledFuture<?> silence =
+                executor.schedule(() -> known.complete(nothing), Hold.MAX_OWED_MS, TimeUnit.MILLISECONDS);
         CompletableFuture<R> later = new CompletableFuture<>();
-        metadata.whenComplete((answer, error) -> forward(() -> then.apply(error == null ? answer : nothing), later));
+        known.whenComplete((answer, error) -> {
+            silence.cancel(false);
+            forward(() -> then.apply(answer), later);
+        });
         return later;
     }
 
@@ -439,6 +468,30 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return new Client(user, header.clientId() == null ? "" : header.clientId());
     }
 
+    /** What a request that waits has taken of the memory for them. */
+    private final class Room {
+        private final Client client;
+        private int bytes;
+
+        Room(Client client) {
+            this.client = client;
+        }
+
+        /** Whether there was room for so many bytes more. */
+        boolean take(int more) {
+            boolean isTaken = more == 0 || proxy.waiting().take(client, more);
+            bytes += isTaken ? more : 0;
+            return isTaken;
+        }
+
+        void giveBack() {
+            if (bytes > 0) {
+                proxy.waiting().giveBack(client, bytes);
+                bytes = 0;
+            }
+        }
+    }
+
     /** A request that isn't on its way to the broker yet, and what it is charged to. */
     private record Asked(
             RequestHeaderData header,
@@ -446,7 +499,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             FilterContext context,
             Client client,
             Map<CounterKey, Integer> charges,
-            Hold hold) {
+            Hold hold,
+            Turn turn,
+            Room room) {
         CompletionStage<RequestFilterResult> forward() {
             return context.forwardRequest(header, message);
         }
