@@ -11,6 +11,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from platform import python_version
 from pwd import getpwuid
+from resource import RLIMIT_NOFILE, getrlimit
 from shlex import quote
 from tempfile import gettempdir
 
@@ -38,6 +39,7 @@ NEEDED = frozenset(
 )
 """The modules of others that the job and the commands import."""
 
+_LEAST_OPEN_FILES = 1_024  # Java doesn't start with 256; a job at work on one machine has about 500 open
 _LEAST_FREE_BYTES = 64 << 20
 """Java unpacks 60 MB of libraries; the state's working copies come on top."""
 
@@ -46,6 +48,7 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
     """Name and check of each; a Python older than 3.11 can't install Sluice."""
     yield "python", check_python
     yield "account", check_account
+    yield "open files", check_open_files
     yield "environment", partial(check_environment, settings)
     yield "folders", partial(check_folders, settings)
     yield "temporary files", partial(check_temporary_files, settings)
@@ -83,6 +86,14 @@ def check_account() -> str:
             f"the account {number} has no name, and Spark's Java starts for none without; give it a line in /etc/passwd"
             f" (echo 'sluice:x:{number}:0::/tmp:/bin/false' >>/etc/passwd), or run as an account that has a name"
         ) from None
+
+
+def check_open_files() -> str:
+    """The hard limit of open files, to which Java raises its own. Raises CheckError for one that a job passes."""
+    most = getrlimit(RLIMIT_NOFILE)[1]  # below 0 for none
+    if 0 <= most < _LEAST_OPEN_FILES:
+        raise CheckError(f"the hard limit of open files is {most}; raise it to {_LEAST_OPEN_FILES:,} (`ulimit -n`)")
+    return "any number" if most < 0 else f"{most:,} at most"
 
 
 def check_environment(settings: Settings) -> str:

@@ -176,15 +176,16 @@ def is_free(port: int) -> bool:
 
 
 def stop_on_signals() -> Event:
-    """Event that Ctrl-C or SIGTERM sets; a second signal ends the process immediately."""
+    """Event that Ctrl-C, SIGTERM and SIGHUP set; another ends the process, but SIGHUP, which may come twice."""
     stop = Event()
 
     def set_stop(number: int, _: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, set_stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
+            signal.signal(number, set_stop)
     return stop
 
 

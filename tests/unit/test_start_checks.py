@@ -75,8 +75,9 @@ def _file_in_the_way(folder: Path, _: pytest.MonkeyPatch) -> str:
     return ""
 
 
-def _no_capacities(folder: Path, _: pytest.MonkeyPatch) -> str:
-    return f'elastic: {{capacity_file: "{folder}/capacity.json"}}\n'
+def _few_files(_: Path, patch: pytest.MonkeyPatch) -> str:
+    patch.setattr("sluice.cli.start_checks.getrlimit", lambda _: (256, 1_023))
+    return ""
 
 
 def _login(_: Path, __: pytest.MonkeyPatch) -> str:
@@ -96,7 +97,8 @@ FAULTS: dict[str, tuple[Foreign, int, str]] = {
     "another Spark in PYTHONPATH": (_another_spark, 1, "has another pyspark "),
     "no jars": (_no_jars, 1, "no jars in "),
     "a file in the way": (_file_in_the_way, 1, "decisions, of delta.decisions, is no folder"),
-    "no capacity file": (_no_capacities, 2, "capacity.json can't be read"),
+    "few open files": (_few_files, 1, "the hard limit of open files is 1023; raise it to 1,024"),
+    "no capacity file": (lambda at, _: f'elastic: {{capacity_file: "{at}/none"}}\n', 2, "none can't be read"),
     "a login without semicolon": (_login, 2, "doesn't end with a semicolon"),
     "a variable that is not set": (_variable, 2, "needs the environment variable NOT_THERE"),
 }
