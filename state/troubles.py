@@ -242,7 +242,8 @@ def query_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
         yield Trouble("enforce_down", "fail", f"query enforce {reason}", meanwhile=meanwhile, next=next_step)
     meanwhile = "requests are decided; tables, and what is read from them, stay behind"
     if reason := reasons.get("audit"):
-        yield Trouble("audit_down", "warn", f"query audit {reason}", meanwhile=meanwhile, next="see the log")
+        next_step = "it starts again by itself, and then catches up; see the log if it doesn't"
+        yield Trouble("audit_down", "warn", f"query audit {reason}", meanwhile=meanwhile, next=next_step)
     elif facts.unwritten is not None and facts.unwritten.number:
         number, since_ms = facts.unwritten
         text = f"{number} decisions and dead letters of over a minute ago are in no table, nothing was written"
@@ -280,7 +281,8 @@ def topic_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     texts += list(seen.unfit)[:MOST_NAMED]
     if texts:
         severity: Severity = "fail" if seen.missing or any(seen.unfit.values()) else "warn"
-        yield Trouble("topic_unfit", severity, "; ".join(texts))
+        meanwhile, step = "all that needs no such topic goes on", "`sluice topics` says how to mend it"
+        yield Trouble("topic_unfit", severity, "; ".join(texts), meanwhile=meanwhile, next=step)
 
 
 def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
@@ -345,7 +347,13 @@ def load_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     if full := sum(load.rho >= FULL_LOAD for load in loads.values()):
         busiest = max(loads, key=lambda name: loads[name].rho)
         text = f"{full} of {len(loads)} brokers are at their capacity; the busiest of {len(loads)} is {busiest}"
-        yield Trouble("broker_full", "warn", f"{text}: {loads[busiest].reason}")
+        yield Trouble(
+            "broker_full",
+            "warn",
+            f"{text}: {loads[busiest].reason}",
+            meanwhile="quotas hold, and clients below theirs may wait for it too",
+            next="`sluice top` shows who loads it; lower quotas, or add brokers",
+        )
 
 
 def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
@@ -360,14 +368,17 @@ def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
             "warn",
             f"{len(tight)} brokers are tightened, clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares"
             f" there, or their reservations ({reasons})",
+            meanwhile="the other brokers give whole shares",
+            next="it ends by itself with the load; `sluice top` shows who makes it",
         )
     held = [
         f"{scope_text(each)}{_until(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"
     ]
     if held:
         by_operator = any(decider == OperatorHolds.name for decider, each in now if each.kind == "hold")
-        step = "`sluice quotas release` ends a hold of an operator" if by_operator else ""
-        yield Trouble("hold", "warn", f"throttled whatever their limits are: {some(held)}", next=step)
+        step = "`sluice quotas release` ends a hold of an operator" if by_operator else "it ends with its reason"
+        text, meanwhile = f"throttled whatever their limits are: {some(held)}", "all other clients have their limits"
+        yield Trouble("hold", "warn", text, meanwhile=meanwhile, next=step)
 
 
 def dead_letter_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
@@ -387,42 +398,49 @@ def dead_letter_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
 def login_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     """A quota that limits Sluice itself."""
     if facts.own_login:
-        yield Trouble("own_login", "warn", facts.own_login)
+        meanwhile, step = "clients keep their shares, and changes come late", "`sluice doctor` says when it is over"
+        yield Trouble("own_login", "warn", facts.own_login, meanwhile=meanwhile, next=step)
 
 
 def source_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     """Tables, files and quotas that can't be read, and native code that isn't there."""
     if tables := [reason for _, reason in sorted((facts.tables or {}).items()) if reason]:
-        yield Trouble("table_unreadable", "fail", "; ".join(tables))
+        meanwhile = "requests are decided; commands and pages that read it fail or lack rows"
+        step = "`sluice doctor` says when it can be read again"
+        yield Trouble("table_unreadable", "fail", "; ".join(tables), meanwhile=meanwhile, next=step)
     inputs = [f"{name}: {reason}" for name, reason in sorted((facts.inputs or {}).items()) if reason]
     if inputs:
-        yield Trouble("input_unreadable", "warn", f"the job goes on with what it read last of {'; '.join(inputs)}")
+        text, step = f"the job goes on with what it read last of {'; '.join(inputs)}", "mend it: no restart is needed"
+        yield Trouble("input_unreadable", "warn", text, meanwhile="changes of it don't count", next=step)
     if facts.mirror:
-        meanwhile = "the last ones stay in force"
-        yield Trouble(
-            "mirror_down", "warn", f"the cluster's quotas aren't mirrored ({facts.mirror})", meanwhile=meanwhile
-        )
+        text, meanwhile = f"the cluster's quotas aren't mirrored ({facts.mirror})", "the last ones stay in force"
+        step = "mend it: no restart is needed"
+        yield Trouble("mirror_down", "warn", text, meanwhile=meanwhile, next=step)
     if facts.native:
-        yield Trouble("native_missing", "warn", facts.native)
+        meanwhile, step = "decisions are the same", "`sluice doctor` says why on the job's machine, and what to install"
+        yield Trouble("native_missing", "warn", facts.native, meanwhile=meanwhile, next=step)
 
 
 def clock_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     """Clocks of gateways that are off."""
     ahead = sorted((facts.ahead_ms or {}).items())
-    troubles = []
+    troubles, effects = [], []
     if fast := [f"{name} by {ms / 1000:.0f} s" for name, ms in ahead if ms > MAX_AHEAD_MS]:
-        troubles.append(
-            f"ahead of this machine's: gateway {', '.join(fast)}; after a request through it, mutations of the same"
-            " client are refused elsewhere until its time is reached"
+        troubles.append(f"ahead of this machine's: gateway {', '.join(fast)}")
+        effects.append(
+            "after a request through one that is ahead, mutations of the same client are refused elsewhere until its"
+            " time is reached"
         )
     if slow := [f"{name} by {-ms / 1000:.0f} s" for name, ms in ahead if ms < -MAX_BEHIND_MS]:
-        troubles.append(
-            f"behind this machine's: gateway {', '.join(slow)}; tables have its requests at times that were over, and"
-            " waits for them are over elsewhere so much too early"
+        troubles.append(f"behind this machine's: gateway {', '.join(slow)}")
+        effects.append(
+            "tables have requests of one that is behind at times that were over, and waits for them are over elsewhere"
+            " so much too early"
         )
     if troubles:
-        is_far = max(abs(ms) for _, ms in ahead) >= MAX_SKEW_MS
-        yield Trouble("clocks", "fail" if is_far else "warn", "; ".join(troubles), next="set the clocks by NTP")
+        severity: Severity = "fail" if max(abs(ms) for _, ms in ahead) >= MAX_SKEW_MS else "warn"
+        text, meanwhile = "; ".join(troubles), ", and ".join(effects)
+        yield Trouble("clocks", severity, text, meanwhile=meanwhile, next="set the clocks by NTP")
 
 
 _KINDS: Sequence[Callable[[Facts, int], Iterator[Trouble]]] = (

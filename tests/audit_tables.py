@@ -84,7 +84,10 @@ def write(
     """Write a micro-batch as the audit query does."""
     given = batch if isinstance(batch, DataFrame) else cast(DataFrame, Tasks(batch, tasks))
     covered = batch_id if isinstance(batch, DataFrame) else _coverage(batch, batch_id)
-    audit_writer(settings).write_batch(given, requests, batch_id, Commit(query, covered))
+    writer = audit_writer(settings)
+    writer.write_batch(
+        given, requests, batch_id, Commit(query, covered), {each.path: DeltaTable(each.path) for each in writer.tables}
+    )
 
 
 def _coverage(batch: pa.Table, batch_id: int) -> int:

@@ -29,18 +29,20 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 
 
 class TableSeen(NamedTuple):
-    """Rows, files and bytes of the newest version of a table."""
+    """Rows, files and bytes of the newest version of a table, and its id, which one made again in its place hasn't."""
 
     rows: int
     files: int
     size_bytes: int
+    id: str
 
 
 def see_table(name: str, path: str, storage_options: Mapping[str, str]) -> TableSeen | None:
     """The size of the table of setting `delta.<name>`; None if it isn't there yet. Raises TableReadError."""
     check_commits(name, path, storage_options)
     try:
-        actions = DeltaTable(path, storage_options=dict(storage_options)).get_add_actions(flatten=True)
+        table = DeltaTable(path, storage_options=dict(storage_options))
+        actions = table.get_add_actions(flatten=True)
     except TableNotFoundError:
         if reason := missing_rights(path):
             raise TableReadError(f"{path} can't be read: {reason}") from None
@@ -53,7 +55,7 @@ def see_table(name: str, path: str, storage_options: Mapping[str, str]) -> Table
     files, rows, sizes = (actions[column].to_pylist() for column in ("path", "num_records", "size_bytes"))
     if reason := missing_rights(path) or lost_files(path, list(files)):
         raise TableReadError(reason)
-    return TableSeen(sum(count or 0 for count in rows), len(sizes), sum(sizes))
+    return TableSeen(sum(count or 0 for count in rows), len(sizes), sum(sizes), str(table.metadata().id))
 
 
 def check_commits(name: str, path: str, storage_options: Mapping[str, str]) -> None:

@@ -2,8 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -15,22 +14,26 @@ from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
 from sluice.process.format import error_line
+from sluice.sinks.errors import TableReadError
 from sluice.sinks.tables.dead_letters import dead_letters_table, letter_content, letter_rows
 from sluice.sinks.tables.decisions import decision_content, decision_rows, decisions_table
-from sluice.sinks.tables.delta import AuditTable, Commit, create_table, topic_ids
+from sluice.sinks.tables.delta import AuditTable, Commit, topic_ids
 from sluice.sinks.tables.delta_files import add_files, remove_files
 from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
 from sluice.sinks.tables.measures import add_up, metrics_rows
 from sluice.sinks.tables.quota_metrics import counted, merge_metrics, quota_metrics_table, take_back_metrics
 from sluice.sinks.tables.unreadable import known_records, unreadable_table
+from sluice.state.errors import SluiceError
 from sluice.streaming.audit.answers import RequestEnds, current_ends, epoch_spans, further_answers, reported_answers
 from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
 from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.own_tables import OwnTables
 from sluice.streaming.checkpoint.spark_files import coverage
 from sluice.streaming.errors import JobError
 from sluice.streaming.leadership.leader_epochs import EpochsSeen
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_source
+from sluice.streaming.runtime.recorded import see_tables
 
 QUERY_NAME = "audit"
 
@@ -92,18 +95,26 @@ class AuditWriter:
 
     @property
     def tables(self) -> list[AuditTable]:
-        """All tables that are written."""
-        return [self._unreadable, quota_metrics_table(self._delta.quota_metrics), *(feed.table for feed in self._feeds)]
+        """All tables that are written, in the order in which a micro-batch opens them.
 
-    def write_batch(self, records: DataFrame, requests: RequestsTopic, batch_id: int, commit: Commit) -> None:
+        Metrics come before the tables in which answers are looked up: what is no answer there isn't counted there.
+        """
+        return [quota_metrics_table(self._delta.quota_metrics), self._unreadable, *(feed.table for feed in self._feeds)]
+
+    def write_batch(
+        self,
+        records: DataFrame,
+        requests: RequestsTopic,
+        batch_id: int,
+        commit: Commit,
+        tables: Mapping[str, DeltaTable],
+    ) -> None:
         """Write one micro-batch; to write it again changes nothing.
 
         Records have the columns of Kafka, `read_at`, the time of the micro-batch, and `epoch`, their header's value.
-        They answer events of `requests`.
+        They answer events of `requests`. `tables` were just opened, by their paths.
         """
-        open_table = cache(lambda path: DeltaTable(path, storage_options=dict(self._delta.storage_options)))
-        # Opened before the tables in which answers are looked up: what is no answer there isn't counted here.
-        open_table(self._delta.quota_metrics)
+        open_table = tables.__getitem__
         exclusions = Exclusions()
         while True:
             reports = self._run(records, requests, exclusions)
@@ -253,11 +264,11 @@ class AuditQuery(GatedQuery):
         checkpoint = self._files = Checkpoint(settings.audit.checkpoint)
         self._request_ends = RequestEnds(checkpoint, settings.topics.requests, self._known_topics)
         self._writer = AuditWriter(settings, checkpoint)
+        self._tables = OwnTables(checkpoint, self._writer.tables, settings.delta.storage_options)
 
     def _rows(self) -> DataFrame:
         """Records of the topics of answers; tables are created where there are none."""
-        for table in self._writer.tables:
-            create_table(table, self._settings.delta.storage_options)
+        self._tables.begin()
         topics = self._writer.topics
         records = kafka_source(self._spark, self._settings, topics, "earliest", self._settings.audit, headers=True)
         # In a stream this is the time of the micro-batch, which Spark's log keeps: a repeated one is judged as before.
@@ -271,7 +282,16 @@ class AuditQuery(GatedQuery):
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
         if self._request_ends.began_before_coverage(batch_id):
             commit = Commit(f"sluice-audit-{query_id}", batch_id)
-        self._writer.write_batch(records, self._requests(batch_id), batch_id, commit)
+        try:
+            self._writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
+        except SluiceError:
+            raise
+        except (
+            Exception
+        ) as error:  # of delta-rs, of a worker or of Spark: none says of a table what an operator has to do
+            if reasons := list(filter(None, see_tables(self._settings)[1].values())):
+                raise TableReadError("; ".join(reasons)) from error
+            raise
 
     def _known_topics(self) -> set[str]:
         """The ids of requests topics whose events the tables have."""

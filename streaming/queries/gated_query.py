@@ -8,6 +8,7 @@ from threading import Event
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sluice.state.errors import SluiceError
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import JobError
 
@@ -29,6 +30,8 @@ class GatedQuery(ABC):
         self._query: StreamingQuery | None = None
         self._closed = Event()
         self._last_begun: int | None = None
+        self.error: SluiceError | None = None
+        """The error that has ended it, if it is one of Sluice's own: of Python's errors Spark has the text alone."""
 
     def start(self) -> StreamingQuery:
         """Start the query on its checkpoint, after what is left of one of its name whose stop failed."""
@@ -72,7 +75,11 @@ class GatedQuery(ABC):
             raise JobError("stopping between two micro-batches")  # ends the query
         self._last_begun = batch_id
         rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
-        self._write_batch(rows, batch_id)
+        try:
+            self._write_batch(rows, batch_id)
+        except SluiceError as error:
+            self.error = error
+            raise
 
     def _committed(self, query: StreamingQuery) -> bool:
         """True if the last micro-batch that was started is committed too."""

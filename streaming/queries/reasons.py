@@ -140,7 +140,7 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
         if isinstance(error, RunFolderError):
             return Reason(Cause.PROCESS_BROKEN, str(error))
         damaged = isinstance(error, StateError | CheckpointError) and not isinstance(error, CheckpointStorageError)
-        return Reason(Cause.CHECKPOINT if damaged else Cause.OTHER, f"{type(error).__name__}: {error}")
+        return Reason(Cause.CHECKPOINT if damaged else Cause.OTHER, str(error))
     report = str(error)
     innermost = _innermost(report) or type(error).__name__
     pattern = next((pattern for pattern in _REPORTS if re.search(pattern, report)), None)

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import RestartSettings
 from sluice.process.format import error_line
+from sluice.state.errors import SluiceError
 from sluice.streaming.errors import RunFolderError
 from sluice.streaming.queries.reasons import Cause, Place, QueryState, Reason, RunState, reason_of
 
@@ -78,6 +79,9 @@ def _lag(source: Any) -> int:
 
 class Startable(Protocol):
     """A query that isn't started yet. It is started once and stopped once."""
+
+    error: SluiceError | None
+    """The error of Sluice's own that has ended it."""
 
     def start(self) -> StreamingQuery:
         """Start it on its checkpoint."""
@@ -208,7 +212,7 @@ class SupervisedQuery:
             self._attempted.set()
             self._follow(query)
             if not self._stopping.is_set():
-                return query.exception()
+                return started.error or query.exception()
             started.stop()
         except Exception as error:  # any error: this thread must survive to restart the query
             if started is not None:

@@ -9,7 +9,9 @@ from sluice.sinks.errors import TableReadError
 from sluice.sinks.tables.trouble import TableSeen, see_table
 from sluice.state.troubles import AUDIT_LATE_MS, Unwritten
 from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.own_tables import check_is_own, known_ids
 from sluice.streaming.checkpoint.spark_files import batch_time_ms, check_spark_files, read_offsets
+from sluice.streaming.errors import CheckpointError
 
 _TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 """Tables that every job writes."""
@@ -33,9 +35,15 @@ def unwritten_answers(settings: Settings, now_ms: int) -> Unwritten:
 def see_tables(settings: Settings) -> tuple[dict[str, TableSeen | None], dict[str, str | None]]:
     """The tables that the job writes, by name, and why each can't be read; None for one that can."""
     delta, seen, reasons = settings.delta, dict[str, TableSeen | None](), dict[str, str | None]()
+    checkpoint, known = Checkpoint(settings.audit.checkpoint), dict[str, str]()
+    with suppress(CheckpointError):  # of which the queries say why
+        known = known_ids(checkpoint)
     for name in (*_TABLES, "overrides") if settings.elastic.limits == "elastic" else _TABLES:
+        path = getattr(delta, name)
         try:
-            seen[name] = see_table(name, getattr(delta, name), delta.storage_options)
+            found = see_table(name, path, delta.storage_options)
+            check_is_own(path, None if found is None else found.id, known, checkpoint)
+            seen[name] = found
         except TableReadError as error:
             reasons[name] = str(error)
     return seen, reasons

@@ -25,16 +25,22 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.health import JobHealth
 from sluice.streaming.runtime.recorded import unwritten_answers
 from sluice.streaming.runtime.troubles import TroublesWatch
+from sluice_demo.counts import audited
 from sluice_insight.console.pages import PAGES
 from sluice_insight.console.server import running
 from tests.builders import DEFAULTS, changed, decision
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics
-from tests.integration.job_process import JobProcess
+from tests.integration.job_process import JobProcess, wait_until
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
+CHARGES = b'[{"topic": "t", "partitions": 1}]'
+CHARGED = b'{"api": "CreateTopics", "api_version": 7, "user": "alice", "timestamp_ms": %d, "mutations": %s}' % (
+    now_ms(),
+    CHARGES,
+)
 GARBAGE = json.dumps({"error": {"field": "value", "problem": "is no JSON"}}).encode()
 HOLD = Override(
     "hold", entity=CountedEntity(user="alice"), reason="eve: it floods", until_ms=now_ms() + 3_600_000, consumers=True
@@ -138,20 +144,39 @@ def test_what_a_micro_batch_of_the_audit_query_has_written_is_not_behind(left: L
     assert unwritten_answers(settings, left.answered_ms + 65_000).number == 0
 
 
-def test_a_running_job_names_garbage_and_decides_all_other_requests(shared_job: JobProcess) -> None:
-    """By its own topics: no trouble of another kind but what other tests have left, until it has decided that."""
-    place = f"http://{shared_job.settings.health.place}"
-    shared_job.publish([b"garbage"] * 5)
-
-    eventually(lambda: b'"dead_letters"' in asked(f"{place}/readyz", 5.0))
+@pytest.mark.parametrize(
+    ("moved", "words"),
+    [
+        ("decisions", "decisions isn't there any more: somebody has moved or removed its folder; move it back"),
+        ("quota_metrics/date=*", "are in the log of "),
+    ],
+)
+def test_a_table_that_lost_its_files_is_named_with_the_cure_and_written_on_once_they_are_back(
+    shared_job: JobProcess, moved: str, words: str
+) -> None:
+    """Nothing is written in its place, no row is missing afterwards, and requests are decided meanwhile."""
+    job, place = shared_job, f"http://{shared_job.settings.health.place}/readyz"
 
     def troubles() -> dict[str, Trouble]:
-        return {each.name: each for each in job_answer(asked(f"{place}/healthz", 5.0)).known_troubles()}
+        return {each.name: each for each in job_answer(asked(place, 5.0)).known_troubles()}
 
-    others = {"job_away", "decisions_stale", "enforce_down", "audit_down", "broker_away", "no_leader"}
+    job.publish([b"garbage", *[CHARGED] * 5])
+    wait_until(lambda: audited(job.settings) >= job.count(job.settings.topics.requests), 120)
+    (folder,) = Path(job.settings.delta.decisions).parent.glob(moved)
+    away = folder.rename(job.folder / "away")
+    job.publish([CHARGED] * 5)
+    eventually(lambda: b"audit_down" in asked(place, 5.0), 120)
+    job.answered(job.count(job.settings.topics.requests))
+    others = {"job_away", "decisions_stale", "enforce_down", "broker_away", "no_leader"}
     eventually(lambda: not troubles().keys() & others)
     assert " in the last hour, most " in troubles()["dead_letters"].text
-    assert b'sluice_trouble{name="dead_letters",severity="warn"} 1.0' in asked(f"{place}/metrics", 5.0)
+    eventually(lambda: words in troubles()["audit_down"].text)
+    assert "Parquet" not in troubles()["audit_down"].line
+
+    assert not folder.exists()
+    away.rename(folder)
+
+    wait_until(lambda: audited(job.settings) == job.count(job.settings.topics.requests), 120)
 
 
 def settings_file(left: Left, folder: Path, **more: object) -> Path:

@@ -450,11 +450,6 @@ def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named(
         doctor.threads_verdict({1, 2}, doctor.heartbeats([beat(1, metrics_seen=False), beat(2, 1)]))
 
 
-def test_a_gateway_whose_clock_is_ahead_is_named() -> None:
-    with pytest.raises(CheckError, match="ahead of this machine's: gateway a by 1200 s; after a request"):
-        doctor.clocks_verdict({"a": 1_200_000, "b": 900})
-
-
 def load_of(broker: int, bytes_in_per_s: float) -> Request:
     """A heartbeat of a broker that takes in so much."""
     load = Load(broker_id=broker, bytes_in_per_s=bytes_in_per_s, handler_idle=1.0)
@@ -493,8 +488,10 @@ def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning
 
     assert str(raised.value) == (
         "2 brokers are tightened, clients get 0.10 to 0.21 of their shares there, or their reservations (broker 1:"
-        " bytes in, broker 2: bytes in); throttled whatever their limits are: producers of tenant shop until 00:00:09"
-        " UTC by holds (862 % of its budget), clients of client-id x until 00:00:09 UTC by holds (by ops)"
+        " bytes in, broker 2: bytes in): the other brokers give whole shares; it ends by itself with the load;"
+        " `sluice top` shows who makes it; throttled whatever their limits are: producers of tenant shop until 00:00:09"
+        " UTC by holds (862 % of its budget), clients of client-id x until 00:00:09 UTC by holds (by ops): all other"
+        " clients have their limits; it ends with its reason"
     )
     with pytest.raises(CheckWarningError, match=r"^throttled whatever"):
         doctor.overrides_verdict(said, 7_000)
@@ -504,7 +501,7 @@ def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning
 def test_a_line_names_five_holds_and_counts_the_others() -> None:
     holds = [Override("hold", entity=CountedEntity(client_id=str(number)), reason="r") for number in range(9)]
 
-    with pytest.raises(CheckWarningError, match=r"client-id 4 by x \(r\) and 4 more$"):
+    with pytest.raises(CheckWarningError, match=r"client-id 4 by x \(r\) and 4 more: all"):
         doctor.overrides_verdict({"x": Overrides(1, 0, 5_000, holds)}, 0)
 
 
@@ -644,4 +641,4 @@ def test_a_gateway_whose_clock_is_behind_is_named_from_2_s_on_and_one_that_has_j
         doctor.clocks_verdict(seen(new, old={"ended": 490_500, "little": 495_000}).ahead_ms)
 
     assert "ahead of this machine's: gateway ahead by 3 s;" in str(raised.value)
-    assert "; behind this machine's: gateway behind by 180 s, little by 2 s; tables" in str(raised.value)
+    assert "; behind this machine's: gateway behind by 180 s, little by 2 s: " in str(raised.value)

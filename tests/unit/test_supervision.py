@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from sluice.configs.settings import RestartSettings
+from sluice.state.errors import SluiceError
 from sluice.streaming.errors import CheckpointError, JobError
 from sluice.streaming.queries.supervision import SupervisedQuery, backoff_s
 from sluice.streaming.running_job import check_runs
@@ -26,6 +27,7 @@ class MadeUpQuery:
         self._batches = batches
         self.idle_at = "00:00"
         self.stopped = False
+        self.error: SluiceError | None = None
 
     def start(self) -> Any:
         return self
@@ -130,7 +132,7 @@ def test_damage_that_no_restart_cures_ends_it_at_once(is_made: bool) -> None:
     query.start()
     query.join()
 
-    assert (query.state.state, query.state.reason) == ("given up", "CheckpointError: sluice.json is damaged")
+    assert (query.state.state, query.state.reason) == ("given up", "sluice.json is damaged")
 
 
 class BrokenCall(MadeUpQuery):

@@ -135,7 +135,7 @@ def test_facts_make_their_troubles(facts: dict[str, Any], names: list[str], word
     found = troubles_of(Facts(**facts), NOW_MS)
 
     assert [each.name for each in found] == names
-    assert all(each.severity in KNOWN[each.name] for each in found)
+    assert all(each.severity in KNOWN[each.name] and each.meanwhile and each.next for each in found)
     assert words in "".join(each.line for each in found)
 
 
