@@ -172,14 +172,14 @@ class RunningJob:
 
         def make_enforce() -> EnforceQuery:
             _create_topics_again(settings)
-            if next(starts):  # the job has looked before the first
+            if start := next(starts):  # the job has looked before the first
                 check_enforce_checkpoint(settings)
             self._topic.begin()
             if (pending := pending_batch(Checkpoint(settings.enforce.checkpoint))) is not None:
                 check_can_split(pending, settings)
                 self._watch.keep_snapshot_of(pending)
             most = bound.look(deciding.last_cause is Cause.TOO_LARGE)
-            return EnforceQuery(self._job, self._tracked, self._overrides.limits_now, self._topic, most)
+            return EnforceQuery(self._job, self._tracked, self._overrides.limits_now, self._topic, most, start)
 
         def make_audit() -> AuditQuery:
             check_spark_files(Checkpoint(settings.audit.checkpoint))

@@ -286,9 +286,7 @@ class AuditQuery(GatedQuery):
             self._writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
         except SluiceError:
             raise
-        except (
-            Exception
-        ) as error:  # of delta-rs, of a worker or of Spark: none says of a table what an operator has to do
+        except Exception as error:  # of delta-rs, a worker or Spark, which don't say what is wrong with a table
             if reasons := list(filter(None, see_tables(self._settings)[1].values())):
                 raise TableReadError("; ".join(reasons)) from error
             raise

@@ -104,12 +104,13 @@ class EnforceQuery(GatedQuery):
         limits_now: LimitsNow = lambda: None,
         topic: RequestsTopicWatch | None = None,
         max_record_bytes: int | None = None,
+        start: int = 0,
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted.
 
         A micro-batch waits until the job may decide. Records carry the job's epoch, whose markers are written, and the
         id of the requests topic that `topic` knows; the query ends if that changes. No answer is larger than
-        `max_record_bytes`, without which the settings say it.
+        `max_record_bytes`, without which the settings say it. `start` counts the starts of the query in this process.
         """
         settings = self._settings = job.settings
         super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, job.may_decide)
@@ -120,6 +121,7 @@ class EnforceQuery(GatedQuery):
         self._told_of_pages = False
         checkpoint = Checkpoint(settings.enforce.checkpoint)
         self._epoch = job.epoch
+        self._start = start
         self._log = BatchLog(checkpoint, file_creator(job.spark, checkpoint))
         self._topic = topic
         self._pipeline = PipelineSettings.of(settings, limits=CapacityFile(settings).limits())._replace(
@@ -209,7 +211,7 @@ class EnforceQuery(GatedQuery):
         if self._epoch is not None:
             header = F.struct(F.lit(HEADER).alias("key"), F.lit(self._epoch.header()).alias("value"))
             rows = rows.withColumn("headers", F.array(header))
-        kafka_writer(rows.write, self._settings).save()
+        kafka_writer(rows.write, self._settings, self._start).save()
 
     def _combined(self, rows: DataFrame, settings: PipelineSettings) -> DataFrame:
         """Finished records as they are, and the records that the parts make; parts are brought together by key."""

@@ -24,6 +24,9 @@ _SINK_DEFAULTS = {
     "kafka.delivery.timeout.ms": "120000",
 }
 
+_START = "kafka.sluice.start"
+"""A property that Kafka's clients pass over, by which Spark tells producers apart."""
+
 
 def requests_source(spark: SparkSession, settings: Settings, starting_offsets: str) -> DataFrame:
     """A stream of the request events."""
@@ -73,12 +76,17 @@ def epoch_header() -> Column:
     return F.element_at(F.filter("headers", lambda header: header.key == HEADER), -1).value
 
 
-def kafka_writer(writer: DataFrameWriter, settings: Settings) -> DataFrameWriter:
-    """The writer of rows (topic, key, value), each to its own topic, with their `headers` if there are any."""
+def kafka_writer(writer: DataFrameWriter, settings: Settings, start: int = 0) -> DataFrameWriter:
+    """The writer of rows (topic, key, value), each to its own topic, with their `headers` if there are any.
+
+    Spark keeps a producer for later micro-batches, and finds it by its options. Each `start` of a query has its own:
+    one that has failed never reads certificates, truststore and login again, which may have been replaced since.
+    """
     # The producer's own bounds of a record; a dead letter holds up to 4 MiB in base64.
     most = settings.topics.max_message_bytes
     bounds = {"kafka.max.request.size": str(most), "kafka.buffer.memory": str(max(_BUFFER_BYTES, most))}
-    return writer.format("kafka").options(**(_SINK_DEFAULTS | bounds | _client_options(settings)))
+    own = {_START: str(start)} if start else {}
+    return writer.format("kafka").options(**(_SINK_DEFAULTS | bounds | own | _client_options(settings)))
 
 
 def _client_options(settings: Settings) -> dict[str, str]:

@@ -29,7 +29,7 @@ class SecureBroker:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.certificate = folder / "broker.pem"
-        store = folder / "broker.p12"
+        store = self._store = folder / "broker.p12"
         _make_certificate(store, self.certificate)
         client, admin, controller = free_ports(3)
         self.bootstrap_servers = f"127.0.0.1:{client}"
@@ -63,6 +63,13 @@ class SecureBroker:
     def stop(self) -> None:
         """End the broker."""
         self._broker.stop()
+
+    def renew(self) -> None:
+        """Start it again with another certificate, which only its new truststore trusts."""
+        self.stop()
+        self._store.unlink()
+        _make_certificate(self._store, self.certificate)
+        self.start()
 
     def let_in(self, topics: TopicSettings, passwords: Mapping[str, str]) -> None:
         """Create the topics and the users `job`, `gateway` and `auditor` with the rights of docs/security.md."""

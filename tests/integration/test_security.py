@@ -110,6 +110,17 @@ def test_no_password_is_in_logs_status_settings_or_the_process_list(job: JobProc
     assert PASSWORDS["job"] not in repr(job.settings)
 
 
+def test_a_certificate_and_its_truststore_may_be_replaced_while_the_job_runs(
+    broker: SecureBroker, job: JobProcess
+) -> None:
+    """Java's clients, which keep what they have read at their start, are made again."""
+    before = job.count(job.settings.topics.decisions)
+    broker.renew()
+    send(login(broker, "gateway", PASSWORDS["gateway"]), job.settings.topics.requests, [creates("renewed")])
+
+    wait_until(lambda: job.count(job.settings.topics.decisions) > before, 240)
+
+
 @pytest.mark.parametrize(("user", "topic"), [("gateway", "decisions"), ("auditor", "decisions"), ("job", "requests")])
 def test_nobody_writes_what_is_not_theirs(broker: SecureBroker, job: JobProcess, user: str, topic: str) -> None:
     with pytest.raises(TopicAuthorizationFailedError):
