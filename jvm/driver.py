@@ -1,13 +1,15 @@
 """The driver's Java, which starts while Python loads PySpark: that takes as long as Java does."""
 
+import logging
 import os
 import re
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from typing import Final
 
 from sluice.jvm.environment import OWN
@@ -15,10 +17,19 @@ from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import pyspark_jars
 from sluice.process.processes import dying_with_this_thread
 
+log = logging.getLogger("sluice.session")
+
 _ADDRESS_FILE: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _NUMBER_BYTES = 4
 _POLL_S = 0.02
+_LAST_WORDS_S = 5.0
+
+_CAUSE = re.compile(r"Caused by: .*|(Exception in thread \S+ )?[\w.$]+(Exception|Error): .*")
+_NO_CAUSE = re.compile(
+    r"\s+at |\s*\.\.\. |WARNING: |Picked up |Error: (Could not create the Java|A fatal exception)|Error occurred during"
+)
+"""Lines that say only that there is an error, or something else."""
 
 _LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Options of the Java that writes the command line of the driver's Java, and nothing else."""
@@ -44,14 +55,21 @@ class DriverJava:
         if current_thread() is main_thread():  # one that starts would read the end of its input long afterwards
             command = dying_with_this_thread(command)
         variables = {**_LAUNCHER, **os.environ, **OWN, **own}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=variables, cwd=folder)
+        read, write = os.pipe()
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=write, env=variables, cwd=folder)
+        os.close(write)
+        self._serves = False
+        self._said = b""
+        self._passing = Thread(target=self._pass_on, args=(read,), name="java-errors", daemon=True)
+        self._passing.start()
 
     def hand_over(self) -> None:
         """Wait until it answers, and tell PySpark where. Raises JavaError if it has ended."""
         while not self._address.is_file():
             if self.process.poll() is not None:
-                raise JavaError(f"Spark's Java ended at its start, with exit code {self.process.returncode}; see above")
+                raise self._ended(self.process.returncode)
             time.sleep(_POLL_S)
+        self._serves = True
         content = self._address.read_bytes()
         self._address.unlink()
         os.environ[_PORT] = str(int.from_bytes(content[:_NUMBER_BYTES]))
@@ -60,6 +78,36 @@ class DriverJava:
     def end(self) -> None:
         """End it at once, whatever it does; a signal handler may call this."""
         self.process.kill()
+
+    def _pass_on(self, read: int) -> None:
+        """Pass on to standard error what Java writes there, from when it serves: before, it tells of a failed start."""
+        with open(read, "rb", buffering=0) as errors:
+            while part := errors.read(65_536):
+                self._said += part
+                while self._serves and self._said:
+                    self._said = self._said[os.write(2, self._said) :]
+
+    def _ended(self, code: int) -> JavaError:
+        """The error of a Java that has ended at its start; the log has all that it wrote."""
+        self._passing.join(_LAST_WORDS_S)
+        text = self._said.decode(errors="replace")
+        log.error("Spark's Java ended at its start, with exit code %d", code, extra={"fields": {"details": text}})
+        why = f"{signal.Signals(-code).name}, from outside or for lack of memory" if code < 0 else start_problem(text)
+        return JavaError(
+            f"Spark's Java ended at its start, with exit code {code} ({why}); check JAVA_HOME, and spark.driver.memory"
+            " and spark.driver.extraJavaOptions in section spark"
+        )
+
+
+def start_problem(text: str) -> str:
+    """The line that tells most of why a Java didn't start: the innermost cause, else the first that isn't a phrase.
+
+    >>> start_problem("Error occurred during initialization of VM\\nToo small maximum heap\\n")
+    'Too small maximum heap'
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _NO_CAUSE.match(line)]
+    causes = [line for line in lines if _CAUSE.match(line)]
+    return (causes[-1:] or lines[:1] or ["it said nothing"])[0].removeprefix("Caused by: ")
 
 
 def forget_address() -> None:

@@ -64,11 +64,26 @@ def test_no_secret_is_on_a_command_line(submit: Path) -> None:
     java.process.communicate()
 
 
-def test_a_java_that_ends_at_its_start_is_an_error(submit: Path) -> None:
-    submit.write_text("#!/bin/bash\nexit 3\n")
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("", "it said nothing"),
+        (
+            "Exception in thread main a.BError: x\\n\\tat a.C\\nCaused by: a.DException: y\\n\\t... 1 more",
+            "a.DException: y",
+        ),
+        ("Unrecognized option: -x\\nError: Could not create the Java Virtual Machine.", "Unrecognized option: -x"),
+        ("Error occurred during initialization of VM\\nCould not reserve space", "Could not reserve space"),
+    ],
+)
+def test_a_java_that_ends_at_its_start_is_one_line_with_the_cause(
+    submit: Path, said: str, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    submit.write_text(f"#!/bin/bash\nprintf '{said}' >&2\nexit 3\n")
 
-    with pytest.raises(JavaError, match="exit code 3"):
+    with pytest.raises(JavaError, match=rf"exit code 3 \({why}\); check JAVA_HOME, and spark.driver.memory"):
         DriverJava({}, submit.parent).hand_over()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_java_that_starts_can_be_ended(submit: Path) -> None:
