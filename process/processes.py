@@ -12,9 +12,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from sluice.state.errors import SluiceError
 
@@ -32,6 +33,8 @@ _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_OUTGOING = 32_768
 _UNPRIVILEGED, _SERVER_PORTS = 1_024, 12_768
 _PORT_SEARCHES = 100
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SAID_S = 4.0
 """Interval of the lines that say how far a long step is."""
@@ -122,16 +125,38 @@ def leaving_at_once() -> Iterator[None]:
             os.write(2, b"sluice: error: interrupted\n")
         os._exit(128 + number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
+    with _handled_by(leave):
+        yield
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder of temporary files that is gone after this block of the main thread, also at SIGTERM and SIGHUP.
+
+    They end the process by SystemExit, so that other blocks end too.
+    """
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        for each in _ENDING:
+            signal.signal(each, lambda *_: None)  # a further one would cut the end short
+        sys.exit(128 + number)
+
+    with _handled_by(leave), TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let this handle the signals that end a process while the block of the main thread runs."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number in _ENDING:
         if before[number] is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, leave)
+            signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, known in before.items():
+            signal.signal(number, known)
 
 
 def last_line(log: Path) -> str:
@@ -183,7 +208,7 @@ def stop_on_signals() -> Event:
         stop.set()
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
             signal.signal(number, set_stop)
     return stop

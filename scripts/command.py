@@ -18,6 +18,8 @@ EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 OptionsT = TypeVar("OptionsT")
 
 
@@ -44,6 +46,8 @@ def run_app(
     An error becomes one line on standard error. `arguments` are those of the process unless given. Exit codes: 1
     failed, 2 bad usage or settings, 130 interrupted.
     """
+    if arguments is None:  # the process is this command's: what it has made is removed, whatever ends it
+        interrupt_on_signals()
     app.info.context_settings = {"max_content_width": 120}
     app.pretty_exceptions_enable = False
     try:
@@ -74,15 +78,16 @@ def print_error(name: str, error: object) -> None:
 
 
 def interrupt_on_signals() -> None:
-    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread, once.
+    """Make Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread, once.
 
     Later signals are ignored, because they would cut the clean-up short that the first one starts.
     """
 
     def interrupt(_: int, __: FrameType | None) -> NoReturn:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             signal.signal(number, lambda *_: None)  # not SIG_IGN, which child processes would inherit
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:  # as nohup has it
+            signal.signal(number, interrupt)

@@ -8,13 +8,13 @@ field of variable length is its place in the row (upper half) and its length.
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.configs.settings import Settings
 from sluice.jvm.machine import Jvm
+from sluice.process.processes import temporary_folder
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
@@ -34,7 +34,7 @@ def stored_pages(settings: Settings, checkpoint: Checkpoint, batch_id: int, part
     """The pages of a micro-batch that is committed, by Spark's key. Raises CheckpointError, JarError and JavaError."""
     pages: dict[int, bytes] = {}
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory(prefix="sluice-state-", ignore_cleanup_errors=True))
+        folder = stack.enter_context(temporary_folder("sluice-state-"))
         class_path, options = bare_java(settings)
         java = stack.enter_context(Jvm(class_path, options)).packages
         try:
