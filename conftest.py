@@ -5,11 +5,15 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING
+from threading import Timer
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
+import psutil
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, is_hypothesis_test
@@ -38,6 +42,10 @@ SHARED = ("shared_job", "spark", "plugin")
 LONGEST = ("tests/integration/test_kafka_gateway.py", *SHARED)
 """The groups that begin first; the other ones fill the time beside them."""
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEAVE_S = 1.5
+"""Time in which pytest may show its summary after a signal."""
+
 EXAMPLES, LONG_EXAMPLES = 50, 300
 """Examples that Hypothesis draws for a property, which ./scripts/test and ./scripts/test-long both test."""
 
@@ -51,10 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples of properties; the native code, unless it is built; and SIGINT.
-
-    A shell that starts the tests in the background makes them ignore it, and all that they start would ignore it, too.
-    """
+    """Examples of properties; the native code, unless it is built; and signals."""
     hypothesis_settings.register_profile(
         "lane",
         max_examples=LONG_EXAMPLES if config.getoption("--long") else EXAMPLES,
@@ -62,10 +67,27 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     hypothesis_settings.load_profile("lane")
+    for number in SIGNALS:
+        signal.signal(number, _leave)  # also where a shell that starts the tests in the background has it ignored
     if not hasattr(config, "workerinput"):  # once, by the process that starts the others
         native_build.main()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    """End the run as Ctrl-C does, and after LEAVE_S whatever is left of it."""
+
+    def end() -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        os._exit(128 + number)
+
+    after_s = Timer(LEAVE_S, end)
+    after_s.daemon = True
+    after_s.start()
+    for each in SIGNALS:
+        signal.signal(each, lambda *_: None)  # not SIG_IGN, which child processes would inherit
+    raise KeyboardInterrupt
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook, too

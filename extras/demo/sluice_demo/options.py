@@ -13,7 +13,7 @@ from sluice_demo.load_generator import BadShare, BootstrapServers, Clients, Rate
 class DemoOptions(TrafficOptions):
     """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C.
 
-    Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
+    Ctrl-C ends all processes within 3 s; with --seconds it prints a summary. The embedded broker is not started when
     --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
     plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
     default, have none, and the clients go through so many proxies. With --elastic the brokers lend, and tighten while a

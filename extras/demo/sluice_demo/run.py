@@ -1,13 +1,14 @@
 """`sluice demo`: broker, job and a small load, shown live until Ctrl-C or for a number of seconds."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import typer
 import yaml
@@ -42,6 +43,7 @@ from sluice_insight.row_marks import RowMarks
 from sluice_insight.texts import counter_name
 
 _EXIT_FAILED = 1
+_LEAVE_S = 2.2
 _DRAIN_S = 60
 _LINE_CLIENTS = 2
 _TABLE_CLIENTS = 10
@@ -89,12 +91,20 @@ def run_demo(options: DemoOptions) -> int:
     with leaving_at_once():
         download_jars()
     stop = stop_on_signals()
+    Thread(target=_end_after, args=(stop,), daemon=True).start()
     try:
         if options.has_brokers:
             return run_with_brokers(options, stop, console)
         return _Demo(options, stop, console, begun_s).run()
     except KafkaError as error:
         raise RunError(error_line(error)) from error
+
+
+def _end_after(stop: Event) -> None:
+    """End the process _LEAVE_S after `stop`, whatever it waits for, and by that all that it has started."""
+    stop.wait()
+    time.sleep(_LEAVE_S)
+    os._exit(130)
 
 
 def download_jars() -> None:
@@ -200,7 +210,9 @@ class _Demo:
                     loaded_s = time.monotonic()
                     show_until(self.stop, self.options.seconds, console, lambda: lines(sent, loaded_s), check)
                     if self.stop.is_set():
-                        console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
+                        unanswered = warming.events + sent.events - warming.failed - sent.failed - answers.answered
+                        console.print(f"stopped; the next start answers the {max(unanswered, 0)} requests that wait")
+                        return 0
             missing = lambda: f"for {missing_answers(settings, before)} answers, and for Delta to have all of them"  # noqa: E731
             with waiting(console, missing), suppress(RunError):
                 drain(settings, _DRAIN_S, before)

@@ -1,0 +1,263 @@
+"""The set-up scripts: what they say when the machine lacks something, and that a second start does nothing."""
+
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sluice.jvm.jars import REPOSITORY
+from sluice_demo.job import wait_until
+
+INSTALL = "-m pip install --require-hashes -r requirements.lock"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what ./scripts/setup looks at."""
+    project = tmp_path / "project"
+    extras = [f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab")]
+    for name in ("scripts/setup", "scripts/steps", "pyproject.toml", *extras, "requirements.lock", "configs/jars.xml"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, project / name)
+    return project
+
+
+def _setup(project: Path, path: str | None = None, command: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"PATH": path} if path else {})
+    return subprocess.run(
+        ["/bin/bash", project / "scripts" / "setup", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Its lines on standard error, but for those that a step says as often as it takes long."""
+    return [line for line in done.stderr.splitlines() if not re.match("setup: (packages: |installing )", line)]
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def _path_without_python(folder: Path) -> str:
+    """A PATH with the tools that the script needs, and without a Python."""
+    folder.mkdir()
+    for tool in ("dirname", "sha256sum", "flock", "cat", "tail", "head", "rm", "mkdir", "grep", "sleep"):
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("python3", "said"),
+    [
+        (
+            'if [[ $1 == --version ]]; then echo "Python 3.9.2"; else exit 1; fi',
+            "no Python 3.11 or newer on PATH (python3 is Python 3.9.2); install Python 3.11",
+        ),
+        (
+            'if [[ $1 == -m ]]; then echo "ensurepip is not available"; exit 1; fi',
+            "python3 -m venv .venv fails: ensurepip is not available; on Debian and Ubuntu install python3-venv",
+        ),
+    ],
+    ids=["too old", "without venv"],
+)
+def test_a_python_that_makes_no_venv_is_one_clear_line_and_leaves_nothing(
+    project: Path, tmp_path: Path, python3: str, said: str
+) -> None:
+    path = _path_without_python(tmp_path / "bin")
+    _program(tmp_path / "bin", "python3", python3)
+
+    done = _setup(project, path)
+
+    assert done.returncode == 1
+    assert _said(done) == [f"setup: {said}"]
+    assert not (project / ".venv").exists()
+
+
+def test_a_newer_python_beside_an_old_python3_is_found(project: Path, tmp_path: Path) -> None:
+    path = _path_without_python(tmp_path / "bin")
+    _program(tmp_path / "bin", "python3", "exit 1")
+    _program(tmp_path / "bin", "python3.12", 'if [[ $1 == -c ]]; then exit 0; else echo "used: $*" >&2; exit 1; fi')
+
+    assert "setup: python3.12 -m venv .venv fails: used: -m venv .venv" in _setup(project, path).stderr
+
+
+def _made_ready(project: Path) -> None:
+    """Leaves what a finished set-up leaves, with a Python that only writes down how it was called."""
+    _program(project / ".venv", "calls", "")  # makes the folder
+    (project / ".venv" / "bin").mkdir()
+    _program(project / ".venv" / "bin", "python", 'echo "$*" >> .venv/calls')
+    (project / ".venv" / "calls").write_text("")
+    projects = ("pyproject.toml", *(f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab")))
+    wanted = f"{project}\n".encode() + b"".join(
+        (project / name).read_bytes() for name in (*projects, "requirements.lock", "configs/jars.xml")
+    )
+    (project / ".venv" / "setup.stamp").write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
+
+
+def test_a_second_start_only_looks_at_the_jars_and_runs_the_command_that_is_given(project: Path) -> None:
+    _made_ready(project)
+
+    done = _setup(project, command=("bash", "-c", 'echo "$@"; exit 3', "-", "a b", "c"))
+
+    assert (done.returncode, done.stdout, done.stderr) == (3, "a b c\n", "")
+    assert (project / ".venv" / "calls").read_text() == "-m scripts.prepare\n"
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
+def test_a_changed_pin_installs_again(project: Path, name: str) -> None:
+    _made_ready(project)
+    with (project / name).open("a") as file:
+        file.write("# changed\n")
+
+    assert _setup(project).returncode == 0
+    assert INSTALL in (project / ".venv" / "calls").read_text()
+
+
+def test_two_starts_at_once_install_once(project: Path) -> None:
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    command = ["/bin/bash", str(project / "scripts" / "setup")]
+    starts = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
+
+    assert [start.wait() for start in starts] == [0, 0]
+    calls = (project / ".venv" / "calls").read_text().splitlines()
+    assert calls.count(INSTALL) == 1
+    assert calls.count("-m scripts.prepare") == 2
+
+
+def test_packages_that_cannot_be_installed_are_one_clear_line(project: Path) -> None:
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    _program(project / ".venv" / "bin", "python", '[[ $2 == pip ]] || exit 0; echo "ERROR: no network"; exit 1')
+
+    done = _setup(project, command=("touch", str(project / "ran")))
+
+    assert done.returncode == 1
+    assert _said(done) == [
+        "setup: packages can't be installed: ERROR: no network; check the network, then try again; "
+        "all of it: .venv/setup.log"
+    ]
+    assert not (project / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
+)
+@pytest.mark.parametrize(
+    ("script", "step"),
+    [
+        ("scripts/setup", "pip"),
+        ("scripts/setup", "scripts.prepare"),
+        ("scripts/check", "scripts.docstrings"),
+        ("scripts/test-long", "pytest"),
+        (".ci/run", "scripts.docstrings"),
+    ],
+)
+def test_a_signal_ends_each_step_and_what_it_has_started(
+    project: Path, sent: signal.Signals, code: int, script: str, step: str
+) -> None:
+    """Some of what pip and compilers start leaves SIGTERM alone, or is left behind."""
+    _made_ready(project)
+    for name in ("scripts/check", "scripts/test-long", ".ci/run"):
+        (project / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, project / name)
+    _program(project / ".venv" / "bin", "ruff", "exit 0")
+    if step == "pip":
+        (project / ".venv" / "setup.stamp").unlink()
+    wait = 'echo "$$" >.venv/pid.new; mv .venv/pid.new .venv/pid; exec sleep 60'
+    works = f"""[[ $2 == {step} ]] || exit 0; bash -c 'trap "" TERM; {wait}' & wait"""
+    _program(project / ".venv" / "bin", "python", works)
+    command = ["/bin/bash", str(project / script), "touch", str(project / "ran")]
+    starting = subprocess.Popen(command, start_new_session=True)
+    pid = project / ".venv" / "pid"
+    wait_until(pid.exists, 120)
+
+    starting.send_signal(sent)
+
+    assert starting.wait() == code
+    wait_until(lambda: is_over(int(pid.read_text())), 120)
+    assert not (project / "ran").exists()
+
+
+def test_a_signal_right_after_the_start_of_a_step_ends_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    _program(
+        project / ".venv" / "bin", "python", '[[ $2 == pip ]] || exit 0; echo "$$" >.venv/pid; exec sleep 600 >&- 2>&-'
+    )
+    signals = "until [[ -s .venv/pid ]]; do sleep 0.1; done; kill -TERM $$"
+    (project / "hook").write_text(f"""set -T
+        trap '[[ "$BASH_COMMAND $*" != running*pip* ]] || {{ {signals}; }}' DEBUG""")
+    monkeypatch.setenv("BASH_ENV", str(project / "hook"))
+
+    assert _setup(project).returncode == 143
+    wait_until(lambda: is_over(int((project / ".venv" / "pid").read_text())), 120)
+
+
+def is_over(pid: int) -> bool:
+    """True if a process has ended, though the one that started it may not have asked for its exit code."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_long_step_says_every_few_seconds_how_far_it_is(project: Path) -> None:
+    """Also to a pipe: nothing at all for minutes looks like a command that hangs."""
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    (project / ".venv" / "lib" / "python3.11" / "site-packages" / "one.dist-info").mkdir(parents=True)
+    pip = '[[ $2 == pip ]] || exit 0; echo "Collecting one"; echo "Collecting two"'
+    _program(project / ".venv" / "bin", "python", f"{pip}; until [[ -e .venv/go ]]; do /bin/sleep 0.1; done")
+    _program(project / "bin", "sleep", "exec /bin/sleep 0.1")
+    wanted = len([line for line in (project / "requirements.lock").read_text().splitlines() if line[:1].isalnum()])
+    environment = os.environ | {"PATH": f"{project / 'bin'}:{os.environ['PATH']}"}
+
+    with subprocess.Popen(
+        ["/bin/bash", project / "scripts" / "setup"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as starting:
+        assert starting.stderr is not None
+        # Each step says where it is again and again, and pip hasn't begun yet for as long as the machine needs.
+        is_told = any(line == f"setup: packages: 2 of {wanted} fetched, 1 installed\n" for line in starting.stderr)
+        (project / ".venv" / "go").touch()
+        starting.communicate()
+
+    assert (is_told, starting.returncode) == (True, 0)
+
+
+def test_checks_without_tests_start_none(project: Path) -> None:
+    _made_ready(project)
+    shutil.copy(REPOSITORY / "scripts" / "check", project / "scripts" / "check")
+    for tool in ("ruff", "mypy", "lint-imports", "mkdocs"):
+        _program(project / ".venv" / "bin", tool, 'echo "${0##*/} $1" >> .venv/calls')
+
+    subprocess.run([project / "scripts" / "check", "--no-tests"], check=True)
+
+    calls = [line.split(maxsplit=2)[:2] for line in (project / ".venv" / "calls").read_text().splitlines()]
+    assert [" ".join(call) for call in calls] == [
+        "ruff check",
+        "ruff format",
+        "-m scripts.docstrings",
+        "mypy",
+        "mypy --explicit-package-bases",
+        "-m scripts.ceilings",
+        "lint-imports --no-logo",
+        "mkdocs --quiet",
+    ]
+
+
+def test_the_scripts_are_executable() -> None:
+    names = ("scripts/setup", "scripts/test", "scripts/test-long", "scripts/lock", ".ci/run")
+    assert all(os.access(REPOSITORY / name, os.X_OK) for name in names)
