@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
-from sluice.process.processes import run_saying
+from sluice.process.processes import leaving_at_once, run_saying
 from sluice.state.errors import SluiceError
 
 PACKAGE = "@sparticuz/chromium@153.0.0"
@@ -113,7 +113,8 @@ def _unpack(archive: Path) -> None:
 def main() -> None:
     """Install the browser; an error is one line."""
     try:
-        get_browser()
+        with leaving_at_once():
+            get_browser()
     except BrowserError as error:
         sys.exit(f"browser: {error}")
     if command := sys.argv[1:]:
