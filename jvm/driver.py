@@ -56,7 +56,9 @@ class DriverJava:
             command = dying_with_this_thread(command)
         variables = {**_LAUNCHER, **os.environ, **OWN, **own}
         read, write = os.pipe()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=write, env=variables, cwd=folder)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=write, stderr=write, env=variables, cwd=folder
+        )
         os.close(write)
         self._serves = False
         self._said = b""
