@@ -3,7 +3,6 @@
 import heapq
 import itertools
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -53,7 +52,7 @@ from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
 from sluice.process.format import printable
 from sluice.process.texts import odd_names, strict_text
 from sluice.process.times import from_ms
-from sluice.sinks.errors import QuotasTableError, UsageUnknownError
+from sluice.sinks.errors import QuotasTableError
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import (
     Difference,
@@ -67,14 +66,13 @@ from sluice.state.quotas.alteration import (
 from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import ENTRY_KINDS, KEY_ALIASES, KINDS_BY_NAME, ElasticKey, Family, QuotaKind
+from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.holds import HoldChange
     from sluice.sinks.tables.quotas import QuotaChange
-    from sluice.sinks.tables.recent_usage import Recent
 
 EXIT_FAILED = 1
 
@@ -111,15 +109,11 @@ def alter_quotas(
     delete_config: Annotated[str | None, typer.Option("--delete-config", help="key,key")] = None,
     add_config_file: Annotated[Path | None, typer.Option("--add-config-file", help="Properties file.")] = None,
     mode: ModeOption = Mode.ENFORCE,
-    yes: YesOption = False,
+    _yes: Annotated[bool, typer.Option("--yes", "-y", help="As for other commands; this one never asks.")] = False,
     dry_run: DryRunOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Set or remove quotas of one entity, all or none of them.
-
-    A limit below half of a client's highest minute of the last 15 needs --yes. Charges of counters are
-    compared, so a new quota on a user with a client-id can't be before that pair has a counter of its own.
-    """
+    """Set or remove quotas of one entity, all or none of them."""
     only_removes = add_config is None and add_config_file is None
     target = entity.entity(ctx, literal=only_removes)  # an odd name that is there can be removed
     if add_config is not None and add_config_file is not None:
@@ -135,8 +129,6 @@ def alter_quotas(
         gone = [key for key in deleted if key not in SLUICES_OWN]
         if kept or gone:
             raise UsageError(refused_alteration(table.settings.kafka, target, kept, gone))
-    if mode is Mode.ENFORCE and (limits := {key: value for key, value in added.items() if _has_usage(key)}):
-        _check_not_tight(table, QuotaEntity.from_mapping(target), limits, change, ask=not dry_run and not yes)
     version, before, after = (None, *_preview(table, change)) if dry_run else _commit(table, change, author.name())
     if json_output:
         print_json(
@@ -392,53 +384,6 @@ def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list
 
     version = quotas_table.alter(recorded, author, at, changed_from(table.settings))
     return version, *attempts[-1]
-
-
-def _has_usage(key: str) -> bool:
-    """True for a quota that the job charges: numbers beside a limit, budgets and counts of things have no usage."""
-    kind = KINDS_BY_NAME.get(KEY_ALIASES.get(key, key))
-    return kind is not None and kind.family is not Family.COUNT
-
-
-def _check_not_tight(
-    table: TableOptions, target: QuotaEntity, added: Mapping[str, float], change: Change, *, ask: bool
-) -> None:
-    """Warn of limits far below recent usage; asks for a yes if `ask`. Raises UsageError without one.
-
-    Raises InvalidQuotaError and QuotasTableError before anything is said of usage.
-    """
-    before, after = _preview(table, change)
-    try:
-        recent = _recent_usage(table, target, added)
-    except UsageUnknownError as error:
-        typer.echo(f"sluice: the limit is not compared with recent usage: {error}", err=True)
-        return
-    if not recent:
-        return
-    from sluice.sinks.tables.recent_usage import tight_limits  # deltalake is slow to import
-
-    tight = list(tight_limits([new for _, new in differences(before, after) if new], after, recent))
-    if not tight:
-        return
-    if ask and not sys.stdin.isatty():
-        raise UsageError(f"{'; '.join(tight)}; give --yes if that is meant")
-    for line in tight:
-        typer.echo(f"sluice: warning: {line}", err=True)
-    if ask:
-        typer.confirm("Set it all the same?", abort=True, err=True)
-
-
-def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, float]) -> "Recent":
-    """The usage that limits are compared with; standard error says if it is old. Raises UsageUnknownError."""
-    delta, now = table.settings.delta, datetime.now(UTC)
-    if table.table is not None and table.table != delta.quotas:
-        raise UsageUnknownError("--table names no table of metrics")
-    from sluice.sinks.tables.recent_usage import RecentUsage, freshness_note, recent_of
-
-    usage = RecentUsage(delta.quota_metrics, delta.storage_options, now)
-    if note := freshness_note(usage.recorded_until(), now):
-        typer.echo(f"sluice: {note}", err=True)
-    return recent_of(target, added, usage)
 
 
 def edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:

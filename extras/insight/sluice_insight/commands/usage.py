@@ -234,12 +234,6 @@ def slo(
     objective_minutes: Annotated[
         float, typer.Option("--objective-minutes", help="Minutes a week that a client may be throttled.", min=0)
     ] = 5.0,
-    is_below_quota: Annotated[
-        bool,
-        typer.Option(
-            "--below-quota", help="Count the minutes alone in which what a client waited for was below its limit."
-        ),
-    ] = False,
     worst: Annotated[int, typer.Option("--worst", help="Most clients to list, the worst first.", min=0)] = 10,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     config: ConfigOption = None,
@@ -262,7 +256,7 @@ def slo(
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=7))
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
-    found = report(tables, span, objective_minutes, worst, is_below_quota, tenants)
+    found = report(tables, span, objective_minutes, worst, tenants)
     if not found.clients:
         say_no_rows(delta, delta.decisions)
     if json_output:
@@ -270,7 +264,6 @@ def slo(
             "from": from_ms(span.start_ms),
             "to": from_ms(span.end_ms),
             "objective_minutes": objective_minutes,
-            "below_quota": is_below_quota,
             f"{by}s": found.clients,
             "within": found.within,
             "share": found.share,
@@ -283,8 +276,7 @@ def slo(
         return
     share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
     within = f"{found.within} of {found.clients} {by}s{share}"
-    below_quota = " below their quota" if is_below_quota else ""
-    typer.echo(f"{within} were throttled{below_quota} {objective_minutes:g} minutes a week or less")
+    typer.echo(f"{within} were throttled {objective_minutes:g} minutes a week or less")
     if found.first_ms is not None:
         recorded = duration(60_000 * found.recorded_minutes)
         left_out = f"; {found.left_out} brokers and controllers left out" if found.left_out else ""

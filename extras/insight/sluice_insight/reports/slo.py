@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from sluice.sinks.tables.query import Tables
 from sluice.state.quotas.tenants import Tenants
-from sluice_insight.reports.below_quota import below_quota
 from sluice_insight.reports.columns import numbers
 from sluice_insight.reports.events import EVENTS_AT_ONCE, Events
 from sluice_insight.reports.left_out import is_kafkas_own
@@ -59,15 +58,13 @@ def slo(
     span: Span,
     objective_minutes: float,
     most: int,
-    is_below_quota: bool = False,
     tenants: Tenants | None = None,
 ) -> Slo:
     """Minutes throttled by client, and of the worst clients as many as `most`. Raises QueryError.
 
-    With `tenants` those stand for their members, and a minute counts in which any of these waited. If `is_below_quota`,
-    those minutes alone count in which what the client waited for was below its limit. The recorded part of the span,
-    from the first event to its end, is scaled to a week. The clients are those with any event in the span, without
-    those that have a client-id of Kafka's own brokers and controllers and never waited.
+    With `tenants` those stand for their members, and a minute counts in which any of these waited. The recorded part of
+    the span, from the first event to its end, is scaled to a week. The clients are those with any event in the span,
+    without those that have a client-id of Kafka's own brokers and controllers and never waited.
     """
 
     def names_of(user: str, client_id: str) -> Names:
@@ -79,13 +76,7 @@ def slo(
         waits.take(events)
         of_batch_ms = numbers(events["timestamp_ms"])
         times_ms += [int(of_batch_ms.min()), int(of_batch_ms.max())]
-    waited = waits.minutes(span)
-    minutes_of = {name: len(minutes) for name, minutes in waited.items()}
-    if is_below_quota:
-        below = dict[Names, set[int]]()
-        for client, minutes_below in below_quota(tables, span, ends).items():
-            below.setdefault(names_of(*client), set()).update(minutes_below)
-        minutes_of = {name: len(below.get(name, set()).intersection(found.tolist())) for name, found in waited.items()}
+    minutes_of = {name: len(minutes) for name, minutes in waits.minutes(span).items()}
     first_ms, last_ms = min(times_ms, default=None), max(times_ms, default=None)
     since_ms = span.start_ms if first_ms is None else first_ms // 60_000 * 60_000
     a_week = WEEK_MS / (span.end_ms - max(span.start_ms, since_ms))

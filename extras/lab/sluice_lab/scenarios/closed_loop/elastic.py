@@ -27,7 +27,7 @@ from sluice.state.shares.counter_share import (
     SILENT_S,
     Metering,
 )
-from sluice_insight.reports.below_quota import full_minutes
+from sluice_insight.live import NEAR_LIMIT
 from sluice_lab.scenarios.closed_loop.situation import SKEW, STAY_S, Spread
 
 SPAN_S = Metering.of(QuotaSettings()).span_ms / 1000.0
@@ -411,12 +411,35 @@ def _hopping(wanted: Floats, time_s: float) -> Floats:
 
 
 def _minutes_below(used: Floats, waits: Flags, quotas: Floats) -> Flags:
-    """The minutes in which a tenant waited below its quota, as the report has them."""
+    """The minutes in which a tenant waited below its quota."""
     below = waits.copy()
     for tenant, quota in enumerate(quotas.tolist()):
         of_tenant = [(minute, value, quota) for minute, value in enumerate(used[:, tenant].tolist())]
-        below[list(full_minutes(of_tenant, len(used))), tenant] = False
+        below[list(_full_minutes(of_tenant, len(used))), tenant] = False
     return below
+
+
+def _full_minutes(used: Sequence[tuple[int, float, float]], end: int) -> set[int]:
+    """The minutes before `end` in which a counter is at its limit.
+
+    `used` are the minutes in which it was charged, in their order: the minute, the charges, and its limit per second.
+
+    Of 150 charged in a minute in which 60 are allowed, 90 are made up for in the two minutes after it:
+
+    >>> sorted(_full_minutes([(10, 150.0, 1.0), (14, 54.0, 1.0), (15, 53.0, 1.0)], end=20))
+    [10, 11, 12, 14]
+    """
+    full: set[int] = set()
+    excess, allowed, after = 0.0, 0.0, 0
+    for minute, value, limit in [*used, (end, 0.0, 0.0)]:
+        while excess > 0.0 and after < minute:  # minutes without charges
+            full.add(after)
+            excess, after = excess - allowed, after + 1
+        excess, allowed, after = max(0.0, excess), 60.0 * limit, minute + 1
+        if minute < end and (excess > 0.0 or value >= NEAR_LIMIT * allowed):
+            full.add(minute)
+        excess += value - allowed
+    return full
 
 
 def _within(below: Flags, groups: Mapping[str, Flags]) -> dict[str, float]:
