@@ -18,6 +18,14 @@ _OWN_EXTRAS = {"demo": "demo"} | dict.fromkeys(("advise", "console", "slo", "top
 """Command -> the extra of sluice-kafka that has it, for those that may be missing."""
 
 
+class NeedsExtraError(UsageError):
+    """A command's extra isn't installed. Typer's "Did you mean 'topics'?", which is for slips, doesn't follow it."""
+
+    def format_message(self) -> str:
+        """The message as it was made."""
+        return str(self.args[0])
+
+
 class CommandLine(Group):
     """The commands of the core, then those of the extras that are installed."""
 
@@ -35,7 +43,9 @@ class CommandLine(Group):
             return _loaded(point)
         if cmd_name in _OWN_EXTRAS:
             extra = _OWN_EXTRAS[cmd_name]
-            raise UsageError(f"the command {cmd_name} needs the extra {extra}; pip install 'sluice-kafka[{extra}]'")
+            raise NeedsExtraError(
+                f"the command {cmd_name} needs the extra {extra}; pip install 'sluice-kafka[{extra}]'"
+            )
         return None
 
 

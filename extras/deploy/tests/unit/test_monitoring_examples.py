@@ -27,6 +27,7 @@ from sluice.state.shares.load import DiskFloor
 from sluice.streaming.overrides.disks import DisksWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
+from sluice.streaming.runtime.gateway_metrics import GatewayMetrics
 from sluice.streaming.runtime.health import JobHealth
 from sluice_insight.client_metrics import ClientMetrics
 from tests.builders import AT_MS, decision, heartbeat_of
@@ -92,11 +93,12 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     health.count_batch({"query": "enforce", "batch_ms": 240, "events": 7, "lag": 5})
     health.heartbeat({"enforce": QueryState(RunState.RUNNING)}, 1)
     health.report_mirror(None, 0)
-    clients = ClientMetrics(QuotaSettings(), 20, lambda: AT_MS)
+    clients, gateways = ClientMetrics(QuotaSettings(), 20, lambda: AT_MS), GatewayMetrics(clock_ms=lambda: AT_MS)
     clients.on_record(json.dumps(decision()).encode())
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
-    clients.on_record(json.dumps(heartbeat_of(load={"handler_idle": 0.5, "log_dirs": log_dirs})).encode())
+    gateways.on_record(json.dumps(heartbeat_of(load={"handler_idle": 0.5, "log_dirs": log_dirs})).encode())
     health.registry.register(clients)
+    health.registry.register(gateways)
     health.registry.register(DisksWatch(Quotas, DiskFloor(), 60_000))
     overrides = OverridesWatch([HoldsOne()], OverridesTable(str(tmp_path_factory.mktemp("overrides")), {}), 20)
     overrides.remember({})
