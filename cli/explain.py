@@ -8,10 +8,10 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json
+from sluice.cli.freshness import say_no_rows, say_of_then
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import no_members_text
 from sluice.cli.resolve import explain as resolve
-from sluice.cli.sql import say_no_rows, say_of_then
 from sluice.process.format import duration, figure, percent, printable, short
 from sluice.process.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
 from sluice.state.contract.decision_id import DecisionId

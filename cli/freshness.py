@@ -1,44 +1,13 @@
-"""The command `sluice sql`: a query over the Delta tables, without Java."""
+"""Notes on standard error: how far the tables are behind the decisions."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
 
 import typer
 
-from sluice.cli.format import OutputFormat, print_rows
-from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import DeltaSettings
-
-TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas", "overrides")
-"""Settings in section `delta` with a table's path; queries know the table by the same name."""
 
 _FRESH = timedelta(minutes=1)
 """Age of the newest rows from which figures end before now; a gateway's heartbeats are rows too."""
-
-
-def sql(
-    query: Annotated[str, typer.Argument(help="A query: SELECT verdict, count(*) FROM decisions GROUP BY 1")],
-    config: ConfigOption = None,
-    output_format: Annotated[OutputFormat, typer.Option("--format", help="Form of the output.")] = OutputFormat.TABLE,
-) -> None:
-    """Query the Delta tables in SQL (DataFusion's), without Java. Nothing can be changed.
-
-    The tables are decisions, quota_metrics, dead_letters, unreadable, quotas and overrides; the view usage has a row
-    for each decision with bytes_in, bytes_out, request_points and mutations. Double quotes are for names ("limit"),
-    single ones for text ('alice'). A table cuts texts at 60 characters; CSV and JSON have them whole.
-    """
-    delta = job_settings(config).delta
-    # pyarrow takes half a second to import, and few commands need it
-    from sluice.sinks.tables.query import run_query, tables_of
-
-    paths = {name: getattr(delta, name) for name in TABLES}
-    rows = run_query(query, paths, delta.storage_options)
-    print_rows(output_format, rows.columns, rows)
-    if output_format is OutputFormat.TABLE:
-        typer.echo(f"{rows.count} {'row' if rows.count == 1 else 'rows'}")
-    audited = {name: path for name, path in paths.items() if name != "quotas"}
-    if not rows.count and tables_of(query, audited):
-        say_no_rows(delta, *audited.values())
 
 
 def say_no_rows(delta: DeltaSettings, *paths: str) -> None:
@@ -60,7 +29,7 @@ def say_of_then(delta: DeltaSettings, until: datetime) -> None:
 
 
 def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
-    """A hint for a query without rows: the tables follow the decisions by an audit batch or more.
+    """A hint for an answer without rows: the tables follow the decisions by an audit batch or more.
 
     >>> no_rows_hint(datetime(2026, 1, 1, 11, 59, 30), datetime(2026, 1, 1, 12))
     'no rows; the audit query last wrote 30 s ago, at 2026-01-01T11:59:30: newer decisions are not in the tables yet'

@@ -27,7 +27,6 @@ from sluice.cli.options import (
     settings_file,
 )
 from sluice.cli.quotas import app as quotas_app
-from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app
 from sluice.cli.state import balance
 from sluice.cli.tenants import app as tenants_app
@@ -353,7 +352,6 @@ def maintain(
 
 app.command()(balance)
 app.command()(explain)
-app.command()(sql)
 
 UNEXPECTED = "Sluice didn't expect this:"
 """Begins the line of an error that no command knows."""

@@ -41,7 +41,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run": SETTINGS,
     "simulate": ("--quotas", "{input}", "--events", "{input}", *SETTINGS),
     "slo": SETTINGS,
-    "sql": ("SELECT count(user) FROM decisions", *SETTINGS),
     "state export": ("{folder}/balances", *SETTINGS),
     "state import": ("{input}", *SETTINGS),
     "tenants alter": ("shop", "--add-member", "user=u", "--yes", *SETTINGS),

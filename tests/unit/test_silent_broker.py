@@ -89,7 +89,6 @@ def test_a_command_about_quotas_needs_no_broker(config: Path, command: Sequence[
         ("slo",),
         ("whatif",),
         ("advise",),
-        ("sql", "SELECT 1 FROM decisions"),
     ],
     ids=lambda value: value[0],
 )

@@ -11,8 +11,8 @@ import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, print_rows, table_lines, terminal_width, time_text
+from sluice.cli.freshness import say_no_rows, say_of_then
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force, quotas_of_file
-from sluice.cli.sql import say_no_rows, say_of_then
 from sluice.configs.settings import Settings
 from sluice.process.format import duration, percent, quantity, short
 from sluice.process.texts import NO_NAME

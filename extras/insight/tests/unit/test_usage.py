@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.cli import format as format_module
-from sluice.cli import sql
+from sluice.cli import freshness
 from sluice.cli.format import csv_safe, write_csv
 from sluice.configs.quotas import load_quotas_file
 from sluice.sinks.tables.query import Tables
@@ -276,7 +276,7 @@ def test_a_long_name_makes_no_wide_table_and_is_whole_in_csv(here: Path) -> None
 @pytest.mark.usefixtures("tables")
 def test_figures_that_end_before_the_span_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of a job that is dead would say that the clients have stopped."""
-    monkeypatch.setattr(sql, "_FRESH", timedelta(0))
+    monkeypatch.setattr(freshness, "_FRESH", timedelta(0))
 
     for command in (("usage", "--from", "2020-01-01"), ("explain",)):
         assert "sluice: nothing was written since 20" in invoke(*command, code=None).error

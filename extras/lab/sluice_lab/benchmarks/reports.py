@@ -37,10 +37,6 @@ _COMMANDS: dict[str, Sequence[str]] = {
     "usage --by client --per hour": ("usage", "--by", "client", "--per", "hour", "--format", "csv", *_SPAN),
     "usage --by topic --per day": ("usage", "--by", "topic", "--per", "day", "--format", "csv", *_SPAN),
     "slo": ("slo", *_SPAN),
-    "sql, sums over the view usage": (
-        "sql",
-        "SELECT user, sum(bytes_in), sum(request_points) FROM usage GROUP BY user ORDER BY 2 DESC LIMIT 9",
-    ),
     "advise --processes 1": ("advise", "--processes", "1", *_SPAN),
 }
 """Title -> arguments of `sluice`."""
