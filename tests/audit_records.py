@@ -52,7 +52,7 @@ def decision(offset: int, at_ms: int = T0, throttle_ms: int = 0, rate: float | N
 
 def letter(offset: int, value: str | None = "QQ==", **more: Any) -> Json:
     error = {"field": "user", "problem": "is of type int", "expected": "str"}
-    event = {"topic": "my-requests", "partition": 0, "offset": offset}
+    event = {"topic": "my-requests", "partition": 3, "offset": offset}
     return {"source": event, "error": error, "value": value} | more
 
 

@@ -47,26 +47,36 @@ def epoch_spans(reports: Iterable[TaskReport], topic: str) -> list[EpochSpan]:
 
 
 def further_answers(
-    answers: pa.Table, feed: Feed, table: DeltaTable, requests: RequestsTopic
-) -> tuple[Offsets, Offsets]:
+    answers: Sequence[tuple[Feed, pa.Table]], open_table: Callable[[str], DeltaTable], requests: RequestsTopic
+) -> tuple[list[tuple[str, Offsets]], list[tuple[str, Offsets]]]:
     """Records that answer an event of `requests` again: those that repeat its answer, and those that contradict it.
 
-    The answer of an event is the row that the table has, or else its first record by partition and offset.
+    Each with its topic. The answer of an event is the row that a table of any feed has, or else its first record by
+    feed, partition and offset.
     """
-    rows = _rows(answers, feed, table, requests)
-    together = pa.concat_tables([*rows, answers]).combine_chunks()
+    asked = pa.concat_tables([found for _, found in answers])
+    parts = [
+        part.append_column("feed", pa.array(np.full(len(part), number)))
+        for number, (feed, found) in enumerate(answers)
+        for part in (*(_rows(asked, feed, open_table(feed.table.path), requests) if len(asked) else ()), found)
+    ]
+    together = pa.concat_tables(parts).combine_chunks()
     values = {name: together[name].to_numpy() for name in together.drop_columns(SOURCE_ID).column_names}
     values[SOURCE_ID] = together[SOURCE_ID].combine_chunks().dictionary_encode().indices.to_numpy()
-    order = np.lexsort([values[name] for name in ("offset", "partition", *_KEY, SOURCE_ID)])
-    partition, offset, digest, *key = (
-        values[name][order] for name in ("partition", "offset", "digest", *_KEY, SOURCE_ID)
-    )
+    values["is_record"] = values["partition"] >= 0
+    order = np.lexsort([values[name] for name in ("offset", "partition", "feed", "is_record", *_KEY, SOURCE_ID)])
+    feeds, partition, offset, digest = (values[name][order] for name in ("feed", "partition", "offset", "digest"))
+    key = [values[name][order] for name in (*_KEY, SOURCE_ID)]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = np.any([part[1:] != part[:-1] for part in key], axis=0)
     first_digest = digest[is_first][np.cumsum(is_first) - 1]
     further = ~is_first & (partition >= 0)
     repeating, contradicting = (
-        by_partition(partition[records], offset[records])
+        [
+            (feed.topic, by_partition(partition[mine], offset[mine]))
+            for number, (feed, _) in enumerate(answers)
+            if (mine := records & (feeds == number)).any()
+        ]
         for records in (further & (digest == first_digest), further & (digest != first_digest))
     )
     return repeating, contradicting

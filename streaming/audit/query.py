@@ -130,15 +130,8 @@ class AuditWriter:
 
     def _run(self, records: DataFrame, requests: RequestsTopic, exclusions: Exclusions) -> list[TaskReport]:
         """Let tasks do their part, as many as the micro-batch before was worth."""
-        plan = Plan(
-            self._feeds,
-            self._unreadable,
-            dict(self._delta.storage_options),
-            requests,
-            self._bounds,
-            self._window_s,
-            exclusions,
-        )
+        options = dict(self._delta.storage_options)
+        plan = Plan(self._feeds, self._unreadable, options, requests, self._bounds, self._window_s, exclusions)
         tasks = records if self._tasks is None else records.coalesce(self._tasks)
         found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
         return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
@@ -159,18 +152,15 @@ class AuditWriter:
         ]
         if fenced and not known.fenced:
             return known._replace(fenced=fenced)
-        left_out, contradicting = [*known.left_out], [*known.contradicting]
-        for feed in self._feeds:
-            answers = reported_answers(reports, feed.topic)
-            is_good = pc.is_valid(answers["digest"])
-            good, unreadable = answers.filter(is_good), answers.filter(pc.invert(is_good))
-            if len(good):
-                repeating, others = further_answers(good, feed, open_table(feed.table.path), requests)
-                if (repeating or others) and not known.compared:
-                    return known._replace(compared=True)
-                left_out += [(feed.topic, repeating)] if repeating else []
-                contradicting += [(feed.topic, others)] if others else []
-            if len(unreadable):
+        # Decisions come first, as gateways act on them: of two answers in a micro-batch the decision stays.
+        answers = [(feed, reported_answers(reports, feed.topic)) for feed in reversed(self._feeds)]
+        good = [(feed, found.filter(pc.is_valid(found["digest"]))) for feed, found in answers]
+        repeating, others = further_answers(good, open_table, requests)
+        if (repeating or others) and not known.compared:
+            return known._replace(compared=True)
+        left_out, contradicting = [*known.left_out, *repeating], [*known.contradicting, *others]
+        for feed, found in answers:
+            if len(unreadable := found.filter(pc.is_null(found["digest"]))):
                 written = known_records(open_table(self._unreadable.path), feed.topic, unreadable)
                 left_out += [(feed.topic, written)] if written else []
         if len(left_out) == len(known.left_out) and len(contradicting) == len(known.contradicting):

@@ -181,7 +181,7 @@ def test_hostile_dead_letters_have_their_fault_and_the_others_are_rows() -> None
     }
     assert isinstance(row, dict)
     assert isinstance(empty, dict)
-    assert (row["source_topic"], row["source_partition"], row["source_offset"]) == ("my-requests", 0, 3)
+    assert (row["source_topic"], row["source_partition"], row["source_offset"]) == ("my-requests", 3, 3)
     assert (row["field"], row["problem"], row["expected"]) == ("user", "is of type int", "str")
     assert (row["value"], row["value_bytes"], empty["value"]) == (b"A", 1, None)
     assert (row["recorded_at"].timestamp() * 1000, str(row["date"])) == (T0, "2023-11-14")
