@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 from sluice.configs.settings import DeltaSettings
+from sluice.process.format import duration
 
 _FRESH = timedelta(minutes=1)
 """Age of the newest rows from which figures end before now; a gateway's heartbeats are rows too."""
@@ -19,11 +20,18 @@ def say_no_rows(delta: DeltaSettings, *paths: str) -> None:
 
 
 def say_of_then(delta: DeltaSettings, until: datetime) -> None:
-    """Say on standard error where the figures end, if nothing was written in the last minute before a time."""
+    """Say on standard error where the figures end, if nothing was written in the last minute before a time.
+
+    If this machine's clock is behind that of the job, figures until now end before the newest, and it says that.
+    """
     from sluice.sinks.tables.query import last_written
 
-    written_at = last_written([delta.decisions], delta.storage_options)
-    if written_at is not None and min(until, datetime.now(UTC)) - written_at > _FRESH:
+    written_at, now = last_written([delta.decisions], delta.storage_options), datetime.now(UTC)
+    if written_at is None:
+        return
+    if now - until < _FRESH and (hint := _behind_hint(written_at, now)):
+        typer.echo(f"sluice: {hint}", err=True)
+    elif min(until, now) - written_at > _FRESH:
         at = written_at.isoformat(timespec="seconds")
         typer.echo(f"sluice: nothing was written since {at}, so this ends there; `sluice doctor` says why", err=True)
 
@@ -36,6 +44,20 @@ def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
     """
     if written_at is None:
         return "no rows; the audit query has written nothing yet"
+    if hint := _behind_hint(written_at, now):
+        return f"no rows; {hint}"
     ago_s = (now - written_at).total_seconds()
     at = written_at.isoformat(timespec="seconds")
     return f"no rows; the audit query last wrote {ago_s:.0f} s ago, at {at}: newer decisions are not in the tables yet"
+
+
+def _behind_hint(written_at: datetime, now: datetime) -> str | None:
+    """A hint if the job's clock, by which the tables were written, is ahead of this machine's; None if it isn't.
+
+    >>> _behind_hint(datetime(2026, 1, 1, 13), datetime(2026, 1, 1, 12))
+    "this machine's clock is 1 h 0 min or more behind the job's, which last wrote at 2026-01-01T13:00:00: set it by NTP"
+    """
+    if written_at - now <= _FRESH:
+        return None
+    behind, at = duration((written_at - now).total_seconds() * 1000), written_at.isoformat(timespec="seconds")
+    return f"this machine's clock is {behind} or more behind the job's, which last wrote at {at}: set it by NTP"

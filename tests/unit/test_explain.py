@@ -1,7 +1,7 @@
 """`sluice explain`: why a request was answered as it was."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,25 @@ def test_without_an_id_the_last_throttled_request_of_the_client_or_of_anybody_is
 @pytest.mark.parametrize("name", ["quota-requests-0-99", "it's-0-1"])
 def test_an_unknown_decision_says_how_fresh_the_tables_are(name: str) -> None:
     assert "no rows; the audit query last wrote" in explain(name, code=1)
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("arguments", [["quota-requests-0-99"], ["--user", "alice"]])
+def test_a_clock_behind_the_jobs_is_said(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """The newest requests would seem not to be there, and the tables to be of the future."""
+
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Behind":
+            return cls.fromtimestamp(datetime.now(tz).timestamp() - 7200, tz)
+
+    for module in ("explain", "freshness"):
+        monkeypatch.setattr(f"sluice.cli.{module}.datetime", Behind)
+
+    said = invoke("explain", *arguments, code=None).error
+
+    assert "or more behind the job's, which last wrote at 20" in said
+    assert " ago" not in said
 
 
 @pytest.mark.usefixtures("tables")
