@@ -196,6 +196,7 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
             "threads of the plugin": _if_read("the heartbeats", threads),
             "clocks of gateways": _if_read("the heartbeats", lambda: clocks_verdict(beats.result().ahead_ms)),
             "load of brokers": _if_read("the heartbeats", loads),
+            "limits": _if_read("the limits", lambda: limits_verdict(limits.result())),
             "overrides": _if_read("the limits", lambda: overrides_verdict(limits.result().overrides, now_ms())),
             "own login": _if_read("quotas", login),
             "dead letters": _if_read("them", lambda: dead_letters_verdict(newest.result()[1])),
@@ -403,6 +404,15 @@ def read_limits(settings: Settings) -> LimitsView:
         for _, record in reader.read_to_end():
             view.take_readable(record.key, record.value)  # gateways pass over garbage too
     return view
+
+
+def limits_verdict(view: LimitsView) -> str:
+    """The limits that gateways know. Raises CheckWarningError for records that none of them reads."""
+    if view.unreadable:
+        keys = some([key.decode(errors="backslashreplace") for key in sorted(view.unreadable)])
+        found = f"gateways pass over {len(view.unreadable)} records of the limits topic, those of {keys}"
+        raise CheckWarningError(f"{found}; start the job, which replaces them, and check who may write there")
+    return f"{len(view.entries)} in the limits topic"
 
 
 def overrides_verdict(said: Mapping[str, Overrides], at_ms: int) -> str:

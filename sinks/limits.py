@@ -173,7 +173,9 @@ def _publish_difference(
     view: LimitsView, version: int, entries: Iterable[QuotaEntry], producer: KafkaProducer, topic: str
 ) -> None:
     wanted = {limit_key(entry): entry for entry in entries}
-    changes = [*((key, None) for key in sorted(view.ignored)), *changed_limits(view.entries, wanted, version)]
+    readable = {key: entry for key, entry in view.entries.items() if key not in view.unreadable}
+    foreign = (view.ignored | view.unreadable) - wanted.keys() - {VERSION_KEY}
+    changes = [*((key, None) for key in sorted(foreign)), *changed_limits(readable, wanted, version)]
     if not changes and _is_complete(view, version):
         return
     for key, value in changes:
@@ -184,7 +186,8 @@ def _publish_difference(
 
 def _is_complete(view: LimitsView, version: int) -> bool:
     """True if readers of the topic know that `version` is in force."""
-    return view.in_force is not None and view.in_force.version == version and not view.missed_removals
+    known = None if view.in_force is None else view.in_force.version
+    return known == version and not view.missed_removals and not view.unreadable
 
 
 def _is_news(said: Overrides, known: Overrides | None) -> bool:

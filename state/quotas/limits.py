@@ -73,7 +73,8 @@ def limit_key(entry: QuotaEntry) -> bytes:
 
 
 def limit_value(entry: QuotaEntry, version: int) -> bytes:
-    """Value of a quota's record, set by `version` of the quotas table."""
+    """Value of a quota's record, set by `version` of the table. Raises InvalidQuotaError for one that nobody reads."""
+    check_value(entry.kind, entry.value)
     return _ENCODER.encode(LimitRecord(entry.entity.to_mapping(), entry.kind, entry.value, _mode(entry), version))
 
 
@@ -135,9 +136,9 @@ class LimitsView:
 
     `in_force` is None until a version is complete, and then stays at the last complete version. `overrides` are
     the last records of all deciders by their names. `garbage` counts records that Sluice would not have written; they
-    are ignored. `missed_removals` is True while the last version to end had fewer quotas than are known: this reader
-    was away for longer than the topic keeps removals (`delete.retention.ms`), so no version will be complete until it
-    reads the topic from its beginning.
+    are ignored, and keep no other limit from coming into force. `missed_removals` is True while the last version to
+    end had fewer quotas than are known: this reader was away for longer than the topic keeps removals
+    (`delete.retention.ms`), so no version will be complete until it reads the topic from its beginning.
     """
 
     def __init__(self) -> None:
@@ -147,6 +148,7 @@ class LimitsView:
         self.missed_removals = False
         self._entries: dict[bytes, QuotaEntry] = {}
         self._ignored: set[bytes] = set()
+        self._unreadable: set[bytes] = set()
 
     @property
     def entries(self) -> dict[bytes, QuotaEntry]:
@@ -163,9 +165,14 @@ class LimitsView:
         """The keys of records that only earlier releases write: they limit nothing, and count among their version's."""
         return self._ignored
 
+    @property
+    def unreadable(self) -> set[bytes]:
+        """The keys, but for those of deciders, whose last record is garbage; what it replaced stays known."""
+        return self._unreadable
+
     def begin_again(self) -> None:
         """Forget the records: the topic was made again. The limits in force stay until a version is complete."""
-        self._entries, self._ignored, self.missed_removals = {}, set(), False
+        self._entries, self._ignored, self._unreadable, self.missed_removals = {}, set(), set(), False
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take over one record. Raises InvalidQuotaError for garbage, which is counted and changes nothing."""
@@ -173,7 +180,10 @@ class LimitsView:
             self._take(key, value)
         except InvalidQuotaError:
             self.garbage += 1
+            if key is not None and not self.is_override(key):
+                self._unreadable.add(key)
             raise
+        self._unreadable.discard(key or b"")
 
     def take_readable(self, key: bytes | None, value: bytes | None) -> None:
         """Take over one record, or only count it as `garbage`."""
@@ -213,13 +223,18 @@ class LimitsView:
             end = _VERSION_END.decode(value or b"")
         except UNREADABLE as error:
             raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
-        known = len(self._entries) + len(self._ignored)
-        self.missed_removals = end.count < known
-        if end.count != known:
+        known = self._entries.keys() | self._ignored
+        self.missed_removals = end.count < len(known)
+        if not len(known) <= end.count <= len(known.union(filter(_may_be_limit, self._unreadable))):
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow
         self.in_force = LimitsInForce(end.version, quotas, shadow)
+
+
+def _may_be_limit(key: bytes) -> bool:
+    """True for a JSON object in UTF-8, as a quota's key is."""
+    return key.startswith(b"{") and key == key.decode(errors="ignore").encode()
 
 
 def _mode(entry: QuotaEntry) -> Literal["enforce", "shadow"]:

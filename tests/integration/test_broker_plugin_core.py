@@ -238,6 +238,8 @@ GARBAGE: Records = [
 def damaged(draw: random.Random, records: Records) -> Records:
     """The records with some removed, and some that are GARBAGE."""
     removed: Records = [(key, None) for key, value in records[:2] if value is not None]
+    for at in draw.sample(range(len(records)), draw.randint(0, 1)):
+        records[at] = records[at][0], b"{}"  # and its version counts it
     return [*draw.sample(GARBAGE, draw.randint(0, 3)), *records, *draw.sample(removed, draw.randint(0, len(removed)))]
 
 

@@ -12,7 +12,7 @@ from sluice.state.overrides.log_dirs import FRESH_MS
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
-from sluice.state.quotas.limits import overrides_key, overrides_value
+from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
 from tests.builders import T0, member, quota
 from tests.decided_sums import sums_of
 from tests.gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway
@@ -347,8 +347,9 @@ def test_of_several_holds_the_strictest_counts(one: Gateways) -> None:
     assert ("operator", "app") in by
 
 
+DATA = Path(__file__).parents[1] / "data"
 LONG = "app-" + "x" * 300
-CASES = [json.loads(line) for line in (Path(__file__).parents[1] / "data/overrides.jsonl").read_text().splitlines()]
+CASES = [json.loads(line) for line in (DATA / "overrides.jsonl").read_text().splitlines()]
 
 
 def test_all_kinds_of_gateway_read_the_same_record_alike(one: Gateways) -> None:
@@ -368,6 +369,23 @@ def test_all_kinds_of_gateway_read_the_same_record_alike(one: Gateways) -> None:
         one.step()
         held = [name for name in clients if is_held(gateway, gateway.charge(PRODUCE, name, 1_000))]
         assert (held if is_taken else None) == case["holds"], case
+
+
+def test_all_kinds_of_gateway_read_the_same_limit_alike_and_a_bad_one_keeps_no_other_back(one: Gateways) -> None:
+    """Each line of the file has a limit's number as JSON, and whether it is one: Kafka's bytes are whole numbers."""
+    (gateway,) = one.all
+    one.limit()
+    for number, case in enumerate(map(json.loads, (DATA / "limits.jsonl").read_text().splitlines())):
+        entity = json.dumps(case["entity"], separators=(",", ":"))
+        key = f'{{"entity":{entity},"mode":"enforce","quota":"{case["quota"]}"}}'
+        value = f'{key[:-1]},"value":{case["value"]},"version":9}}'
+        other = limit_records([quota(PRODUCE, BYTES_PER_S, client_id=f"other-{number}")], 9)[0]
+        before = gateway.take_limits([])
+        records = [(key.encode(), value.encode()), other, (VERSION_KEY, version_end(9 + number, 2))]
+        assert gateway.take_limits(records) == before + (not case["is_read"]), case
+        one.step()
+        assert gateway.charge(PRODUCE, f"other-{number}", 100_000) > 0, case
+        gateway.take_limits([(each, None) for each, _ in records[:2]])
 
 
 def test_no_gateway_takes_a_decider_under_another_spelling_of_its_key(one: Gateways) -> None:

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.cli.doctor import limits_verdict
+from sluice.cli.errors import CheckWarningError
 from sluice.kafka_io.topic_follower import reading_of_limits
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -146,10 +148,6 @@ def forged(**changes: object) -> bytes:
         (limit_key(ALICE), b"[" * 5000),
         (limit_key(ALICE), b"\xff"),
         (limit_key(ALICE), forged(value=0)),
-        (limit_key(ALICE), forged(value=-1)),
-        (limit_key(ALICE), limit_value(ALICE, 1).replace(b"1024.0", b"NaN")),
-        (limit_key(ALICE), limit_value(ALICE, 1).replace(b"1024.0", b"1e999")),
-        (limit_key(ALICE), forged(value="1024")),
         (limit_key(ALICE), forged(quota="byte_rate")),
         (limit_key(ALICE), forged(quota="topic_count")),
         (limit_key(ALICE), forged(mode="other")),
@@ -170,6 +168,34 @@ def test_garbage_is_counted_and_changes_nothing(key: bytes | None, value: bytes 
     assert view.garbage == 2
     assert view.in_force is before
     assert view.entries == entries
+    view.take(VERSION_KEY, version_end(2, 2))
+    assert view.in_force is not None
+    assert view.in_force.version == 2
+
+
+@pytest.mark.parametrize(("keys", "is_known"), [([limit_key(ALICE)], True), ([b"{\xff", b"x", VERSION_KEY], False)])
+def test_a_limit_that_cant_be_read_keeps_no_other_back_until_the_next_record_of_its_key(
+    keys: list[bytes], is_known: bool
+) -> None:
+    view = read(published([[ANYONE]])[:-1])
+    for key in keys:
+        view.take_readable(key, b"garbage")
+    view.take(VERSION_KEY, version_end(1, 2))
+
+    assert (view.in_force is not None, view.unreadable) == (is_known, set(keys) - {VERSION_KEY})
+    with pytest.raises(CheckWarningError, match=f"pass over {len(view.unreadable)} record.* start the job"):
+        limits_verdict(view)
+    for key in keys[:2]:
+        view.take(key, None)
+    view.take(VERSION_KEY, version_end(2, 1))
+    assert view.in_force is not None
+    assert (view.in_force.version, view.unreadable) == (2, set())
+
+
+def test_no_limit_is_published_that_nobody_would_read() -> None:
+    """As from a client that makes quotas by itself."""
+    with pytest.raises(InvalidQuotaError, match="expected a whole number"):
+        limit_value(quota(QuotaKind.PRODUCER_BYTE_RATE, 13_333.33, user="alice"), 1)
 
 
 def test_a_quota_that_only_earlier_releases_have_counts_in_a_version_and_limits_nothing() -> None:

@@ -18,6 +18,8 @@ public final class SteppedGateway {
     private final ManualTime time = new ManualTime();
     private final List<byte[]> published = new ArrayList<>();
 
+    private long unreadableLimits;
+
     public SteppedGateway(Map<String, ?> configs, boolean isProxy) {
         if (isProxy) {
             ProxySettings ofProxy = new ProxySettings(configs);
@@ -57,12 +59,21 @@ public final class SteppedGateway {
         return Kind.ofKey(key);
     }
 
+    /** How many records of the limits topic were none that Sluice writes. */
+    public long unreadableLimits() {
+        return unreadableLimits;
+    }
+
     /** `isPast` if the topic had it before the gateway began to read. */
     public void takeLimit(byte[] key, byte[] value, boolean isPast) throws Exception {
         if (!isPast) {
             gateway.limitsHandler.noteRead();
         }
-        gateway.limitsHandler.take(key, value);
+        try {
+            gateway.limitsHandler.take(key, value);
+        } catch (IOException error) {
+            unreadableLimits++;
+        }
     }
 
     /** Null is a record that can't be read. */

@@ -47,7 +47,7 @@ public final class GatewayCases {
                     gateway.takeLimit(
                             record.get(0).binaryValue(), record.get(1).binaryValue(), asked.get("is_past").booleanValue());
                 }
-                return gateway.gateway.getUnreadableRecords();
+                return gateway.unreadableLimits();
             case "sums":
                 for (JsonNode record : asked.get("records")) {
                     gateway.takeSums(record.textValue().getBytes(StandardCharsets.UTF_8));

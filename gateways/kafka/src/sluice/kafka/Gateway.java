@@ -1,5 +1,6 @@
 package sluice.kafka;
 
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
@@ -647,7 +648,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     public long getUnreadableRecords() {
-        return limitsView.garbage() + limitsReader.unreadable() + sumsReader.unreadable();
+        return limitsReader.unreadable() + sumsReader.unreadable();
     }
 
     public int getThreadsDown() {
@@ -670,7 +671,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
 
     private final class LimitsHandler implements TopicReader.ClusterHandler {
         @Override
-        public void take(byte[] key, byte[] value) {
+        public void take(byte[] key, byte[] value) throws IOException {
             Quotas known = limitsView.inForce();
             limitsView.take(key, value, time.milliseconds());
             Quotas complete = limitsView.inForce();

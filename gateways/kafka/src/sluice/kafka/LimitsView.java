@@ -8,8 +8,10 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 
 /**
@@ -32,11 +34,11 @@ final class LimitsView {
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
     private final Map<String, Entry> entries = new HashMap<>();
+    private final Set<String> unreadable = new HashSet<>(); // keys of limits whose last record is none that Sluice writes
     private boolean isPast = true; // what is read was there before
     private Quotas inForce;
     private volatile Map<String, Overrides.Said> overrides = Map.of(); // by decider; each record makes another one
     private boolean missedRemovals;
-    private long garbage;
 
     /** One that knows nothing. */
     LimitsView() {}
@@ -70,18 +72,12 @@ final class LimitsView {
         return missedRemovals;
     }
 
-    /** How many records were none that Sluice writes. They change nothing. */
-    long garbage() {
-        return garbage;
-    }
-
-    /** Takes over one record that was heard now. */
-    void take(byte[] key, byte[] value, long nowMs) {
-        try {
-            take(Json.utf8(key), value, nowMs);
-        } catch (IOException error) {
-            garbage++;
-        }
+    /**
+     * Takes over one record that was heard now. One that Sluice doesn't write throws an IOException and changes nothing, and no
+     * other limit waits for it to come into force.
+     */
+    void take(byte[] key, byte[] value, long nowMs) throws IOException {
+        take(Json.utf8(key), value, nowMs);
     }
 
     private void take(String key, byte[] value, long nowMs) throws IOException {
@@ -93,9 +89,12 @@ final class LimitsView {
             Json.check(written.equals(key), "the key isn't written as Sluice does");
             override(decider, value, nowMs);
         } else if (value == null) {
+            unreadable.remove(key);
             entries.remove(key);
         } else {
+            unreadable.add(key);
             entries.put(key, read(key, value));
+            unreadable.remove(key);
         }
     }
 
@@ -115,7 +114,8 @@ final class LimitsView {
         long count = Json.whole(end, "count");
         missedRemovals = count < entries.size();
         // Compaction may have removed records of this version: then a later one ends further on.
-        if (count == entries.size()) {
+        long unread = unreadable.stream().filter(key -> key.startsWith("{") && !entries.containsKey(key)).count();
+        if (count >= entries.size() && count <= entries.size() + unread) {
             Quotas quotas = new Quotas(version);
             for (Entry entry : entries.values()) {
                 entry.addTo(quotas);
