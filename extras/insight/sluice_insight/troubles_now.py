@@ -4,7 +4,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from threading import Event
+from urllib.request import ProxyHandler, build_opener
 
 from kafka.errors import KafkaError
 
@@ -13,10 +15,12 @@ from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
-from sluice.process.job_probe import JobProbe
+from sluice.process.format import duration
+from sluice.process.job_probe import NO_ANSWER, JobProbe
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.troubles import (
+    MAX_SKEW_MS,
     BrokersSeen,
     Facts,
     JobSeen,
@@ -58,6 +62,8 @@ class TroublesNow:
         self._is_locked = is_locked
         self._reads_limits = limits is None
         self._tables = tables
+        self.job_ahead_ms = 0
+        """By how much the job's clock was ahead of this machine's; 0 while that isn't known."""
         self.seen = Facts()
         """The facts that were polled last."""
 
@@ -89,7 +95,23 @@ class TroublesNow:
         facts = replace(self.seen, beats=beats, heard_s=heard.heard_s, capacities=capacities, overrides=self.overrides)
         if all(each.name != "table_unreadable" for each in self.probe.troubles):  # the job reads more tables
             facts = replace(facts, tables=self._tables())
-        return in_order([*troubles_of(facts, now_ms), *self.probe.troubles])
+        return in_order([*troubles_of(facts, now_ms), *self._own_clock(), *self.probe.troubles])
+
+    def compare_clocks(self, clock_ms: Callable[[], int]) -> None:
+        """Ask the job's time, to a second."""
+        ahead_ms = 0
+        with suppress(*NO_ANSWER, OverflowError, TypeError):  # TypeError: an answer without a date
+            with build_opener(ProxyHandler({})).open(f"{self.probe.address}/healthz", timeout=LOOK_S) as answer:
+                at = parsedate_to_datetime(answer.headers["Date"])
+            ahead_ms = int(at.timestamp() * 1000) - clock_ms()
+        self.job_ahead_ms = ahead_ms
+
+    def _own_clock(self) -> Iterator[Trouble]:
+        """This machine's clock, if it is off: the job's troubles have that of the job and its gateways."""
+        if abs(ahead_ms := self.job_ahead_ms) >= MAX_SKEW_MS:
+            off = f"{duration(abs(ahead_ms))} {'behind' if ahead_ms > 0 else 'ahead of'}"
+            text, effect = f"this machine's clock is {off} the job's", "ages and times here are off by as much"
+            yield Trouble("clocks", "warn", text, meanwhile=effect, next="set the clocks by NTP")
 
     def _look(self, clock_ms: Callable[[], int]) -> Iterator[None]:
         count = 0
@@ -102,6 +124,8 @@ class TroublesNow:
                     self.probe.ask()
                     self.seen = replace(self.seen, job=JobSeen(self._is_locked(), self.probe.answers))
                     if count % _SERVERS_EVERY == 0:
+                        if self.probe.answers:
+                            self.compare_clocks(clock_ms)
                         self.seen = replace(self.seen, brokers=BrokersSeen(silent_servers(self._kafka)))
                     count += 1
                     with suppress(KafkaError):

@@ -1,6 +1,8 @@
 """The screen of `sluice top` and its keys, without a terminal."""
 
 import json
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,7 @@ from sluice_insight.live import LiveModel
 from sluice_insight.texts import counter_name
 from sluice_insight.troubles_now import TroublesNow
 from tests.builders import AT_MS, DEFAULTS, decision, heartbeat_of, unlimited_of
+from tests.web import answering
 
 
 def charged(
@@ -210,3 +213,17 @@ def test_a_row_has_a_json_form_without_nan() -> None:
         *("entity", "quota", "mode", "matched", "limit", "rate", "mean", "usage", "remaining", "wait_ms"),
         *("waited_ms", "minutes_throttled", "points"),
     }
+
+
+@pytest.mark.parametrize(("off_s", "said"), [(3_600, ["1 h 0 min behind"]), (-3_600, ["1 h 0 min ahead of"]), (30, [])])
+def test_a_clock_that_is_not_the_jobs_is_said_once_with_the_cure(off_s: int, said: list[str]) -> None:
+    """All ages on the screen would be off by as much."""
+    date = format_datetime(datetime.fromtimestamp(AT_MS // 1000 + off_s, UTC), usegmt=True)
+    with answering(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nConnection: close\r\n\r\n{{}}".encode()) as port:
+        now = TroublesNow({}, DEFAULTS.topics, JobProbe(f"http://127.0.0.1:{port}"))
+        now.compare_clocks(lambda: AT_MS)
+
+    assert [each.line for each in now.troubles(model_of(), AT_MS)] == [
+        f"this machine's clock is {each} the job's: ages and times here are off by as much; set the clocks by NTP"
+        for each in said
+    ]
