@@ -606,6 +606,18 @@ def fetch(servers: str, topic_id: UUID) -> None:
         read_answer(connection)
 
 
+def test_a_request_that_teaches_a_new_proxy_the_brokers_is_charged_to_nobody(proxied: Proxied, tmp_path: Path) -> None:
+    """Kroxylicious asks for the metadata in its place, and closes the connection. The port is that of broker 1."""
+    with without_limits(proxied, tmp_path) as started:
+        host, port = started.servers.split(":")
+        found = []
+        for _ in range(2):
+            with suppress(OSError):
+                fetch(f"{host}:{int(port) + 2}", uuid4())
+            found.append(started.metrics()["sluice_gateway_counters"])
+    assert found == [0, 1]
+
+
 def test_a_proxy_asks_for_names_of_topics_only_if_a_quota_on_topics_is_set(proxied: Proxied, tmp_path: Path) -> None:
     with without_limits(proxied, tmp_path) as other:
         for each in (other, proxied):  # the first request of all is for metadata

@@ -2,6 +2,7 @@ package sluice.proxy;
 
 import io.kroxylicious.proxy.filter.FilterContext;
 import io.netty.channel.Channel;
+import io.netty.channel.ChannelHandlerContext;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.util.concurrent.ScheduledExecutorService;
@@ -21,6 +22,19 @@ final class HandlerParts {
             return channel(context);
         } catch (ReflectiveOperationException | RuntimeException error) {
             return null;
+        }
+    }
+
+    /**
+     * Whether the connection teaches a new proxy where brokers are: the first one to a broker's port. Kroxylicious asks for
+     * Metadata then in place of its first request, and closes it.
+     */
+    static boolean isLearner(FilterContext context) {
+        try {
+            ChannelHandlerContext upstream = (ChannelHandlerContext) field(handler(context), "ctx");
+            return upstream.pipeline().names().stream().anyMatch(name -> name.contains("EagerMetadataLearner"));
+        } catch (ReflectiveOperationException | RuntimeException error) {
+            return false;
         }
     }
 

@@ -75,6 +75,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private String certifiedUser;
     private Channel channel; // of the client; null if it can't be known
     private boolean isAttached;
+    private boolean isLearner; // nothing but its answer to Metadata comes from a broker
     private boolean isPatient; // requests may be kept for longer than 20 s
     private boolean isAdmitted; // the connection is, by the quotas on connections
 
@@ -118,6 +119,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         isAdmitted = isAdmitted || proxy.connections().admits(client, channel);
         if (!isAdmitted) {
             return close(context);
+        }
+        if (isLearner) {
+            return context.forwardRequest(header, request); // as far as Kroxylicious' own filter, which closes the connection
         }
         Hold hold = new Hold(System.nanoTime());
         return learnNames(request, client, context, () -> {
@@ -191,6 +195,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private void attach(FilterContext context) {
         if (!isAttached) {
             isAttached = true;
+            isLearner = HandlerParts.isLearner(context);
             channel = HandlerParts.channelOf(context);
             isPatient = channel != null && HandlerParts.keepFor(2 * Hold.MAX_MUTED_MS, context, channel.eventLoop());
             mute.attach(channel);
