@@ -358,7 +358,7 @@ def test_all_kinds_of_gateway_read_the_same_record_alike(one: Gateways) -> None:
     one.limit(
         *(quota(PRODUCE, 1e9, client_id=name) for name in ("app", LONG)), member(tenant="shop", client_id="shop-*")
     )
-    clients = ["app", "other", "shop-1", LONG]
+    clients = ["app", "other", "shop-1", LONG, "caf\u00e9", "cafe\u0301", "x" * 32_767, "sha256:app"]
     for case in CASES:
         one.override("test")
         one.run(11)  # whoever was held goes on
