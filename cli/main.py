@@ -32,7 +32,7 @@ from sluice.cli.state import balance
 from sluice.cli.tenants import app as tenants_app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
-from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
+from sluice.configs.settings import load_settings, reach_s3, with_absolute_paths, with_bootstrap_servers
 from sluice.process.errors import SpanError
 from sluice.process.format import printable
 from sluice.sinks.errors import NoTableError, QueryError, UnreadableTableError
@@ -104,7 +104,7 @@ def run(
         signal.signal(number, lambda *_: sys.exit(0))  # there is nothing to end first yet
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running demo has a job already
-    settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
+    settings = with_absolute_paths(with_bootstrap_servers(load_settings(path), bootstrap_servers))
     reach_s3(settings)
     if warm and not standby:
         raise UsageError("--warm is given without --standby; expected both")

@@ -286,6 +286,19 @@ def folders(settings: Settings) -> dict[str, str]:
     return {key: attrgetter(key)(settings) for key in _DISTINCT[1]}
 
 
+def with_absolute_paths(settings: Settings) -> Settings:
+    """The settings whose paths are from the root: Java and the workers run in another folder than the job's own."""
+
+    absolute = dict[str, dict[str, str]]()
+    for key in (*folders(settings), "s3.credentials_file", "elastic.capacity_file"):
+        section, _, name = key.partition(".")
+        if (path := attrgetter(key)(settings)) and "://" not in path:
+            absolute.setdefault(section, {})[name] = os.path.abspath(path)
+    sections: dict[str, Any] = {name: replace(getattr(settings, name), **paths) for name, paths in absolute.items()}
+    stores = {key: os.path.abspath(path) for key, path in settings.kafka.items() if key.endswith(".location")}
+    return replace(settings, kafka=Properties(settings.kafka | stores), **sections)
+
+
 def odd_path(location: str, *, is_table: bool) -> str | None:
     """The reason why a path can't be used, and what to write; None for one that can, and for a URI.
 

@@ -111,14 +111,10 @@ _FILE = "request_ends.json"
 
 
 class _Ends(msgspec.Struct):
-    """`covered` is false in the file of a release whose commits had the micro-batch's number, not its coverage.
-
-    `topic_id`, `former` and `unnamed` are those of RequestsTopic.
-    """
+    """`topic_id`, `former` and `unnamed` are those of RequestsTopic."""
 
     batch_id: int
     ends: list[int]
-    covered: bool = False
     topic_id: str = ""
     former: list[str] = []
     unnamed: str = ""
@@ -145,10 +141,6 @@ class RequestEnds:
         except UNREADABLE as error:
             raise self._files.damaged_file(_FILE, str(error)) from error
 
-    def began_before_coverage(self, batch_id: int) -> bool:
-        """True if this micro-batch is repeated, and an earlier release began it, whose commits have its number."""
-        return batch_id == self._last.batch_id and not self._last.covered
-
     def of_batch(self, batch_id: int, now: Sequence[int], topic_id: str = "") -> RequestsTopic:
         """The topic for this micro-batch: as at its first attempt, else with the ends `now`, which never fall.
 
@@ -156,7 +148,7 @@ class RequestEnds:
         """
         if batch_id != self._last.batch_id:
             self._last = self._with(list(now), topic_id)
-            self._last.batch_id, self._last.covered = batch_id, True
+            self._last.batch_id = batch_id
             self._files.write(_FILE, msgspec.json.encode(self._last))
         last = self._last
         return RequestsTopic(self._topic, last.ends, last.topic_id, last.former, last.unnamed)
@@ -173,7 +165,7 @@ class RequestEnds:
             unnamed = "" if "" in before else topic_id
             return structs.replace(last, ends=now, topic_id=topic_id, former=sorted(before), unnamed=unnamed)
         if not last.topic_id and _greatest(last.ends, now) == now:
-            # An earlier release asked for no id. Had the topic been made again since, it would hardly be as long.
+            # Its id wasn't known yet. Had the topic been made again since, it would hardly be as long.
             return structs.replace(last, ends=now, topic_id=topic_id, unnamed=topic_id)
         # A backup of the checkpoint may be older than topics between.
         between = self._known_ids() - {""}

@@ -270,8 +270,6 @@ class AuditQuery(GatedQuery):
         # The query's id is the checkpoint's, and a backup's too.
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
-        if self._request_ends.began_before_coverage(batch_id):
-            commit = Commit(f"sluice-audit-{query_id}", batch_id)
         try:
             self._writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
         except SluiceError:

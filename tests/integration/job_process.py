@@ -1,6 +1,7 @@
 """The job as a child process with topics of its own, and what it publishes, for the end-to-end tests."""
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -54,7 +55,8 @@ class JobProcess(SluiceJob):
             "audit": _NOT_AUDITED,
             "spark": QUICK_JAVA | _INTERPRETED,
         }
-        super().__init__(folder, storage_in(folder), quotas_in(folder, quotas), own, sections)
+        storage = storage_in(Path(os.path.relpath(folder)))  # as the default paths are, of another folder than Java's
+        super().__init__(folder, storage, quotas_in(folder, quotas), own, sections)
 
     def log(self) -> list[Json]:
         """The log entries of the last start."""

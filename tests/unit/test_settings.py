@@ -13,7 +13,7 @@ from msgspec.inspect import type_info
 from sluice.configs import settings as settings_module
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.object_store import S3Settings, s3_environment
-from sluice.configs.settings import DEFAULTS, Properties, load_settings, reach_s3
+from sluice.configs.settings import DEFAULTS, Properties, folders, load_settings, reach_s3, with_absolute_paths
 from sluice.gateways.client.options import GatewayOptions
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.streaming.runtime.properties import s3_properties
@@ -347,6 +347,19 @@ def test_all_clients_of_s3_find_the_store_that_the_settings_name(write: Write, m
     assert properties["spark.hadoop.fs.s3a.endpoint"] == "http://store:9000"
     assert properties["spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE"] == "/keys"
     assert not [name for name in properties if "ACCESS_KEY" in name]
+
+
+def test_the_paths_of_a_job_are_from_the_root_as_java_and_workers_run_in_another_folder(write: Write) -> None:
+    text = "kafka: {ssl.truststore.location: ca.pem}\nelastic: {capacity_file: brokers.json}\n"
+    settings = load_settings(write(text + "audit: {checkpoint: 'file:///shared/audit'}\n"))
+
+    absolute = with_absolute_paths(settings)
+
+    here = Path.cwd()
+    written = {key: place if "://" in place else str(here / place) for key, place in folders(settings).items()}
+    assert folders(absolute) == written
+    assert absolute.kafka["ssl.truststore.location"] == str(here / "ca.pem")
+    assert (absolute.elastic.capacity_file, absolute.s3) == (str(here / "brokers.json"), settings.s3)
 
 
 def test_a_store_without_regions_gets_one_and_amazons_own_is_left_to_its_clients() -> None:
