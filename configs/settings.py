@@ -288,7 +288,6 @@ def folders(settings: Settings) -> dict[str, str]:
 
 def with_absolute_paths(settings: Settings) -> Settings:
     """The settings whose paths are from the root: Java and the workers run in another folder than the job's own."""
-
     absolute = dict[str, dict[str, str]]()
     for key in (*folders(settings), "s3.credentials_file", "elastic.capacity_file"):
         section, _, name = key.partition(".")
