@@ -289,9 +289,10 @@ def folders(settings: Settings) -> dict[str, str]:
 def with_absolute_paths(settings: Settings) -> Settings:
     """The settings whose paths are from the root: Java and the workers run in another folder than the job's own."""
     absolute = dict[str, dict[str, str]]()
-    for key in (*folders(settings), "s3.credentials_file", "elastic.capacity_file"):
-        section, _, name = key.partition(".")
-        if (path := attrgetter(key)(settings)) and "://" not in path:
+    for section, name in (
+        key.split(".") for key in (*folders(settings), "s3.credentials_file", "elastic.capacity_file")
+    ):
+        if (path := getattr(getattr(settings, section), name)) and "://" not in path:
             absolute.setdefault(section, {})[name] = os.path.abspath(path)
     sections: dict[str, Any] = {name: replace(getattr(settings, name), **paths) for name, paths in absolute.items()}
     stores = {key: os.path.abspath(path) for key, path in settings.kafka.items() if key.endswith(".location")}

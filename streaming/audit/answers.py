@@ -111,11 +111,9 @@ _FILE = "request_ends.json"
 
 
 class _Ends(msgspec.Struct):
-    """`topic_id`, `former` and `unnamed` are those of RequestsTopic."""
-
     batch_id: int
     ends: list[int]
-    topic_id: str = ""
+    topic_id: str = ""  # this and what follows: those of RequestsTopic
     former: list[str] = []
     unnamed: str = ""
 
