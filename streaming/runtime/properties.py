@@ -36,7 +36,7 @@ _COMPILER = " ".join(
 """Java's optimizing compiler begins ten times as late.
 
 In a job's first four minutes the compilers take 27 % of Java's CPU time instead of 46 %
-(docs/decisions/0055-late-compiler.md, one run).
+(docs/decisions/0013-start-of-java.md, one run).
 Spark plans each micro-batch anew, with thousands of methods that seldom get hot enough to be worth it.
 """
 
@@ -57,7 +57,7 @@ _DEFAULTS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # Page batches and parts are few rows of many bytes: without a bound all of a task's are one batch, in large buffers
-    # that are fresh memory each time, which the kernel clears (docs/decisions/0096-small-arrow-batches.md).
+    # that are fresh memory each time, which the kernel clears (docs/decisions/0014-cost-of-a-micro-batch.md).
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -66,7 +66,7 @@ _DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.metricsEnabled": "true",
     # In each micro-batch Spark would write a class for each stage as text, only to find it compiled. With evaluators
-    # stages have no closures, whose classes Spark reads from their jars (docs/decisions/0095-no-generated-stages.md).
+    # stages have no closures, whose classes Spark reads from their jars (docs/decisions/0014-cost-of-a-micro-batch.md).
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.execution.usePartitionEvaluator": "true",
     # Hadoop sets the mode of a local file that it writes by this, not by the umask of the process.
