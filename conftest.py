@@ -42,7 +42,7 @@ SHARED = ("shared_job", "spark", "plugin")
 LONGEST = ("tests/integration/test_kafka_gateway.py", *SHARED)
 """The groups that begin first; the other ones fill the time beside them."""
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 LEAVE_S = 1.5
 """Time in which pytest may show its summary after a signal."""
 

@@ -53,10 +53,10 @@ def test_nothing_of_a_foreign_environment_matters(
     here = tmp_path / "here"
     here.mkdir()
     (here / "random.py").write_text("print('my own dice')")
+    monkeypatch.chdir(here)
     job = JobProcess(tmp_path / "My Data #1, 'é' {2}" / "job", kafka_broker, [], audit=AUDITED)
     for name, value in FOREIGN.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(here)
 
     child = launched(job)
     job.publish([EVENT] * 20)
@@ -64,7 +64,7 @@ def test_nothing_of_a_foreign_environment_matters(
     decisions = Path(job.settings.delta.decisions)
     wait_until(lambda: any(decisions.glob("date=*/*.parquet")), 120)
     mapped = {each.path for pid in descendants(child.pid) for each in psutil.Process(pid).memory_maps()}
-    runs = Path(job.settings.enforce.checkpoint, RUNS)
+    runs = Path(job.settings.enforce.checkpoint, RUNS).resolve()
     unpacked = [path for path in mapped if "rocksdbjni" in path]
     job.stop()
 
@@ -89,7 +89,7 @@ def test_a_job_whose_files_are_taken_away_ends_so_that_its_supervisor_can_start_
     job = JobProcess(tmp_path / "job", kafka_broker, [], audit=AUDITED)
     job.start()
     child = job.running()
-    (folder,) = Path(job.settings.enforce.checkpoint, RUNS).iterdir()
+    (folder,) = Path(job.settings.enforce.checkpoint, RUNS).resolve().iterdir()
 
     shutil.rmtree(folder)
     job.publish([EVENT] * 20)

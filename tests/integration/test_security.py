@@ -158,7 +158,7 @@ def can_read_quotas(kafka: dict[str, str]) -> bool:
     [
         ({}, "refuses the login"),  # a wrong password
         ({"security.protocol": "SASL_PLAINTEXT"}, "ends connections without an answer"),
-        ({"ssl.truststore.location": "missing.pem"}, "no file missing.pem"),
+        ({"ssl.truststore.location": "missing.pem"}, "missing.pem, which ssl.* names; expected a PEM file there"),
     ],
 )
 def test_a_refused_login_is_one_line_without_the_password(
