@@ -72,7 +72,7 @@ def brokers(tmp_path: Path) -> Iterator[tuple[str, str]]:
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
         "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_Jos\\u00e9="secret";',
+        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_{NAME}="secret";',
         **plugin_properties({"bootstrap.servers": servers}, load_settings().topics),
         "sluice.gateway.name": "plugin",
     }
