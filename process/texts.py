@@ -112,8 +112,7 @@ def strict_text(limits: str, quotas: Quotas) -> str | None:
     """The reason why reservations and ceilings don't count; None if they do. `limits` is the setting."""
     if limits == "strict":
         return "not in force: elastic.limits is strict"
-    lacking = quotas.without_default()
-    return f"not in force: {no_default_text(lacking)}" if lacking else None
+    return f"not in force: {no_default_text(lacking)}" if (lacking := quotas.without_default()) else None
 
 
 def elastic_text(reservation: float | None, ceiling: float | None, strict: str | None = None) -> str:
@@ -156,6 +155,7 @@ def tightened_text(server: str, reason: str) -> str:
 def override_text(override: Override) -> str:
     """An override, and why it is.
 
+    >>> from sluice.state.contract.records import CountedEntity
     >>> override_text(Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue wait 34 ms"))
     '75 % of the shares are let through at b-2: queue wait 34 ms'
     >>> override_text(Override("hold", entity=CountedEntity(tenant="shop"), until_ms=0))

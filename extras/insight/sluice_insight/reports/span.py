@@ -42,6 +42,7 @@ def read_span(start: str | None, end: str | None, *, now: datetime, default: tim
 
     Raises SpanError.
 
+    >>> from datetime import UTC
     >>> noon = datetime(2026, 11, 22, 12, tzinfo=UTC)
     >>> read_span("2026-11-22", "2026-11-22T13:00+01:00", now=noon, default=timedelta(days=1)).length_ms
     43200000
