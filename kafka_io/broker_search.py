@@ -126,10 +126,11 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         self.config["reconnect_backoff_max_ms"] = self._most_backoff_ms
 
     def get_connection(self, node_id: Any, **options: Any) -> KafkaConnection:
-        if self.is_searching and self._is_hopeless():
+        is_try = self.cluster.is_bootstrap(node_id) and node_id not in self._conns
+        if is_try and self.is_searching and self._is_hopeless():
             raise NoBrokerUsableError(self.fault())
         connection = super().get_connection(node_id, **options)
-        if self.cluster.is_bootstrap(node_id):
+        if is_try:
             connection.close_future.add_both(partial(self._note, node_id, connection))
         return connection
 
@@ -150,9 +151,8 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         servers = [broker.node_id for broker in self.cluster.bootstrap_brokers()]
         if not self._failures.keys() >= set(servers):
             return False
-        if all(self._is_out(server) for server in servers):
-            return True
-        return time.monotonic() > self._give_up_s and all(self._tries[server] >= TRIES for server in servers)
+        is_late = time.monotonic() > self._give_up_s and all(self._tries[server] >= TRIES for server in servers)
+        return is_late or all(self._is_out(server) for server in servers)
 
     def _is_out(self, server: str) -> bool:
         failure = self._failures[server]
