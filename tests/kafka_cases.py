@@ -34,7 +34,8 @@ from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSetting
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
-from sluice.streaming.enforce.native_decide import NativeDecider, PageToDecide
+from sluice.streaming.enforce.engine import PageToDecide
+from sluice.streaming.enforce.native_decide import NativeDecider
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts
 from tests import charging

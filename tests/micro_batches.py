@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Pages
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.native_decide import PageToDecide, native_decider
+from sluice.streaming.enforce.engine import PageToDecide
+from sluice.streaming.enforce.native_decide import native_decider
 from sluice.streaming.enforce.pipeline import Decided
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
@@ -68,8 +69,7 @@ class MicroBatches:
         stored = [self.state[number]] if number in self.state else []
         page = Pages.from_bytes(stored, settings.pages)
         page_batches = [encode_page_batch(_page_batch(row)) for row in rows]
-        native = native_decider(settings)
-        if native is not None:
+        if (native := native_decider(settings)) is not None:
             compare_pages(native, [PageToDecide(number, self.state.get(number), page_batches)], settings)
         decided = pipeline.decide(page, page_batches, settings)
         waits = decided.outputs.pop(settings.waits_topic, Keyed())

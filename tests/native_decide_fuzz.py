@@ -18,7 +18,8 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.sums import DecidedSums
 from sluice.state.store.pages import Evicted, Pages, part_of_page
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.native_decide import NativeDecider, NativelyDecided, PageToDecide
+from sluice.streaming.enforce.engine import PageToDecide
+from sluice.streaming.enforce.native_decide import NativeDecider, NativelyDecided
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
 from tests.builders import DEFAULTS

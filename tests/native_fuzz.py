@@ -284,7 +284,7 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
             python = pipeline.plan(zip(values, sources, strict=True), own, settings, now_ms, given)
             expected = [dict(pages) for pages in python if pages]
             made = native.plan(batches_of(values, sources, 400), now_ms, given)
-            found = [dict(zip(each.pages.tolist(), each.payloads.to_pylist(), strict=True)) for each in made]
+            found = [dict(zip(each.pages, each.payloads.to_pylist(), strict=True)) for each in made]
             if [list(pages.items()) for pages in found if pages] != [list(pages.items()) for pages in expected]:
                 raise AssertionError(f"seed {seed}: {_difference(expected, found)}")
         planned, declined = planned + native.planned, declined + native.declined

@@ -22,6 +22,7 @@ from sluice.state.quotas.kinds import KINDS_BY_CODE, Coexistence, burst
 from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import PLACES, DecidedSums
 from sluice.state.store.pages import Evicted, part_of_page, spans_ms
+from sluice.streaming.enforce.engine import PageToDecide
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
     BUCKETS,
@@ -39,14 +40,6 @@ _VALUES, _VALUE_ENDS, _KEYS, _KEY_ENDS, _HAS_KEY, _SUMS, _SUM_ENDS, _STORED, _ST
 """The outputs of a call, by number."""
 
 _MAX_SHORT = 2**31 - 1
-
-
-class PageToDecide(NamedTuple):
-    """A page: its number, its stored form, if it has one, and its page batches."""
-
-    number: int
-    payload: bytes | None
-    page_batches: Sequence[bytes]
 
 
 class NativelyDecided(NamedTuple):

@@ -31,6 +31,7 @@ from sluice.state.quotas.entity import bounded_name, sanitize
 from sluice.state.quotas.kinds import QuotaKind, RequestPolicy
 from sluice.state.quotas.name_cache import ENTRY_BYTES
 from sluice.state.quotas.tenants import Tenants, glob_ends, is_glob
+from sluice.streaming.enforce.engine import PlannedPages
 from sluice.streaming.enforce.pipeline import most_planned_bytes
 from sluice.streaming.enforce.planning import Alike, BatchText, PipelineSettings, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source, most_answer_bytes
@@ -44,17 +45,6 @@ _TO_1_GIB = 2**30
 _MAX_TAKEN = 2**31 - 1
 _PACK = msgspec.msgpack.Encoder()
 _JSON = msgspec.json.Encoder()
-
-
-class PlannedPages:
-    """Page batches: the page of each, and their bytes one after another with the end of each, as Arrow has them."""
-
-    __slots__ = ("pages", "payloads")
-
-    def __init__(self, pages: "np.ndarray[Any, np.dtype[np.int32]]", ends: Any, data: Any) -> None:
-        self.pages = pages
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-        self.payloads = pa.Array.from_buffers(pa.binary(), len(pages), buffers)
 
 
 class NativePlanner:
@@ -173,7 +163,8 @@ class NativePlanner:
         pages, ends = np.empty(count.value, np.int32), np.empty(count.value + 1, np.int32)
         data = np.empty(size, np.uint8)
         self._native.plan_take(self._handle, *(array.ctypes.data for array in (pages, ends, data)), size)
-        return PlannedPages(pages, ends, data)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        return PlannedPages(pages.tolist(), pa.Array.from_buffers(pa.binary(), len(pages), buffers))
 
     def _tell(self, request: Request) -> None:
         """Tell the plan of the event that was unknown, for all that are planned alike."""

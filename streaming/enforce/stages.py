@@ -1,41 +1,30 @@
 """The Python stages of the enforce query: thin adapters between Arrow or pandas and the pipeline."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.configs.settings import Settings
-from sluice.state.errors import StateError
-from sluice.state.shares.sums import DecidedSums
 from sluice.state.store.codec import entities_of
-from sluice.state.store.pages import Evicted, Pages, part_of_page, reshard
+from sluice.state.store.pages import reshard
 from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
-from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.batch_properties import BatchProperties
+from sluice.streaming.enforce.engine import Engine, Made, PageToDecide, PlannedPages, PythonEngine, read_pages
 from sluice.streaming.enforce.garbage_collection import collection_paused
-from sluice.streaming.enforce.native_decide import PageToDecide, native_decider
-from sluice.streaming.enforce.native_plan import native_planner
+from sluice.streaming.enforce.native_engine import NativeEngine
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.planning import planner as planner_of
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
-    Keyed,
-    KeyedArrays,
-    Outputs,
     PackedRow,
     PageBatch,
-    Source,
-    decode_parts,
     encode_page_batch,
-    encoded_parts,
     packed,
 )
 from sluice.streaming.workers.batched import Decided, Groups
@@ -56,8 +45,14 @@ _STATE_VERSION = 1
 _PLANNED = pa.schema([("shard_key", pa.int32()), ("payload", pa.binary())])
 _COMBINED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 
-ReadT = TypeVar("ReadT")
 ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_PYTHON, _NATIVE = PythonEngine(), NativeEngine()
+
+
+def engine_of(*, is_native: bool) -> Engine:
+    """The engine of this process: native code, if that is wanted, or Python."""
+    return _NATIVE if is_native else _PYTHON
 
 
 def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowStage:
@@ -69,18 +64,12 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
         quotas = properties.quotas(checkpoint)
         own = properties.settings(pipeline_settings)
         of_batch = properties.decided_at_ms, properties.overrides
-        native = native_planner(planner_of(quotas, own), own) if is_native else None
         with collection_paused():
-            if native is None:
-                events = chain.from_iterable(_events(batch, own.requests_topic) for batch in batches)
-                for page_batches in pipeline.plan(events, quotas, own, *of_batch):
-                    yield _planned(page_batches, pipeline_settings.pages)
-            else:
-                for planned in native.plan(batches, *of_batch):
-                    yield _joined(planned.pages.tolist(), planned.payloads, pipeline_settings.pages)
+            for planned in engine_of(is_native=is_native).plan(batches, quotas, own, *of_batch):
+                yield _joined(planned, pipeline_settings.pages)
             if properties.splits:
-                empty = encode_page_batch(PageBatch())
-                yield _planned(dict.fromkeys(range(properties.pages), empty), pipeline_settings.pages)
+                empty = pa.array([encode_page_batch(PageBatch())] * properties.pages, pa.binary())
+                yield _joined(PlannedPages(range(properties.pages), empty), pipeline_settings.pages)
 
     return plan
 
@@ -144,7 +133,7 @@ class PageDecider:
             rows, payloads = self._decide(pages)
             return Decided(rows, [(_STATE_VERSION, payload) for payload in payloads])
 
-    def _decide(self, pages: Sequence[StoredPage]) -> tuple[list[PackedRow], list[bytes]]:
+    def _decide(self, pages: Sequence[StoredPage]) -> tuple[list[PackedRow], Sequence[bytes]]:
         """Rows to emit, and the new stored form of each page.
 
         A page is split where all pages are that it becomes: `page_keys` gives them to one task, `batched` to one call.
@@ -158,74 +147,35 @@ class PageDecider:
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
         if properties.splits:
             split = partial(reshard, before=properties.stored_pages, after=properties.pages)
-            payloads = _read_pages(payloads, split)
-        to_decide = {
-            number: PageToDecide(number, payloads.get(number), page.page_batches)
+            payloads = read_pages(payloads, split)
+        to_decide = [
+            PageToDecide(number, payloads.get(number), page.page_batches)
             for number, page in zip(stored, pages, strict=True)
-        }
-        rows, written, evicted, dropped = list[PackedRow](), dict[int, bytes](), Evicted(), 0
-        native = native_decider(settings) if self._is_native else None
-        if native is not None:
-            made = native.decide(list(to_decide.values()))
-            written = {number: new for number, new in zip(stored, made.stored, strict=True) if new is not None}
-            to_decide = {number: page for number, page in to_decide.items() if number not in written}
-            evicted = made.evicted
+        ]
+        decided = engine_of(is_native=self._is_native).decide(to_decide, settings)
+        rows, dropped = list[PackedRow](), 0
+        for made in decided.made:
             rows += packed(made.records)
-            dropped += _finish(rows, made.waits, made.parts, made.sums, settings, properties)
-        if to_decide:
-            of_rest = {number: payload for number, payload in payloads.items() if number not in written}
-            counters = stored_pages(of_rest, properties.pages)
-            page_batches = (payload for page in to_decide.values() for payload in page.page_batches)
-            outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
-            part = part_of_page(settings.max_entities, settings.pages)
-            new = counters.to_bytes(list(to_decide), settings.pages, settings.idle_expiry_ms, settings.quota, part)
-            written |= zip(to_decide, new, strict=True)
-            evicted = evicted.plus(counters.evicted)
-            dropped += _finish(rows, outputs, encoded_parts(parts), sums, settings, properties)
-        in_order = [written[number] for number in stored]
+            dropped += _finish(rows, made, settings, properties)
         if self._tracked is not None:
-            entities = {page.spark_key: entities_of(new) for page, new in zip(pages, in_order, strict=True)}
-            self._tracked.add(Tracked(entities, evicted, dropped))
-        return rows, in_order
+            entities = {page.spark_key: entities_of(new) for page, new in zip(pages, decided.stored, strict=True)}
+            self._tracked.add(Tracked(entities, decided.evicted, dropped))
+        return rows, decided.stored
 
 
-def _finish(
-    rows: list[PackedRow],
-    outputs: Outputs,
-    parts: Keyed,
-    sums: DecidedSums,
-    settings: PipelineSettings,
-    properties: BatchProperties,
-) -> int:
+def _finish(rows: list[PackedRow], made: Made, settings: PipelineSettings, properties: BatchProperties) -> int:
     """Add the rows of what was decided; the number of records of sums that were dropped, as no topic takes them."""
-    if parts.keys and not properties.combined:  # otherwise they would be written to Kafka as records
+    if made.parts.keys and not properties.combined:  # otherwise they would be written to Kafka as records
         raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
     key, dropped = b"%d" % properties.task, 0  # the key is the same for a counter in all micro-batches
     of_batch = properties.batch_id, properties.quota_version, properties.decided_at_ms
-    for value in sums.records(settings.job_id, *of_batch):
+    for value in made.sums.records(settings.job_id, *of_batch):
         if len(value) + OVERHEAD_BYTES > settings.max_record_bytes:
             dropped += 1
         else:
-            outputs[settings.sums_topic].add(key, value)
-    rows += packed(outputs, parts)
+            made.outputs[settings.sums_topic].add(key, value)
+    rows += packed(made.outputs, made.parts)
     return dropped
-
-
-def stored_pages(payloads: Mapping[int, bytes], pages: int) -> Pages:
-    """The counters in these stored pages, by number. Raises StateError, which names the page, if one is unreadable."""
-    return _read_pages(payloads, partial(Pages.from_bytes, pages=pages))
-
-
-def _read_pages(payloads: Mapping[int, bytes], read: Callable[[Iterable[bytes]], ReadT]) -> ReadT:
-    try:
-        return read(payloads.values())
-    except StateError:
-        for number, payload in payloads.items():
-            try:
-                read([payload])
-            except StateError as error:
-                raise StateError(f"page {number}: {error}") from error
-        raise
 
 
 def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
@@ -243,13 +193,9 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
                     yield batch.filter(pc.invert(partial)).select(_COMBINED.names)
                 for place in pc.indices_nonzero(partial).to_pylist():
                     groups.setdefault(keys[place].as_py(), []).append(values[place].as_buffer())
-            native = native_decider(settings) if is_native and groups else None
+            engine = engine_of(is_native=is_native)
             while groups:
-                payloads = groups.popitem()[1]
-                records: Mapping[str, Keyed | KeyedArrays] | None = native.combine(payloads) if native else None
-                if records is None:
-                    parts = [part for payload in payloads for part in decode_parts(payload)]
-                    records = pipeline.combine(parts, settings)
+                records = engine.combine(groups.popitem()[1], settings)
                 for topic, keyed in records.items():
                     columns = [topic] * len(keyed.keys), keyed.keys, keyed.values
                     arrays = [pa.array(column, kind) for column, kind in zip(columns, _COMBINED.types, strict=True)]
@@ -258,16 +204,7 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
     return combine
 
 
-def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, Source]]:
-    numbers = (batch.column(name).to_numpy().tolist() for name in ("partition", "offset", "timestamp_ms"))
-    return zip(batch.column("value").to_pylist(), map(Source, repeat(topic), *numbers), strict=True)
-
-
-def _planned(page_batches: Mapping[int, bytes], first_pages: int) -> pa.RecordBatch:
-    return _joined(page_batches, pa.array(page_batches.values(), pa.binary()), first_pages)
-
-
-def _joined(pages: Iterable[int], payloads: pa.Array, first_pages: int) -> pa.RecordBatch:
-    """The page batches of these pages, with their Spark keys."""
-    keys = pa.array([spark_key_of_page(page, first_pages) for page in pages], pa.int32())
-    return pa.RecordBatch.from_arrays([keys, payloads], schema=_PLANNED)
+def _joined(planned: PlannedPages, first_pages: int) -> pa.RecordBatch:
+    """The page batches, with the Spark keys of their pages."""
+    keys = pa.array([spark_key_of_page(page, first_pages) for page in planned.pages], pa.int32())
+    return pa.RecordBatch.from_arrays([keys, planned.payloads], schema=_PLANNED)

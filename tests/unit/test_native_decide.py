@@ -16,7 +16,8 @@ from sluice.state.quotas.kinds import CLIENT_KINDS, Coexistence, QuotaKind, Quot
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares import sums
 from sluice.streaming.enforce import native_decide, pipeline
-from sluice.streaming.enforce.native_decide import NativeDecider, PageToDecide, native_decider
+from sluice.streaming.enforce.engine import PageToDecide
+from sluice.streaming.enforce.native_decide import NativeDecider, native_decider
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_parts
 from sluice.streaming.native.library import NativeCode, native_code
@@ -169,8 +170,7 @@ def test_sequential_coexistence_is_decided_by_python() -> None:
 
 @pytest.mark.parametrize("reason", ["turned off", "not built"])
 def test_python_decides_where_native_code_is_turned_off_or_not_built(reason: str, tmp_path: Path) -> None:
-    [_, load, *_] = LOADS
-    rows = []
+    rows, load = [], LOADS[1]
     for native in (True, False):
         folder = tmp_path / str(native)
         folder.mkdir()

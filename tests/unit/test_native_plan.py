@@ -75,7 +75,7 @@ def test_what_an_attempt_that_broke_off_has_planned_is_not_in_the_next_one() -> 
 def planned_pages(native: NativePlanner, batches: Iterable[Any]) -> list[dict[int, bytes]]:
     """The page batches of these events, by page."""
     made = native.plan(batches, DECIDED_AT_MS)
-    return [dict(zip(each.pages.tolist(), each.payloads.to_pylist(), strict=True)) for each in made]
+    return [dict(zip(each.pages, each.payloads.to_pylist(), strict=True)) for each in made]
 
 
 def test_only_keys_that_are_new_bring_the_planner_nearer_to_forgetting_all() -> None:
@@ -149,7 +149,7 @@ def test_at_most_one_event_of_a_hundred_of_the_bench_is_declined(load: Load, tmp
         made.append(native_plan._native_planner(*arguments, library()))
         return made[-1]
 
-    with patch("sluice.streaming.enforce.stages.native_planner", kept):
+    with patch("sluice.streaming.enforce.native_engine.native_planner", kept):
         workers = Workers(load, settings)
         for first in range(0, 5_000, 1_000):
             workers.micro_batch(first, spread(1_000, 1_000))

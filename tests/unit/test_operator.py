@@ -23,8 +23,9 @@ from sluice.state.store.pages import Pages, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 from sluice.streaming.enforce import garbage_collection, pipeline
 from sluice.streaming.enforce.batch_properties import BatchProperties
+from sluice.streaming.enforce.engine import PageToDecide, PythonEngine
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.stages import PageDecider, combiner, stored_pages
+from sluice.streaming.enforce.stages import PageDecider, combiner
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch
 from sluice.streaming.workers.batched import Decided, Group, Groups
@@ -184,4 +185,6 @@ def test_damaged_state_names_its_page() -> None:
     (payload,) = Pages().to_bytes([7], 32, 0, load_settings(environment={}).quota)
 
     with pytest.raises(StateError, match=r"^page 7: "):
-        stored_pages({3: payload, 7: payload[:-1]}, 32)
+        PythonEngine().decide(
+            [PageToDecide(3, payload, []), PageToDecide(7, payload[:-1], [])], SETTINGS._replace(pages=32)
+        )

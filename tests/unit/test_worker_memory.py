@@ -52,7 +52,7 @@ def _sources(count: int) -> list[Source]:
 
 def _planned(native: NativePlanner, values: list[bytes]) -> list[tuple[int, bytes]]:
     made = native.plan(batches_of(values, _sources(len(values)), len(values)), DECIDED_AT_MS)
-    return [pair for each in made for pair in zip(each.pages.tolist(), each.payloads.to_pylist(), strict=True)]
+    return [pair for each in made for pair in zip(each.pages, each.payloads.to_pylist(), strict=True)]
 
 
 class _Mallinfo2(ctypes.Structure):

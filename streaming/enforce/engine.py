@@ -1,0 +1,152 @@
+"""The engine of the enforce query: it plans events, decides pages and combines partial decisions, from bytes to bytes.
+
+`PythonEngine` is the rule. Another engine may do the same faster: it makes the same decisions, sums, waits and stored
+pages, to the byte, and what it declines is its own business, which is to say that it asks Python.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, repeat
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from sluice.state.contract.records import Overrides
+from sluice.state.errors import StateError
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.sums import DecidedSums
+from sluice.state.store.pages import Evicted, Pages, part_of_page
+from sluice.streaming.enforce import pipeline
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
+
+ReadT = TypeVar("ReadT")
+
+
+class PlannedPages(NamedTuple):
+    """Page batches: the number of the page of each, and their bytes."""
+
+    pages: Sequence[int]
+    payloads: pa.Array
+
+
+class PageToDecide(NamedTuple):
+    """A page: its number, its stored form, if it has one, and its page batches."""
+
+    number: int
+    payload: bytes | None
+    page_batches: Sequence[bytes]
+
+
+class Made(NamedTuple):
+    """The result for some pages: finished records by topic, those in `outputs` as lists that may grow.
+
+    `parts` are partial decisions, encoded, by the number of their group. `sums` are what gateways need to know.
+    """
+
+    records: Mapping[str, KeyedArrays]
+    outputs: Outputs
+    parts: Keyed
+    sums: DecidedSums
+
+
+class DecidedPages(NamedTuple):
+    """The result for all pages, in one piece or more; the new stored form of each, in order; the counters evicted."""
+
+    made: Sequence[Made]
+    stored: Sequence[bytes]
+    evicted: Evicted
+
+
+class Engine(ABC):
+    """Plans, decides and combines, in the tasks of a micro-batch.
+
+    A worker process has one engine for all its tasks, which come one after another, with the quotas and settings of
+    their micro-batch. A task may be repeated, in this process or in another one, and has to give the same bytes again.
+    So an engine may keep what follows from quotas and settings. It must not keep anything of an event or a page, look
+    at the clock, read or write a file, start a thread, or change what it was given.
+    """
+
+    @abstractmethod
+    def plan(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        quotas: Quotas,
+        settings: PipelineSettings,
+        decided_at_ms: int,
+        overrides: Overrides | None,
+    ) -> Iterator[PlannedPages]:
+        """Page batches of Kafka records (value, partition, offset, timestamp_ms), as `pipeline.plan` makes them.
+
+        Called once in a task, before the rows of pages come together. An event that can't be read becomes the record
+        of a dead letter, never an error.
+        """
+
+    @abstractmethod
+    def decide(self, pages: Sequence[PageToDecide], settings: PipelineSettings) -> DecidedPages:
+        """Charge the counters of some pages with all rows that a micro-batch has for them.
+
+        Called with all pages of a task, or with some at a time. Raises StateError, which names the page, if a stored
+        one is unreadable.
+        """
+
+    @abstractmethod
+    def combine(
+        self, payloads: Sequence[pa.Buffer], settings: PipelineSettings
+    ) -> Mapping[str, Keyed] | Mapping[str, KeyedArrays]:
+        """The records of encoded partial decisions by topic; all parts of a request are among them.
+
+        Called for each group of parts, in micro-batches alone where a request may charge several counters.
+        """
+
+
+class PythonEngine(Engine):
+    """The rule: `pipeline`, on the values in Arrow's columns."""
+
+    def plan(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        quotas: Quotas,
+        settings: PipelineSettings,
+        decided_at_ms: int,
+        overrides: Overrides | None,
+    ) -> Iterator[PlannedPages]:
+        """As `pipeline.plan`."""
+        events = chain.from_iterable(_events(batch, settings.requests_topic) for batch in batches)
+        for page_batches in pipeline.plan(events, quotas, settings, decided_at_ms, overrides):
+            yield PlannedPages([*page_batches], pa.array(page_batches.values(), pa.binary()))
+
+    def decide(self, pages: Sequence[PageToDecide], settings: PipelineSettings) -> DecidedPages:
+        """As `pipeline.decide`, with the pages' store."""
+        payloads = {page.number: page.payload for page in pages if page.payload is not None}
+        counters = read_pages(payloads, partial(Pages.from_bytes, pages=settings.pages))
+        page_batches = (payload for page in pages for payload in page.page_batches)
+        outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
+        numbers, part = [page.number for page in pages], part_of_page(settings.max_entities, settings.pages)
+        stored = counters.to_bytes(numbers, settings.pages, settings.idle_expiry_ms, settings.quota, part)
+        return DecidedPages([Made({}, outputs, encoded_parts(parts), sums)], [*stored], counters.evicted)
+
+    def combine(
+        self, payloads: Sequence[pa.Buffer], settings: PipelineSettings
+    ) -> Mapping[str, Keyed] | Mapping[str, KeyedArrays]:
+        """As `pipeline.combine`."""
+        return pipeline.combine([part for payload in payloads for part in decode_parts(payload)], settings)
+
+
+def read_pages(payloads: Mapping[int, bytes], read: Callable[[Iterable[bytes]], ReadT]) -> ReadT:
+    """The result of `read` for stored pages by number. Raises StateError, which names an unreadable page."""
+    try:
+        return read(payloads.values())
+    except StateError:
+        for number, payload in payloads.items():
+            try:
+                read([payload])
+            except StateError as error:
+                raise StateError(f"page {number}: {error}") from error
+        raise
+
+
+def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, Source]]:
+    numbers = (batch.column(name).to_numpy().tolist() for name in ("partition", "offset", "timestamp_ms"))
+    return zip(batch.column("value").to_pylist(), map(Source, repeat(topic), *numbers), strict=True)
