@@ -23,7 +23,6 @@ from scripts.java.build import build_jars
 from sluice.cli import options
 from sluice.configs.settings import Properties, load_settings
 from sluice.jvm.jars import SPARK_JARS
-from sluice.streaming.native import build as native_build
 from sluice_demo.broker import Broker
 from tests.broker_plugin import plugin_classes
 from tests.integration.job_process import QUICK_JAVA
@@ -59,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples of properties; the native code, unless it is built; and signals."""
+    """Examples of properties, and signals."""
     hypothesis_settings.register_profile(
         "lane",
         max_examples=LONG_EXAMPLES if config.getoption("--long") else EXAMPLES,
@@ -69,8 +68,6 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis_settings.load_profile("lane")
     for number in SIGNALS:
         signal.signal(number, _leave)  # also where a shell that starts the tests in the background has it ignored
-    if not hasattr(config, "workerinput"):  # once, by the process that starts the others
-        native_build.main()
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:

@@ -80,7 +80,7 @@ from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, ch
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
-from sluice.streaming.workers.contract import are_batched
+from sluice.streaming.workers.engine_start import are_batched
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
-from sluice.streaming.native.library import PYTHON_INSTEAD, native_code
 from sluice.streaming.runtime.capacities import has_copy
 from sluice.streaming.runtime.properties import left_out
+from sluice.streaming.workers.engine_start import PYTHON_INSTEAD, engine_missing, found_engine
 
 Check = Callable[[], str]
 """A line's words if all is well; raises CheckWarningError, another SluiceError, KafkaError or OSError if not."""
@@ -114,10 +114,11 @@ def check_native_code(settings: Settings) -> str:
     """
     if not settings.enforce.native:
         return "off, as enforce.native is false: Python plans and decides all events, at several times the cost"
-    code = native_code()
-    if code.reason is not None:
-        raise CheckWarningError(f"{PYTHON_INSTEAD}: {code.reason}; a job that runs goes on with what it has loaded")
-    return f"plans and decides the events that gateways send ({code.path}); enforce.native: false turns it off"
+    if (reason := engine_missing()) is not None:
+        raise CheckWarningError(f"{PYTHON_INSTEAD}: {reason}; a job that runs goes on with what it has loaded")
+    engine = found_engine().engine
+    place = "" if engine is None else engine.place
+    return f"plans and decides the events that gateways send ({place}); enforce.native: false turns it off"
 
 
 def check_folders(settings: Settings) -> str:

@@ -13,8 +13,8 @@ from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.proxy import PROXY_CLASSES, PROXY_JARS
 from sluice.process.processes import SAID_S
 from sluice.state.errors import SluiceError
-from sluice.streaming.native import build as native
 from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
+from sluice_native import build as native
 
 
 def prepare() -> None:

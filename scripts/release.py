@@ -66,13 +66,15 @@ def release(options: ReleaseOptions) -> int:
     if options.repository:
         variables["SLUICE_REPOSITORY"] = options.repository
     build_jars()
-    build_wheel(out / "python", {**variables, "SLUICE_NATIVE_TARGET": "none"}, through_sdist=True)
+    build_wheel(out / "python", variables, through_sdist=True)
     for extra in EXTRAS:
         of_extra = {f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_{extra.upper()}": version}
-        build_extra(extra, out / "python", of_extra, through_sdist=True)
-    for target in NATIVE_TARGETS:  # the first wheel is for all others
+        build_extra(extra, out / "python", {**of_extra, "SLUICE_NATIVE_TARGET": "none"}, through_sdist=True)
+    of_native = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_NATIVE": version}
+    for target in NATIVE_TARGETS:  # the wheel before is for all others
         with TemporaryDirectory(prefix="sluice-wheel-") as folder:
-            shutil.move(build_wheel(Path(folder), {**variables, "SLUICE_NATIVE_TARGET": target}), out / "python")
+            wheel = build_extra("native", Path(folder), {**of_native, "SLUICE_NATIVE_TARGET": target})
+            shutil.move(wheel, out / "python")
     _run(sys.executable, "-m", "twine", "check", "--strict", *sorted(map(str, (out / "python").iterdir())))
     shutil.copy(plugin_jar(), out / JAR_NAME.replace(".jar", f"-{version}.jar"))
     package_chart(version, options.image, out)

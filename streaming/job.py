@@ -27,13 +27,13 @@ from sluice.streaming.enforce.warm_up import warm_up
 from sluice.streaming.java_bridge import has_java, is_stopped
 from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import Leadership
-from sluice.streaming.native.library import native_code
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.health import JobHealth, JobStatus, health_server
 from sluice.streaming.runtime.properties import start_java
 from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.runtime.session import start_session
+from sluice.streaming.workers.engine_start import engine_missing
 from sluice.streaming.workers.release import package_digest
 
 log = logging.getLogger("sluice.job")
@@ -137,7 +137,7 @@ class Job:
         settings = self._settings = with_pages(self._settings)
         check_origin(checkpoint, settings)
         CapacityFile(settings).limits()  # before Spark starts
-        self._health.report_native(missing=settings.enforce.native and native_code().library is None)
+        self._health.report_native(missing=settings.enforce.native and engine_missing() is not None)
         table = ensure_quotas_table(settings)
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), partial(self._health.report_input, "quotas"))
         if settings.quotas.source == "kafka":

@@ -34,13 +34,11 @@ from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSetting
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
-from sluice.streaming.enforce.engine import PageToDecide
-from sluice.streaming.enforce.native_decide import NativeDecider
+from sluice.streaming.enforce.engine import PageToDecide, engine_of
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts
 from tests import charging
 from tests.builders import DEFAULTS, Json
-from tests.native_builds import library
 from tests.stored_pages import FOREVER_MS
 
 OUT_OF_SCOPE_MODES = frozenset(
@@ -174,15 +172,14 @@ class ArrayEngine(Engine):
         self._columns[key] = arrays.columns(columns)
 
 
-class NativeEngine(Engine):
-    """Charges as native code makes them (`streaming/native/decide.c`); Python charges those that it declines."""
+class GivenEngine(Engine):
+    """Charges as the engine of this process makes them of a stored page: native code's where its extra is there."""
 
     def __init__(self, settings: QuotaSettings) -> None:
         super().__init__(settings)
-        of_pages = PipelineSettings.of(DEFAULTS)._replace(
+        self._of_page = PipelineSettings.of(DEFAULTS)._replace(
             pages=1, quota=settings, idle_expiry_ms=FOREVER_MS, job_id="0123"
         )
-        self._decider = NativeDecider(of_pages, library())
 
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
         page = Pages([key], self._columns_of(key)).to_bytes([0], 1, FOREVER_MS, self.settings)[0]
@@ -190,11 +187,9 @@ class NativeEngine(Engine):
         # One part of two: its waits aren't clamped, as those of a decision are.
         batch = GrowingPageBatch()
         batch.add(ChargeRow(0, 0, now_ms, key, b"{}", row.shape, row.amounts, b"k", b"said", parts=2))
-        made = self._decider.decide([PageToDecide(0, page, [batch.encoded()])])
-        if made.stored[0] is None:
-            return super().charge(key, charge, now_ms)
-        _, self._columns[key] = decode([made.stored[0]], 1)
-        (payload,) = made.parts.values
+        decided = engine_of(is_native=True).decide([PageToDecide(0, page, [batch.encoded()])], self._of_page)
+        _, self._columns[key] = decode([*decided.stored], 1)
+        (payload,) = (payload for made in decided.made for payload in made.parts.values)
         (part,) = decode_parts(payload or b"")
         waits, found = part.waits or Waits(), msgspec.json.decode(part.charges)
         is_mutations = charge.kind.family is Family.MUTATIONS

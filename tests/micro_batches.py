@@ -7,7 +7,6 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Pages
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import PageToDecide
-from sluice.streaming.enforce.native_decide import native_decider
 from sluice.streaming.enforce.pipeline import Decided
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
@@ -24,7 +23,7 @@ from sluice.streaming.enforce.wire import (
     encoded_parts,
     packed,
 )
-from tests.native_decide_fuzz import compare_pages
+from tests.decided_pages import check_engine
 
 Shuffle = Callable[[list[ChargeRow | OutputRecord]], list[ChargeRow | OutputRecord]]
 
@@ -32,7 +31,7 @@ Shuffle = Callable[[list[ChargeRow | OutputRecord]], list[ChargeRow | OutputReco
 class MicroBatches:
     """Runs the pipeline on one micro-batch after another; rows and state are encoded in between, as in Spark.
 
-    Native code decides each page as well, and has to decide the same.
+    The engine of this process decides each page as well, and has to decide the same.
     """
 
     def __init__(self, settings: PipelineSettings, idle_expiry_ms: int = 3_600_000) -> None:
@@ -69,8 +68,7 @@ class MicroBatches:
         stored = [self.state[number]] if number in self.state else []
         page = Pages.from_bytes(stored, settings.pages)
         page_batches = [encode_page_batch(_page_batch(row)) for row in rows]
-        if (native := native_decider(settings)) is not None:
-            compare_pages(native, [PageToDecide(number, self.state.get(number), page_batches)], settings)
+        check_engine([PageToDecide(number, self.state.get(number), page_batches)], settings)
         decided = pipeline.decide(page, page_batches, settings)
         waits = decided.outputs.pop(settings.waits_topic, Keyed())
         self.waits += [(key or b"", value) for key, value in zip(waits.keys, waits.values, strict=True)]

@@ -58,7 +58,7 @@ from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import new_epoch
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.maintenance import maintain
-from sluice.streaming.workers.batched import Group, Groups
+from sluice.streaming.workers.groups import Group, Groups
 from tests.audit_records import DAY_MS, T0
 from tests.audit_tables import Tasks
 

@@ -11,7 +11,7 @@ from sluice.process.clock import now_ms
 from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import ORIGIN, Checkpoint
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.workers.contract import are_batched
+from sluice.streaming.workers.engine_start import are_batched
 
 BATCHED_PAGES = 256
 """Pages that a checkpoint begins with: each page that a micro-batch charges has a fixed cost."""

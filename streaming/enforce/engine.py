@@ -4,7 +4,7 @@
 pages, to the byte, and what it declines is its own business, which is to say that it asks Python.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
@@ -20,6 +20,7 @@ from sluice.state.store.pages import Evicted, Pages, part_of_page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
+from sluice.streaming.workers.engine_start import EngineStart, found_engine
 
 ReadT = TypeVar("ReadT")
 
@@ -59,8 +60,8 @@ class DecidedPages(NamedTuple):
     evicted: Evicted
 
 
-class Engine(ABC):
-    """Plans, decides and combines, in the tasks of a micro-batch.
+class Engine(EngineStart):
+    """Plans, decides and combines, in the tasks of a micro-batch. An extra gives one by an entry point (`EngineStart`).
 
     A worker process has one engine for all its tasks, which come one after another, with the quotas and settings of
     their micro-batch. A task may be repeated, in this process or in another one, and has to give the same bytes again.
@@ -104,6 +105,11 @@ class Engine(ABC):
 class PythonEngine(Engine):
     """The rule: `pipeline`, on the values in Arrow's columns."""
 
+    @property
+    def place(self) -> str:
+        """The rule needs no other one."""
+        return "Python"
+
     def plan(
         self,
         batches: Iterable[pa.RecordBatch],
@@ -132,6 +138,15 @@ class PythonEngine(Engine):
     ) -> Mapping[str, Keyed] | Mapping[str, KeyedArrays]:
         """As `pipeline.combine`."""
         return pipeline.combine([part for payload in payloads for part in decode_parts(payload)], settings)
+
+
+_PYTHON = PythonEngine()
+
+
+def engine_of(*, is_native: bool) -> Engine:
+    """The engine of this process: that of an extra, if native code is wanted and there is one, else Python's."""
+    found = found_engine().engine if is_native else None
+    return found if isinstance(found, Engine) else _PYTHON
 
 
 def read_pages(payloads: Mapping[int, bytes], read: Callable[[Iterable[bytes]], ReadT]) -> ReadT:

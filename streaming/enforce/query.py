@@ -52,7 +52,7 @@ from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
-from sluice.streaming.workers.contract import are_batched, broken_contract
+from sluice.streaming.workers.engine_start import are_batched, unbatched
 from sluice.streaming.workers.release import package_digest
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def check_can_split(pending: Batch, settings: Settings) -> None:
         return
     cure = "set enforce.batched_workers: true until that micro-batch is done"
     if settings.enforce.batched_workers:
-        cure = f"start the job once with the release of PySpark that began it ({broken_contract()})"
+        cure = f"start the job once with the release of PySpark that began it ({unbatched()})"
     raise CheckpointError(
         f"micro-batch {pending.batch_id}, which will be repeated, splits {before} pages into {pending.pages}, and only"
         f" batched workers can; {cure}"

@@ -15,9 +15,8 @@ from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.engine import Engine, Made, PageToDecide, PlannedPages, PythonEngine, read_pages
+from sluice.streaming.enforce.engine import Made, PageToDecide, PlannedPages, engine_of, read_pages
 from sluice.streaming.enforce.garbage_collection import collection_paused
-from sluice.streaming.enforce.native_engine import NativeEngine
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
@@ -27,7 +26,7 @@ from sluice.streaming.enforce.wire import (
     encode_page_batch,
     packed,
 )
-from sluice.streaming.workers.batched import Decided, Groups
+from sluice.streaming.workers.groups import Decided, Groups
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -46,13 +45,6 @@ _PLANNED = pa.schema([("shard_key", pa.int32()), ("payload", pa.binary())])
 _COMBINED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 
 ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-_PYTHON, _NATIVE = PythonEngine(), NativeEngine()
-
-
-def engine_of(*, is_native: bool) -> Engine:
-    """The engine of this process: native code, if that is wanted, or Python."""
-    return _NATIVE if is_native else _PYTHON
 
 
 def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowStage:
@@ -85,7 +77,7 @@ class StoredPage(NamedTuple):
 class PageDecider:
     """Step decide, the stateful operator: page batches of a micro-batch, charged to the counters in their pages' state.
 
-    PySpark's own workers call it with one page, Sluice's batched workers (`streaming/workers/batched.py`) with many. It
+    PySpark's own workers call it with one page, batched workers (`extras/native`) with many. It
     decides the same: the counters of a page know nothing of those of another.
     """
 
@@ -136,7 +128,8 @@ class PageDecider:
     def _decide(self, pages: Sequence[StoredPage]) -> tuple[list[PackedRow], Sequence[bytes]]:
         """Rows to emit, and the new stored form of each page.
 
-        A page is split where all pages are that it becomes: `page_keys` gives them to one task, `batched` to one call.
+        A page is split where all pages are that it becomes: `page_keys` gives them to one task, batched workers
+        to one call.
         """
         properties = BatchProperties.of_task()
         settings = properties.settings(self._settings)

@@ -23,9 +23,9 @@ from sluice.process.clock import now_ms
 from sluice.process.http_server import HttpServer
 from sluice.state.store.pages import Evicted
 from sluice.state.troubles import Facts, Trouble, troubles_of
-from sluice.streaming.native.library import PYTHON_INSTEAD
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.troubles import TroublesMetric
+from sluice.streaming.workers.engine_start import PYTHON_INSTEAD
 
 log = logging.getLogger("sluice.job")
 

@@ -17,11 +17,17 @@ from sluice.jvm.driver import DriverJava, forget_address
 from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import SPARK_JARS, jars_home
 from sluice.streaming.java_bridge import has_java, java, keep_process
-from sluice.streaming.native.library import NATIVE_LOADED, NATIVE_MISSING, NATIVE_VARIABLE, native_code
 from sluice.streaming.queries.reasons import reason_of
 from sluice.streaming.runtime.properties import JAVA_OPTIONS, prepared_properties, start_java
 from sluice.streaming.runtime.run_folder import run_folder
-from sluice.streaming.workers.contract import are_batched, broken_contract
+from sluice.streaming.workers.engine_start import (
+    NATIVE_LOADED,
+    NATIVE_MISSING,
+    NATIVE_VARIABLE,
+    batched_daemon,
+    engine_missing,
+    unbatched,
+)
 from sluice.streaming.workers.release import VARIABLE, package_digest
 
 log = logging.getLogger("sluice.session")
@@ -34,7 +40,7 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
 
     Raises JarError, JavaError and RunFolderError.
     """
-    if settings.enforce.batched_workers and (reason := broken_contract()):
+    if settings.enforce.batched_workers and (reason := unbatched()):
         log.warning("workers are those of PySpark %s, slower with many pages: %s", version("pyspark"), reason)
     if has_java():
         properties = prepared_properties(settings)
@@ -68,8 +74,8 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
 
 def worker_daemon(settings: Settings) -> dict[str, str]:
     """The daemon of the Python workers; PySpark's own on the machines of a cluster, unless the workers are batched."""
-    if are_batched(settings.enforce.batched_workers):
-        return {_DAEMON: "sluice.streaming.workers.batched_daemon"}
+    if settings.enforce.batched_workers and (module := batched_daemon()):
+        return {_DAEMON: module}
     return {_DAEMON: "sluice.streaming.workers.daemon"} if settings.spark["spark.master"].startswith("local") else {}
 
 
@@ -77,7 +83,7 @@ def variables_of_workers(settings: Settings) -> dict[str, str]:
     """The variables that tell workers which release the driver has, and whether native code is wanted and there."""
     variables = {VARIABLE: package_digest()}
     if settings.enforce.native:
-        variables[NATIVE_VARIABLE] = NATIVE_MISSING if native_code().reason else NATIVE_LOADED
+        variables[NATIVE_VARIABLE] = NATIVE_MISSING if engine_missing() else NATIVE_LOADED
     return {f"spark.executorEnv.{name}": value for name, value in variables.items()}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark import daemon
 
 from sluice.streaming.errors import ReleaseError
-from sluice.streaming.native.library import NATIVE_LOADED, NATIVE_VARIABLE, PYTHON_INSTEAD, native_code
+from sluice.streaming.workers.engine_start import NATIVE_LOADED, NATIVE_VARIABLE, PYTHON_INSTEAD, engine_missing
 from sluice.streaming.workers.release import check_release
 
 _LOADED = (
@@ -88,21 +88,21 @@ def refuse(error: ReleaseError) -> None:
 
 
 def load(prepare: Callable[[], None]) -> None:
-    """Load what workers run, native code too, and `prepare`. Raises ReleaseError if it isn't the driver's."""
+    """Load what workers run, their engine too, and `prepare`. Raises ReleaseError if it isn't the driver's."""
     check_release()
     for name in _LOADED:
         import_module(name)
-    load_native_code()
+    load_engine()
     prepare()
 
 
-def load_native_code() -> None:
-    """Load native code, if the job wants it, once for all workers to come.
+def load_engine() -> None:
+    """Load the engine of an extra, if the job wants native code, once for all workers to come.
 
     Say in one line why there is none, unless the driver, which says so in the log, has none either.
     """
     of_driver = os.environ.get(NATIVE_VARIABLE)
-    if of_driver and (reason := native_code().reason) and of_driver == NATIVE_LOADED:
+    if of_driver and (reason := engine_missing()) and of_driver == NATIVE_LOADED:
         print(f"sluice: native code: {PYTHON_INSTEAD}: {reason}", file=sys.stderr, flush=True)
 
 

@@ -20,13 +20,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the package, as of an install, which processes that start from now on have."""
+    """Copies of the package and its engine, as of an install, which processes that start from now on have."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "jars").symlink_to(jars_home())
-    installed = tmp_path / "installed" / "sluice"
-    shutil.copytree(REPOSITORY / "sluice", installed, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.chdir(installed.parent)
-    monkeypatch.setenv("PYTHONPATH", str(installed.parent))
+    installed = tmp_path / "installed"
+    for package in ("sluice", "extras/native/sluice_native"):
+        copy = installed / Path(package).name
+        shutil.copytree(REPOSITORY / package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(installed)
+    monkeypatch.setenv("PYTHONPATH", str(installed))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     return installed
 
@@ -47,7 +49,7 @@ def replace_files(package: Path, release: Callable[[str], str]) -> None:
             text = path.read_text()
             path.unlink()
             path.write_text(release(text))
-    for library in (package / "streaming" / "native" / "built").iterdir():
+    for library in (package / "sluice_native" / "built").iterdir():
         library.unlink()
 
 

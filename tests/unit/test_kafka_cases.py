@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.builders import Json
-from tests.kafka_cases import ArrayEngine, Engine, NativeEngine, in_scope, replay
+from tests.kafka_cases import ArrayEngine, Engine, GivenEngine, in_scope, replay
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -20,7 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", [case for case in cases if in_scope(case)], ids=lambda case: case["id"])
 
 
-@pytest.mark.parametrize("engine", [Engine, NativeEngine, ArrayEngine])
+@pytest.mark.parametrize("engine", [Engine, GivenEngine, ArrayEngine])
 def test_scenario_gives_kafkas_numbers(case: Json, engine: type[Engine]) -> None:
     """Each field that the case expects of a step is what our step answered."""
     expected, answers = case["expected"], replay(case, engine)

@@ -13,7 +13,7 @@ from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, Metering
 from sluice.state.store.pages import Pages
 from tests import charging
-from tests.kafka_cases import Engine, NativeEngine
+from tests.kafka_cases import Engine, GivenEngine
 from tests.strategies import START_MS
 
 QUOTA = QuotaSettings()
@@ -58,7 +58,7 @@ sendings = st.lists(
 
 
 @given(skews_ms=skews, sent=sendings, kind=st.sampled_from([BYTES, QuotaKind.REQUEST_PERCENTAGE]))
-@pytest.mark.parametrize("engine", [Engine, NativeEngine])
+@pytest.mark.parametrize("engine", [Engine, GivenEngine])
 def test_the_rate_has_all_events_whose_times_lie_in_the_newest_window(
     engine: type[Engine], skews_ms: list[int], sent: list[tuple[int, int, float]], kind: QuotaKind
 ) -> None:
@@ -76,7 +76,7 @@ def test_the_rate_has_all_events_whose_times_lie_in_the_newest_window(
 
 
 @given(skews_ms=skews, sent=sendings)
-@pytest.mark.parametrize("engine", [Engine, NativeEngine])
+@pytest.mark.parametrize("engine", [Engine, GivenEngine])
 def test_late_events_are_charged_as_at_the_newest_time(
     engine: type[Engine], skews_ms: list[int], sent: list[tuple[int, int, float]]
 ) -> None:

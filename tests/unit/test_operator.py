@@ -21,14 +21,14 @@ from sluice.state.quotas.entity import entity_text
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Pages, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
-from sluice.streaming.enforce import garbage_collection, pipeline
+from sluice.streaming.enforce import garbage_collection
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.engine import PageToDecide, PythonEngine
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch
-from sluice.streaming.workers.batched import Decided, Group, Groups
+from sluice.streaming.workers.groups import Decided, Group, Groups
 from tests.builders import changed
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))
@@ -123,15 +123,13 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
     assert PageDecider(job, settings)((), again, None) != decided
 
 
-@pytest.mark.parametrize("decider", ["Python", "native code"])
+@pytest.mark.parametrize("is_native", [False, True])
 def test_pages_that_are_split_are_those_that_were_always_so_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decider: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_native: bool
 ) -> None:
     """Its requests are decided alike, those of new entities too; a page without its origin is refused."""
     job = load_settings(environment={})
-    job = changed(job, "enforce", checkpoint=str(tmp_path), native=decider == "native code")
-    if job.enforce.native:
-        monkeypatch.delattr(pipeline, "decide")
+    job = changed(job, "enforce", checkpoint=str(tmp_path), native=is_native)
     keys = [f"user-{count}|" for count in range(60)]
 
     def decided(keys: list[str], states: Mapping[int, Any], pages: int, before: int, first: int) -> Any:

@@ -3,7 +3,6 @@
 import re
 import shutil
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -16,7 +15,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from sluice.jvm.jars import BUILT, REPOSITORY
-from sluice.streaming.native.build import build
 from sluice_lab.testbed.distribution import BESIDE, EXTRAS, build_extra, build_wheel
 from tests.installs import install, metadata, requirements, run
 
@@ -39,7 +37,7 @@ def import_all(packages: Sequence[str]) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of a release, built from the sdist beside it."""
     release = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA": "1.2.3", "SLUICE_TAG": "v1.2.3"}
-    variables = {**release, "SLUICE_REPOSITORY": FORGE, "SLUICE_NATIVE_TARGET": "none"}
+    variables = {**release, "SLUICE_REPOSITORY": FORGE}
     return build_wheel(tmp_path_factory.mktemp("dist"), variables, through_sdist=True)
 
 
@@ -105,18 +103,8 @@ def test_the_page_for_pypi_is_right(wheel: Path) -> None:
 
 
 def test_a_build_without_git_needs_no_tag(tmp_path: Path) -> None:
-    wheel = build_wheel(tmp_path, {"SLUICE_NATIVE_TARGET": "none"})
-    assert wheel.name == "sluice_kafka-0.0.0-py3-none-any.whl"
-
-
-def test_a_wheel_for_this_machine_has_the_native_planner_and_serves_every_python_of_it(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)
-
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    assert wheel.name == f"sluice_kafka-0.0.0-py3-none-{platform}.whl"
-    with zipfile.ZipFile(wheel) as archive:
-        libraries = [name for name in archive.namelist() if name.endswith(".so")]
-    assert libraries == [f"sluice/streaming/native/built/{build().name}"]
+    assert wheel.name == "sluice_kafka-0.0.0-py3-none-any.whl"
 
 
 def test_a_checkout_without_symbolic_links_is_refused(tmp_path: Path) -> None:
@@ -200,11 +188,26 @@ def test_the_core_alone_decides_anywhere(core: Path, tmp_path: Path) -> None:
     assert [re.findall(r'"verdict":"(\w+)"', line) for line in decisions] == [["ALLOW"], ["REJECT"], ["ALLOW"]]
 
 
+def test_a_job_without_the_engine_of_an_extra_decides_by_python_and_says_what_to_install(
+    core: Path, tmp_path: Path
+) -> None:
+    script = """
+from sluice.streaming.enforce.engine import engine_of
+from sluice.streaming.workers.engine_start import engine_missing, unbatched
+print(type(engine_of(is_native=True)).__name__, engine_missing(), unbatched(), sep="\\n")
+"""
+    said = run(core / "python", "-c", script, folder=tmp_path).stdout.splitlines()
+
+    assert said == ["PythonEngine", *["it is of the extra native; pip install 'sluice-kafka[native]'"] * 2]
+
+
 @pytest.fixture(scope="module")
 def extras(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheels of the extras of a release."""
-    out, name = tmp_path_factory.mktemp("extras"), "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_"
-    return {extra: build_extra(extra, out, {f"{name}{extra.upper()}": "1.2.3"}, through_sdist=True) for extra in EXTRAS}
+    out, variables = tmp_path_factory.mktemp("extras"), {"SLUICE_NATIVE_TARGET": "none"}
+    for extra in EXTRAS:
+        variables[f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_{extra.upper()}"] = "1.2.3"
+    return {extra: build_extra(extra, out, variables, through_sdist=True) for extra in EXTRAS}
 
 
 def test_the_extra_job_has_the_console_whose_pages_show(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:

@@ -14,14 +14,8 @@ import pytest
 from pyspark import worker
 
 from sluice.streaming.errors import ReleaseError
-from sluice.streaming.native.library import (
-    NATIVE_LOADED,
-    NATIVE_MISSING,
-    NATIVE_VARIABLE,
-    PYTHON_INSTEAD,
-    NativeCode,
-)
-from sluice.streaming.workers.daemon import collect_after_task, keep_memory, load, load_native_code, quietly, refuse
+from sluice.streaming.workers.daemon import collect_after_task, keep_memory, load, load_engine, quietly, refuse
+from sluice.streaming.workers.engine_start import NATIVE_LOADED, NATIVE_MISSING, NATIVE_VARIABLE, PYTHON_INSTEAD
 from sluice.streaming.workers.release import VARIABLE, check_release, package_digest
 
 TRIMMED_FROM, MAPPED_FROM = -1, -3  # of glibc's malloc.h
@@ -85,15 +79,15 @@ def test_a_worker_of_the_driver_s_release_or_without_a_driver_works(
 
 
 @pytest.mark.parametrize(("of_driver", "lines"), [(None, 0), (NATIVE_MISSING, 0), (NATIVE_LOADED, 1)])
-def test_workers_say_that_they_lack_the_library_only_if_the_driver_has_it(
+def test_workers_say_that_they_lack_the_engine_only_if_the_driver_has_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], of_driver: str | None, lines: int
 ) -> None:
-    monkeypatch.setattr("sluice.streaming.workers.daemon.native_code", lambda: NativeCode(None, reason="no room"))
+    monkeypatch.setattr("sluice.streaming.workers.daemon.engine_missing", lambda: "no room")
     monkeypatch.delenv(NATIVE_VARIABLE, raising=False)
     if of_driver is not None:
         monkeypatch.setenv(NATIVE_VARIABLE, of_driver)
 
-    load_native_code()
+    load_engine()
 
     said = f"sluice: native code: {PYTHON_INSTEAD}: no room\n"
     assert capfd.readouterr().err == said * lines

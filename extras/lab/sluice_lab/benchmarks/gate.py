@@ -94,7 +94,7 @@ class Side(NamedTuple):
 
     @property
     def _paths(self) -> Sequence[Path]:
-        return self.folder, self.folder / "extras" / "demo", self.folder / "extras" / "lab"
+        return self.folder, *((self.folder / "extras" / name) for name in ("demo", "lab", "native"))
 
 
 @dataclass
@@ -229,8 +229,9 @@ def checked_out(commit: str) -> Iterator[Side]:
         _git("worktree", "add", "--quiet", "--detach", str(folder), commit)
         try:
             side = Side(commit, folder, _prepared(folder))
-            with suppress(OtherLayoutError):  # an earlier commit has no native code
-                side.run(Path(parent) / "native.log", "sluice.streaming.native.build")
+            for module in ("sluice_native.build", "sluice.streaming.native.build"):  # an earlier commit's were there
+                with suppress(OtherLayoutError):
+                    side.run(Path(parent) / "native.log", module)
             yield side
         finally:
             _git("worktree", "remove", "--force", str(folder))

@@ -41,11 +41,11 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
-from sluice.streaming.native.library import declined
-from sluice.streaming.workers.batched import use_batched_groups
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import EVENTS_PER_S, Load, spread
 from sluice_lab.benchmarks.scale import Charges, SettingsOfJob, loads, sections
+from sluice_native.batched import use_batched_groups
+from sluice_native.library import declined
 
 TASKS = 2
 _ARROW_ROWS = 20_000  # as in the job's session

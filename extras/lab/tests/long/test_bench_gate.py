@@ -33,7 +33,7 @@ def checkout(tmp_path: Path) -> Path:
     clone, here = tmp_path / "clone", Path.cwd()
     subprocess.run(["git", "clone", "--quiet", "--shared", str(here), str(clone)], check=True)  # noqa: S607 - of the PATH
     (clone / ".jars").symlink_to(here / ".jars")
-    subprocess.run([sys.executable, "streaming/native/build.py"], cwd=clone, check=True)
+    subprocess.run([sys.executable, "extras/native/sluice_native/build.py"], cwd=clone, check=True)
     return clone
 
 

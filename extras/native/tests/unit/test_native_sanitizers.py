@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import pytest
 
+from native_fuzz.builds import SEED, TESTS
 from sluice.jvm.jars import REPOSITORY
-from sluice.streaming.native.build import NativeBuildError, compile_source
-from tests.native_builds import SEED
+from sluice_native.build import NativeBuildError, compile_source
 
 _FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 _FUZZ = """
 import sys
 from importlib import import_module
 from pathlib import Path
-from sluice.streaming.native.library import load
+from sluice_native.library import load
 print(*import_module(sys.argv[1]).compare(load(Path(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4])))
 """
 
@@ -50,12 +50,12 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
     return Sanitized(made, environment)
 
 
-@pytest.mark.parametrize(("fuzz", "events"), [("tests.native_fuzz", 10_000), ("tests.native_decide_fuzz", 1_000)])
+@pytest.mark.parametrize(("fuzz", "events"), [("native_fuzz.plans", 10_000), ("native_fuzz.pages", 1_000)])
 def test_no_event_and_no_page_makes_the_sanitizers_speak(fuzz: str, events: int, sanitized: Sanitized) -> None:
     command = [sys.executable, "-c", _FUZZ, fuzz, str(sanitized.library), str(events), str(SEED)]
     ended = subprocess.run(
         command,
-        env=os.environ | sanitized.environment,
+        env=os.environ | sanitized.environment | {"PYTHONPATH": str(TESTS)},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Steps decide and combine in native code (`streaming/native/decide.c`), which leaves what isn't plain to Python.
+"""Steps decide and combine in native code (`decide.c`), which leaves what isn't plain to Python.
 
 Python is the rule: `pipeline` and `sluice.state` make the same decisions, sums, waits and stored pages. A page, or a
 group of partial decisions, is declined as a whole, and nothing of it is left then.
@@ -33,8 +33,8 @@ from sluice.streaming.enforce.wire import (
     most_answer_bytes,
     wait_record,
 )
-from sluice.streaming.native import library as native
-from sluice.streaming.native.library import DeciderSettings, native_library
+from sluice_native import library as native
+from sluice_native.library import DeciderSettings, native_library
 
 _VALUES, _VALUE_ENDS, _KEYS, _KEY_ENDS, _HAS_KEY, _SUMS, _SUM_ENDS, _STORED, _STORED_ENDS, _WAITS = range(10)
 """The outputs of a call, by number."""

@@ -14,25 +14,26 @@ from unittest.mock import patch
 import pytest
 from pyspark import cloudpickle
 
+from native_fuzz.builds import EXAMPLES, LONG_EXAMPLES, SEED, library
+from native_fuzz.plans import DECIDED_AT_MS, batches_of, compare
 from sluice.cli.errors import CheckWarningError
 from sluice.cli.start_checks import check_native_code
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce import native_plan, stages
-from sluice.streaming.enforce.native_plan import NativePlanner
+from sluice.streaming.enforce import stages
 from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import Source
-from sluice.streaming.native import build as native_build
-from sluice.streaming.native.build import compile_source
-from sluice.streaming.native.library import NativeCode, native_code
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import LOADS, Load, spread
 from sluice_lab.benchmarks.harness import Workers
+from sluice_native import build as native_build
+from sluice_native import plan as native_plan
+from sluice_native.build import compile_source
+from sluice_native.library import NativeCode, native_code
+from sluice_native.plan import NativePlanner
 from tests.builders import DEFAULTS, changed, quota
-from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
-from tests.native_fuzz import DECIDED_AT_MS, batches_of, compare
 
 SETTINGS = PipelineSettings.of(DEFAULTS)
 _PARTS = 4  # of the events, so that processes share them
@@ -149,7 +150,7 @@ def test_at_most_one_event_of_a_hundred_of_the_bench_is_declined(load: Load, tmp
         made.append(native_plan._native_planner(*arguments, library()))
         return made[-1]
 
-    with patch("sluice.streaming.enforce.native_engine.native_planner", kept):
+    with patch("sluice_native.engine.native_planner", kept):
         workers = Workers(load, settings)
         for first in range(0, 5_000, 1_000):
             workers.micro_batch(first, spread(1_000, 1_000))
@@ -173,7 +174,7 @@ def test_python_plans_all_events_where_native_planning_is_turned_off_or_not_buil
         settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
         code = native_code() if native else NativeCode(None, reason="not built")
         with (
-            patch("sluice.streaming.native.library.native_code", lambda code=code: code),
+            patch("sluice_native.library.native_code", lambda code=code: code),
             patch.object(NativePlanner, "plan", NativePlanner.plan if native else None),
         ):
             rows.append(Workers(load, settings).micro_batch(0, spread(100, 50)))
@@ -201,7 +202,7 @@ def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_native_code(DEFAULTS).startswith("plans and decides the events that gateways send (")
     off = changed(DEFAULTS, "enforce", native=False)
     assert check_native_code(off).startswith("off, as enforce.native is false: Python plans and decides all events")
-    monkeypatch.setattr("sluice.cli.start_checks.native_code", lambda: NativeCode(None, reason="native.so is damaged"))
+    monkeypatch.setattr("sluice_native.engine.native_code", lambda: NativeCode(None, reason="native.so is damaged"))
     with pytest.raises(
         CheckWarningError, match=r"not used, so Python plans and decides all events, .*: native\.so is damaged"
     ):

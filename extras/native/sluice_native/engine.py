@@ -8,14 +8,32 @@ import pyarrow as pa
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PlannedPages, PythonEngine
-from sluice.streaming.enforce.native_decide import native_decider
-from sluice.streaming.enforce.native_plan import native_planner
 from sluice.streaming.enforce.planning import PipelineSettings, planner
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays
+from sluice_native.contract import broken_contract
+from sluice_native.decide import native_decider
+from sluice_native.library import native_code
+from sluice_native.plan import native_planner
 
 
 class NativeEngine(PythonEngine):
     """Plain events and pages in C; a page or a group of partial decisions that it declines is Python's as a whole."""
+
+    batched_daemon = "sluice_native.batched_daemon"
+
+    @property
+    def place(self) -> str:
+        """The file of the library."""
+        return str(native_code().path)
+
+    @property
+    def unusable(self) -> str | None:
+        """The reason why the library can't be used; the first call loads it."""
+        return native_code().reason
+
+    def broken_contract(self) -> str | None:
+        """The reason why groups can't be batched with this PySpark."""
+        return broken_contract()
 
     def plan(
         self,

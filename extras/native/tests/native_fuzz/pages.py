@@ -1,45 +1,29 @@
 """Random page batches and stored pages through step decide, natively and in Python: both have to decide the same."""
 
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from ctypes import CDLL
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from sluice.state.contract.records import CounterSum, Sums
+from native_fuzz.plans import DECIDED_AT_MS, QUOTAS, event
 from sluice.state.errors import StateError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, Window
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.sums import DecidedSums
-from sluice.state.store.pages import Evicted, Pages, part_of_page
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.engine import PageToDecide
-from sluice.streaming.enforce.native_decide import NativeDecider, NativelyDecided
+from sluice.streaming.enforce.engine import Made, PageToDecide
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
+from sluice.streaming.enforce.wire import Outputs, Source, decode_parts, encoded_parts
+from sluice_native.decide import NativeDecider, NativelyDecided
 from tests.builders import DEFAULTS
-from tests.native_fuzz import DECIDED_AT_MS, QUOTAS, event
+from tests.decided_pages import Decided, check_same, difference, in_lists, in_python, normal_form, records_of
 
 _DEFAULTS = PipelineSettings.of(DEFAULTS)
-_SUMS = msgspec.json.Decoder(Sums)
 _UNMUTE = b'{"control":"unmute","request_id":"x","entity":{"user":"u-%d","client_id":"c-1"}}'
-
-
-class Decided(NamedTuple):
-    """The result for some pages, in a form that doesn't depend on the order of counters."""
-
-    records: Counter[tuple[str, bytes | None, bytes | None]]
-    parts: list[Any]
-    sums: dict[tuple[object, str], list[CounterSum]]
-    waiting: set[object]
-    gateways: dict[tuple[str | None, bool], int]
-    stored: dict[int, bytes]
-    evicted: Evicted
 
 
 def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
@@ -105,21 +89,9 @@ def compare_pages(
     made = native.decide(pages)
     compare_combined(native, [payload or b"" for payload in made.parts.values], settings)
     plain = [page for page, new in zip(pages, made.stored, strict=True) if new is not None]
-    found = _found(made, pages)
-    expected = in_python(plain, settings)
-    for key in [key for key, sums in [*found.sums.items(), *expected.sums.items()] if len(sums) > 1]:
-        of_tenant_too = key[1] == QuotaKind.CONTROLLER_MUTATION_RATE  # of a name inside of a tenant, and outside of it
-        if not (of_tenant_too or is_damaged):
-            raise AssertionError(f"{key} has two sums")
-        for either in (found, expected):
-            if of_tenant_too:
-                either.sums.pop(key, None)
-                either.waiting.discard(key[0])
-            elif key in either.sums:
-                either.sums[key].sort(key=repr)
-    for name, one, other in zip(Decided._fields, found, expected, strict=True):
-        if one != other:
-            raise AssertionError(f"{name}: {_difference(one, other)}")
+    stored = {page.number: new for page, new in zip(pages, made.stored, strict=True) if new is not None}
+    found = normal_form([Made(made.records, made.waits, made.parts, made.sums)], stored, made.evicted)
+    check_same(found, in_python(plain, settings), is_damaged)
     return found
 
 
@@ -132,86 +104,13 @@ def compare_combined(native: NativeDecider, payloads: Sequence[bytes], settings:
         if found is not None:
             raise AssertionError("native code combines what is damaged") from error
         return
-    if found is not None and (one := _records(_in_lists(found))) != (other := _records(expected)):
-        raise AssertionError(f"combined: {_difference(one, other)}")
-
-
-def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Decided:
-    """The result of Python."""
-    counters = Pages.from_bytes([page.payload for page in pages if page.payload is not None], settings.pages)
-    outputs, parts, sums = pipeline.decide(counters, (each for page in pages for each in page.page_batches), settings)
-    numbers, part = [page.number for page in pages], part_of_page(settings.max_entities, settings.pages)
-    new = counters.to_bytes(numbers, settings.pages, settings.idle_expiry_ms, settings.quota, part)
-    encoded = encoded_parts(parts)
-    return _decided(outputs, encoded.values, sums, dict(zip(numbers, new, strict=True)), counters.evicted)
+    if found is not None and (one := records_of(in_lists(found))) != (other := records_of(expected)):
+        raise AssertionError(f"combined: {difference(one, other)}")
 
 
 def outputs_of(made: NativelyDecided) -> Outputs:
     """All records, in lists."""
-    return Outputs(_in_lists(made.records) | made.waits)
-
-
-def _in_lists(records: Mapping[str, KeyedArrays]) -> Outputs:
-    return Outputs({topic: Keyed(*(array.to_pylist() for array in keyed)) for topic, keyed in records.items()})
-
-
-def _records(outputs: Outputs) -> Counter[tuple[str, bytes | None, bytes | None]]:
-    return Counter(
-        (topic, key, value)
-        for topic, keyed in outputs.items()
-        for key, value in zip(keyed.keys, keyed.values, strict=True)
-    )
-
-
-def _found(made: NativelyDecided, pages: Sequence[PageToDecide]) -> Decided:
-    stored = {page.number: new for page, new in zip(pages, made.stored, strict=True) if new is not None}
-    return _decided(outputs_of(made), made.parts.values, made.sums, stored, made.evicted)
-
-
-def _decided(
-    outputs: Outputs,
-    parts: Iterable[bytes | None],
-    sums: DecidedSums,
-    stored: dict[int, bytes],
-    evicted: Evicted,
-) -> Decided:
-    records = _records(outputs)
-    decoded = [part for payload in parts for part in decode_parts(payload or b"")]
-    decoded.sort(key=lambda part: (part.partition, part.offset, part.part))
-    found: dict[tuple[object, str], list[CounterSum]] = {}
-    waiting: set[object] = set()
-    gateways: dict[tuple[str | None, bool], int] = {}
-    for value in sums.records("0123", 5, 1):
-        try:
-            record = _SUMS.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # a damaged row's texts are those of its sums
-            return Decided(records, decoded, {}, set(), {}, stored, evicted)
-        names = [(each.instance, each.charges_inline) for each in record.gateways]
-        gateways |= {name: record.base_ms + of.until_ms for name, of in zip(names, record.gateways, strict=True)}
-        for entity in record.sums:
-            name = msgspec.json.encode(entity.entity)
-            if entity.has_waits:
-                waiting.add(name)
-            for of in entity.counters:
-                key = name, record.quotas[of.quota]
-                found.setdefault(key, []).append(_absolute(of, record.base_ms, names))
-    return Decided(records, decoded, found, waiting, gateways, stored, evicted)
-
-
-def _absolute(of: CounterSum, base_ms: int, names: Sequence[tuple[str | None, bool]]) -> CounterSum:
-    """The sum with times and gateways as they are, not as the record has them."""
-    if of.wait is not None:
-        wait = of.wait
-        of.wait = msgspec.structs.replace(
-            wait, until_ms=wait.until_ms + base_ms, timestamp_ms=wait.timestamp_ms + base_ms
-        )
-    of.from_ms += base_ms
-    of.until_ms += base_ms
-    of.quota = 0
-    of.by_gateway = sorted(
-        (msgspec.structs.replace(each, gateway=names[each.gateway]) for each in of.by_gateway), key=repr
-    )
-    return of
+    return Outputs(in_lists(made.records) | made.waits)
 
 
 def _settings(draw: random.Random) -> PipelineSettings:
@@ -300,12 +199,3 @@ def damaged(draw: random.Random, value: bytes) -> bytes:
             value + some,
         ]
     )
-
-
-def _difference(one: Any, other: Any) -> str:
-    """The first elements that one of them has alone."""
-    if isinstance(one, dict):
-        keys = [key for key in one.keys() | other.keys() if one.get(key) != other.get(key)]
-        return f"{len(keys)} differ: {[(key, one.get(key), other.get(key)) for key in keys[:1]]}"
-    alone = [(first, second) for first, second in zip(one, other, strict=False) if first != second]
-    return f"{len(one)} and {len(other)}: {alone[:1]}"

@@ -15,9 +15,9 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, RequestPolicy
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.native_plan import NativePlanner
 from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import Source, decode_page_batch
+from sluice_native.plan import NativePlanner
 from tests.builders import DEFAULTS, quota
 
 _DEFAULTS = PipelineSettings.of(DEFAULTS)

@@ -2,9 +2,9 @@
 
 import sys
 
-from sluice.streaming.workers.batched import use_batched_groups
-from sluice.streaming.workers.contract import broken_contract
 from sluice.streaming.workers.daemon import run_daemon
+from sluice_native.batched import use_batched_groups
+from sluice_native.contract import broken_contract
 
 
 def use_batched_workers() -> None:

@@ -10,7 +10,8 @@ from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from sluice.streaming.workers.batched import Decided, Groups, use_batched_groups
+from sluice.streaming.workers.groups import Decided, Groups
+from sluice_native.batched import use_batched_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +37,6 @@ _PROPERTIES: dict[str, object] = {
     "removed": False,
     "timeoutTimestamp": -1,
 }
-
-
-def are_batched(wanted: bool) -> bool:
-    """True if the job's workers are batched: if that is wanted, and the contract holds with this PySpark."""
-    return wanted and broken_contract() is None
 
 
 @cache

@@ -11,23 +11,25 @@ import msgspec
 import numpy as np
 import pytest
 
+from native_fuzz.builds import EXAMPLES, LONG_EXAMPLES, SEED, library
+from native_fuzz.pages import compare, compare_pages, outputs_of
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import CLIENT_KINDS, Coexistence, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares import sums
-from sluice.streaming.enforce import native_decide, pipeline
+from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import PageToDecide
-from sluice.streaming.enforce.native_decide import NativeDecider, native_decider
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_parts
-from sluice.streaming.native.library import NativeCode, native_code
-from sluice.streaming.native.library import declined as left_to_python
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import LOADS, Load, spread
 from sluice_lab.benchmarks.harness import Workers
+from sluice_native import decide as native_decide
+from sluice_native.decide import NativeDecider, native_decider
+from sluice_native.library import NativeCode, native_code
+from sluice_native.library import declined as left_to_python
 from tests.builders import DEFAULTS, member, quota
-from tests.native_builds import EXAMPLES, LONG_EXAMPLES, SEED, library
-from tests.native_decide_fuzz import compare, compare_pages, in_python, outputs_of
+from tests.decided_pages import in_python
 
 _PARTS = 4  # of the events, so that processes share them
 _SETTINGS = PipelineSettings.of(DEFAULTS)._replace(pages=1)
@@ -181,7 +183,7 @@ def test_python_decides_where_native_code_is_turned_off_or_not_built(reason: str
         settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
         code = native_code() if native else NativeCode(None, reason="not built")
         with (
-            patch("sluice.streaming.native.library.native_code", lambda code=code: code),
+            patch("sluice_native.library.native_code", lambda code=code: code),
             patch.object(NativeDecider, "decide", NativeDecider.decide if native else None),
         ):
             made = Workers(load, settings).micro_batch(0, spread(100, 50))

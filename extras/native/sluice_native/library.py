@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.kinds import Family
-from sluice.streaming.native.build import BUILT, DIGEST, is_whole, libraries
+from sluice_native.build import BUILT, DIGEST, is_whole, libraries
 
 ABI = 1
 """The number of the interface of C and Python; `text.h` has the same. A change of either side's raises both."""
@@ -29,12 +29,7 @@ HAS_USER, HAS_CLIENT_ID, HAS_TOPIC = 1, 2, 4
 
 MAX_KEY_BYTES = 1024
 
-NATIVE_VARIABLE, NATIVE_LOADED, NATIVE_MISSING = "SLUICE_NATIVE", "loaded", "missing"
-"""The variable that tells workers whether native code is wanted, and the driver has it."""
-
-PYTHON_INSTEAD = "not used, so Python plans and decides all events, at several times the cost"
-
-_CURE = "install Sluice again, with a C compiler where no wheel has the library, or run ./scripts/setup"
+_CURE = "install sluice-kafka-native again, with a C compiler where no wheel has the library, or run ./scripts/setup"
 
 declined = Counter[str]()
 """The "events", "pages" and "groups" of parts that native code has left to Python in this process."""

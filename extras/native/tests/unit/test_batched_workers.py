@@ -18,10 +18,12 @@ from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.enforce.query import check_can_split
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.session import worker_daemon
-from sluice.streaming.workers import batched, contract
-from sluice.streaming.workers.batched import Decided, Group, Groups, use_batched_groups
-from sluice.streaming.workers.batched_daemon import use_batched_workers
-from sluice.streaming.workers.contract import are_batched, broken_contract
+from sluice.streaming.workers.engine_start import are_batched
+from sluice.streaming.workers.groups import Decided, Group, Groups
+from sluice_native import batched
+from sluice_native.batched import use_batched_groups
+from sluice_native.batched_daemon import use_batched_workers
+from sluice_native.contract import broken_contract
 
 PYSPARK: Any = pyspark.worker
 DAEMON = "spark.python.daemon.module"
@@ -222,8 +224,8 @@ def test_a_daemon_whose_workers_are_not_batched_says_so_in_one_line(
 @pytest.mark.parametrize(
     ("wanted", "fits", "master", "module"),
     [
-        (True, True, "local[2]", "sluice.streaming.workers.batched_daemon"),
-        (True, True, "spark://host:7077", "sluice.streaming.workers.batched_daemon"),
+        (True, True, "local[2]", "sluice_native.batched_daemon"),
+        (True, True, "spark://host:7077", "sluice_native.batched_daemon"),
         (False, True, "local[2]", "sluice.streaming.workers.daemon"),
         (True, False, "local[2]", "sluice.streaming.workers.daemon"),
         (False, True, "spark://host:7077", None),
@@ -233,7 +235,7 @@ def test_the_daemon_is_batched_if_that_is_wanted_and_possible(
     monkeypatch: pytest.MonkeyPatch, wanted: bool, fits: bool, master: str, module: str | None
 ) -> None:
     settings = load_settings(environment={})
-    monkeypatch.setattr(contract, "broken_contract", lambda: None if fits else "other rows")
+    monkeypatch.setattr("sluice_native.engine.broken_contract", lambda: None if fits else "other rows")
     enforce = replace(settings.enforce, batched_workers=wanted)
 
     properties = worker_daemon(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))

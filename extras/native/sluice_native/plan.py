@@ -1,4 +1,4 @@
-"""Step plan with plain events planned natively (`streaming/native/plan.c`), all others by Python at their place.
+"""Step plan with plain events planned natively (`plan.c`), all others by Python at their place.
 
 Python is the rule: native code is told the plans of `Planner`, by traits, tenant and, where a quota names one of them,
 names. It knows no quota, but the members of tenants, by whose globs it finds the tenant of a client. An event that
@@ -35,8 +35,8 @@ from sluice.streaming.enforce.engine import PlannedPages
 from sluice.streaming.enforce.pipeline import most_planned_bytes
 from sluice.streaming.enforce.planning import Alike, BatchText, PipelineSettings, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source, most_answer_bytes
-from sluice.streaming.native import library as native
-from sluice.streaming.native.library import NativeSettings, native_library
+from sluice_native import library as native
+from sluice_native.library import NativeSettings, native_library
 
 MAX_HELD_BYTES = 64 * 1024 * 1024
 """Most bytes that native code and this module hold of the plans that were told: with more, all are told anew."""

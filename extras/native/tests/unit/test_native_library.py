@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from sluice.jvm.jars import REPOSITORY
-from sluice.streaming.native import build as native_build
-from sluice.streaming.native import library as native_library
-from sluice.streaming.native.build import build, compile_source, libraries
+from sluice_native import build as native_build
+from sluice_native import library as native_library
+from sluice_native.build import build, compile_source, libraries
 
 _LOOK = """
 import sys
 from pathlib import Path
-from sluice.streaming.native import build, library
+from sluice_native import build, library
 build.BUILT = Path(sys.argv[1])
 library.ABI += int(sys.argv[2])
 print(library.native_code().reason or "loaded")
@@ -129,9 +129,10 @@ def test_a_whole_library_beside_a_damaged_one_is_used(tmp_path: Path) -> None:
 
 
 def package_copy(folder: Path) -> Path:
-    """A package of its own, as of an install, and its folder."""
-    shutil.copytree(REPOSITORY / "sluice", folder / "sluice", ignore=shutil.ignore_patterns("__pycache__", "*.jar"))
-    return folder / "sluice" / "streaming" / "native"
+    """Packages of their own, as of an install, and the folder of the engine's."""
+    no = shutil.ignore_patterns("__pycache__", "*.jar")
+    shutil.copytree(REPOSITORY / "sluice", folder / "sluice", ignore=no)
+    return Path(shutil.copytree(_SOURCES, folder / "sluice_native", ignore=no))
 
 
 def test_an_install_without_sources_uses_its_library_and_none_of_another_release(tmp_path: Path) -> None:
@@ -152,10 +153,10 @@ def look_in_after_cut(folder: Path, package: Path) -> str:
 _UPGRADED = """
 import os, subprocess, sys
 from pathlib import Path
-from sluice.streaming.native import build, library
-from sluice.streaming.workers import daemon
+from sluice_native import build, library
+from sluice.streaming.workers import daemon, engine_start
 
-os.environ[library.NATIVE_VARIABLE] = library.NATIVE_LOADED
+os.environ[engine_start.NATIVE_VARIABLE] = engine_start.NATIVE_LOADED
 daemon.load(lambda: None)
 native = Path(build.__file__).parent
 source = native / "decide.c"
@@ -175,7 +176,7 @@ def test_a_worker_that_is_forked_after_an_update_in_place_has_the_library_of_its
     package_copy(tmp_path)
 
     ended = subprocess.run(
-        [sys.executable, "-c", _UPGRADED], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", _UPGRADED], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900
     )
 
     assert (ended.stdout, ended.stderr) == ("True\n", "")

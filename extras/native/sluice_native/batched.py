@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from sluice.streaming.workers.groups import Decided, Group, Groups
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -31,31 +33,6 @@ _UPDATED = (
 """The state that was given a value, as Java reads it; `GroupState.json` writes the same."""
 
 _NO_TIMEOUT = -1
-
-
-class Group(NamedTuple):
-    """One group: its key, its state's value if it has one, and its rows in the one column that is no key."""
-
-    key: int
-    state: tuple[Any, ...] | None
-    rows: list[Any]
-
-
-class Groups(list[Group]):
-    """The groups that a batched worker gives the function instead of the frames of one, without key and state.
-
-    The function returns `Decided` for them.
-    """
-
-
-class Decided(NamedTuple):
-    """The rows that a function emits for some groups, and the new value of the state of each.
-
-    A list in a row may be an array of Arrow.
-    """
-
-    rows: Sequence[tuple[Any, ...]]
-    states: Sequence[tuple[Any, ...]]
 
 
 def use_batched_groups(worker: Any) -> None:

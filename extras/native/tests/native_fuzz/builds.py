@@ -2,10 +2,14 @@
 
 import ctypes
 import os
+from pathlib import Path
 
-from sluice.streaming.native.library import native_library
+from sluice_native.library import native_library
 
 EXAMPLES, LONG_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100000")), 10_000_000
+TESTS = Path(__file__).parents[1]
+"""The folder whose packages the tests of native code share; a process that is started needs it on its path."""
+
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 

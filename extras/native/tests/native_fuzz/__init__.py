@@ -1,0 +1,1 @@
+"""Random events and pages for native code and Python, which have to do the same."""
