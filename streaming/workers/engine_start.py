@@ -5,7 +5,7 @@ Without one, and with one that can't be used, Python plans and decides all event
 
 from abc import ABC, abstractmethod
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, distributions, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -57,10 +57,11 @@ class FoundEngine(NamedTuple):
 def found_engine() -> FoundEngine:
     """The engine of the extra that is installed, which is looked for once in a process."""
     point = _entry_point()
-    own = version(_CORE)
     if point is None or point.dist is None:
         return FoundEngine(None, "it is of the extra native; pip install 'sluice-kafka[native]'")
     of = f"{point.dist.name} {point.dist.version}"
+    beside = distributions(name=_CORE, path=[str(point.dist.locate_file(""))])  # a checkout may hold an older build's
+    own = next((each.version for each in beside), None) or version(_CORE)
     if point.dist.version != own:
         return FoundEngine(None, f"{of} is of another release than {_CORE} {own}; install the same version of both")
     try:

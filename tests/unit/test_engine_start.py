@@ -27,9 +27,11 @@ class OtherEngine(PythonEngine):
         return "elsewhere"
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], release: str = OWN) -> None:
-    """An extra with an engine is there, in this version, and no other one."""
-    dist = SimpleNamespace(name="sluice-kafka-native", version=release)
+def installed(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], release: str = OWN, folder: Path = Path("nowhere")
+) -> None:
+    """An extra with an engine is there, in this version and folder, and no other one."""
+    dist = SimpleNamespace(name="sluice-kafka-native", version=release, locate_file=folder.joinpath)
     point = SimpleNamespace(dist=dist, load=load, module="sluice_of_an_extra.engine")
     monkeypatch.setattr(engine_start, "entry_points", lambda **_: [point])
 
@@ -47,6 +49,18 @@ def test_the_engine_of_an_extra_is_used_where_native_code_is_wanted(monkeypatch:
     assert type(engine_of(is_native=True)) is OtherEngine
     assert type(engine_of(is_native=False)) is PythonEngine
     assert "(elsewhere)" in check_native_code(DEFAULTS)
+
+
+def test_the_core_that_is_installed_beside_an_engine_says_if_it_fits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A checkout's folder, which Python looks into first, holds the metadata of the last build."""
+    (tmp_path / "sluice_kafka-9.9.dist-info").mkdir()
+    (tmp_path / "sluice_kafka-9.9.dist-info" / "METADATA").write_text("Name: sluice-kafka\nVersion: 9.9\n")
+
+    installed(monkeypatch, lambda: OtherEngine, "9.9", tmp_path)
+
+    assert type(engine_of(is_native=True)) is OtherEngine
 
 
 def _broken() -> object:
