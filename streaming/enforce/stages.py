@@ -77,8 +77,8 @@ class StoredPage(NamedTuple):
 class PageDecider:
     """Step decide, the stateful operator: page batches of a micro-batch, charged to the counters in their pages' state.
 
-    PySpark's own workers call it with one page, batched workers (`extras/native`) with many. It
-    decides the same: the counters of a page know nothing of those of another.
+    PySpark's own workers call it with one page, batched workers (`extras/native`) with many. It decides the same: the
+    counters of a page know nothing of those of another.
     """
 
     def __init__(
@@ -128,8 +128,7 @@ class PageDecider:
     def _decide(self, pages: Sequence[StoredPage]) -> tuple[list[PackedRow], Sequence[bytes]]:
         """Rows to emit, and the new stored form of each page.
 
-        A page is split where all pages are that it becomes: `page_keys` gives them to one task, batched workers
-        to one call.
+        A page is split where all that it becomes are: `page_keys` gives those to one task, batched workers to one call.
         """
         properties = BatchProperties.of_task()
         settings = properties.settings(self._settings)

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from sluice.configs.settings import Settings
+from sluice.configs.settings import Settings, with_absolute_paths
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.errors import TableReadError
@@ -34,7 +34,8 @@ def unwritten_answers(settings: Settings, now_ms: int) -> Unwritten:
 
 def see_tables(settings: Settings) -> tuple[dict[str, TableSeen | None], dict[str, str | None]]:
     """The tables that the job writes, by name, and why each can't be read; None for one that can."""
-    delta, seen, reasons = settings.delta, dict[str, TableSeen | None](), dict[str, str | None]()
+    seen, reasons = dict[str, TableSeen | None](), dict[str, str | None]()
+    delta = with_absolute_paths(settings).delta  # as the job knows its tables, whose relative paths doctor has
     checkpoint, known = Checkpoint(settings.audit.checkpoint), dict[str, str]()
     with suppress(CheckpointError):  # of which the queries say why
         known = known_ids(checkpoint)

@@ -51,9 +51,7 @@ def test_the_engine_of_an_extra_is_used_where_native_code_is_wanted(monkeypatch:
     assert "(elsewhere)" in check_native_code(DEFAULTS)
 
 
-def test_the_core_that_is_installed_beside_an_engine_says_if_it_fits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_core_beside_an_engine_says_if_it_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A checkout's folder, which Python looks into first, holds the metadata of the last build."""
     (tmp_path / "sluice_kafka-9.9.dist-info").mkdir()
     (tmp_path / "sluice_kafka-9.9.dist-info" / "METADATA").write_text("Name: sluice-kafka\nVersion: 9.9\n")

@@ -1,5 +1,6 @@
 """Tables that an account may not read, and those whose files somebody has removed: said as that, with the cure."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -9,12 +10,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from sluice.configs.settings import with_absolute_paths
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
 from sluice.sinks.tables.quotas import ChangedFrom
 from sluice.sinks.tables.trouble import missing_rights
 from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import Tags
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.runtime.recorded import see_tables
 from tests.accounts import STRANGER, as_account, as_root, give
+from tests.builders import DEFAULTS
 from tests.commands import invoke
 from tests.job_tables import NOW, TABLES, recorded, settings_in
 
@@ -175,3 +180,15 @@ def test_days_of_a_table_that_only_grows_are_not_deleted_and_the_property_is_nam
     assert "try again" not in said
     invoke("maintain", "--keep-days", "9", "--config", settings)  # nothing is to be deleted
     invoke("maintain", "--config", settings)
+
+
+def test_a_lost_table_is_named_where_its_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for doctor, with the job's own settings: the job knows its tables by their paths from the root."""
+    monkeypatch.chdir(tmp_path)
+    of_job = with_absolute_paths(DEFAULTS)
+    Checkpoint(of_job.audit.checkpoint).sluice.write("tables.json", json.dumps({of_job.delta.decisions: "1"}).encode())
+
+    reasons = see_tables(DEFAULTS)[1]
+
+    assert list(reasons) == ["decisions"]
+    assert f"{of_job.delta.decisions} isn't there any more" in str(reasons["decisions"])
