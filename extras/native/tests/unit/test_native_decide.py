@@ -5,7 +5,6 @@ import json
 import random
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from native_fuzz.builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from native_fuzz.pages import compare, compare_pages, outputs_of
+from native_fuzz.switched import REASONS, with_or_without
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import CLIENT_KINDS, Coexistence, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -26,7 +26,6 @@ from sluice_lab.benchmarks.events import LOADS, Load, spread
 from sluice_lab.benchmarks.harness import Workers
 from sluice_native import decide as native_decide
 from sluice_native.decide import NativeDecider, native_decider
-from sluice_native.library import NativeCode, native_code
 from sluice_native.library import declined as left_to_python
 from tests.builders import DEFAULTS, member, quota
 from tests.decided_pages import in_python
@@ -170,22 +169,11 @@ def test_sequential_coexistence_is_decided_by_python() -> None:
     assert native_decider(_SETTINGS._replace(quota=rule)) is None
 
 
-@pytest.mark.parametrize("reason", ["turned off", "not built"])
+@pytest.mark.parametrize("reason", REASONS)
 def test_python_decides_where_native_code_is_turned_off_or_not_built(reason: str, tmp_path: Path) -> None:
     rows, load = [], LOADS[1]
     for native in (True, False):
-        folder = tmp_path / str(native)
-        folder.mkdir()
-        chosen: dict[str, dict[str, object]] = {
-            "state": {"pages": 8},
-            "enforce": {"native": native or reason == "not built"},
-        }
-        settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
-        code = native_code() if native else NativeCode(None, reason="not built")
-        with (
-            patch("sluice_native.library.native_code", lambda code=code: code),
-            patch.object(NativeDecider, "decide", NativeDecider.decide if native else None),
-        ):
+        with with_or_without(tmp_path, reason, NativeDecider, "decide", native=native) as settings:
             made = Workers(load, settings).micro_batch(0, spread(100, 50))
         rows.append(sorted(row for row in made if row[1] != settings.topics.sums))
 

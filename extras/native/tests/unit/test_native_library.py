@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from sluice.jvm.jars import REPOSITORY
+from sluice.streaming.enforce.engine import engine_of
 from sluice_native import build as native_build
 from sluice_native import library as native_library
 from sluice_native.build import build, compile_source, libraries
+from sluice_native.engine import NativeEngine
 
 _LOOK = """
 import sys
@@ -252,3 +254,11 @@ def test_a_library_says_the_sources_that_it_was_compiled_of(tmp_path: Path) -> N
     compile_source(tmp_path / "native.so", tmp_path)
 
     assert native_library.load(tmp_path / "native.so").native_sources().decode() == native_build.DIGEST
+
+
+def test_this_environment_plans_and_decides_natively() -> None:
+    """Tests that compare the engine of a process with Python would compare Python with itself."""
+    engine = engine_of(is_native=True)
+
+    assert type(engine) is NativeEngine
+    assert engine.unusable is None

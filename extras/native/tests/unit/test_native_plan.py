@@ -16,6 +16,7 @@ from pyspark import cloudpickle
 
 from native_fuzz.builds import EXAMPLES, LONG_EXAMPLES, SEED, library
 from native_fuzz.plans import DECIDED_AT_MS, batches_of, compare
+from native_fuzz.switched import REASONS, with_or_without
 from sluice.cli.errors import CheckWarningError
 from sluice.cli.start_checks import check_native_code
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -31,7 +32,7 @@ from sluice_lab.benchmarks.harness import Workers
 from sluice_native import build as native_build
 from sluice_native import plan as native_plan
 from sluice_native.build import compile_source
-from sluice_native.library import NativeCode, native_code
+from sluice_native.library import NativeCode
 from sluice_native.plan import NativePlanner
 from tests.builders import DEFAULTS, changed, quota
 
@@ -160,23 +161,12 @@ def test_at_most_one_event_of_a_hundred_of_the_bench_is_declined(load: Load, tmp
     assert native.declined <= 50
 
 
-@pytest.mark.parametrize("reason", ["turned off", "not built"])
+@pytest.mark.parametrize("reason", REASONS)
 def test_python_plans_all_events_where_native_planning_is_turned_off_or_not_built(reason: str, tmp_path: Path) -> None:
     [load, *_] = LOADS
     rows = []
     for native in (True, False):
-        folder = tmp_path / str(native)
-        folder.mkdir()
-        chosen: dict[str, dict[str, object]] = {
-            "state": {"pages": 8},
-            "enforce": {"native": native or reason == "not built"},
-        }
-        settings = write_settings(folder / "settings.yaml", storage_in(folder), chosen)
-        code = native_code() if native else NativeCode(None, reason="not built")
-        with (
-            patch("sluice_native.library.native_code", lambda code=code: code),
-            patch.object(NativePlanner, "plan", NativePlanner.plan if native else None),
-        ):
+        with with_or_without(tmp_path, reason, NativePlanner, "plan", native=native) as settings:
             rows.append(Workers(load, settings).micro_batch(0, spread(100, 50)))
 
     assert rows[0] == rows[1]
