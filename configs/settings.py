@@ -295,7 +295,7 @@ def with_absolute_paths(settings: Settings) -> Settings:
         if (path := getattr(getattr(settings, section), name)) and "://" not in path:
             absolute.setdefault(section, {})[name] = os.path.abspath(path)
     sections: dict[str, Any] = {name: replace(getattr(settings, name), **paths) for name, paths in absolute.items()}
-    stores = {key: os.path.abspath(path) for key, path in settings.kafka.items() if key.endswith(".location")}
+    stores = {key: os.path.abspath(path) for key, path in settings.kafka.items() if path and key.endswith(".location")}
     return replace(settings, kafka=Properties(settings.kafka | stores), **sections)
 
 

@@ -350,15 +350,15 @@ def test_all_clients_of_s3_find_the_store_that_the_settings_name(write: Write, m
 
 
 def test_the_paths_of_a_job_are_from_the_root_as_java_and_workers_run_in_another_folder(write: Write) -> None:
-    text = "kafka: {ssl.truststore.location: ca.pem}\nelastic: {capacity_file: brokers.json}\n"
+    text = "kafka: {ssl.truststore.location: ca.pem, ssl.key.location: ''}\nelastic: {capacity_file: brokers.json}\n"
     settings, here = load_settings(write(text + "audit: {checkpoint: 'file:///shared/audit'}\n")), Path.cwd()
 
     absolute = with_absolute_paths(settings)
 
     written = {key: place if "://" in place else str(here / place) for key, place in folders(settings).items()}
     assert folders(absolute) == written
-    files = (absolute.kafka["ssl.truststore.location"], absolute.elastic.capacity_file, absolute.s3.credentials_file)
-    assert files == (str(here / "ca.pem"), str(here / "brokers.json"), None)
+    assert [absolute.kafka[f"ssl.{name}.location"] for name in ("truststore", "key")] == [str(here / "ca.pem"), ""]
+    assert (absolute.elastic.capacity_file, absolute.s3.credentials_file) == (str(here / "brokers.json"), None)
 
 
 def test_a_store_without_regions_gets_one_and_amazons_own_is_left_to_its_clients() -> None:
