@@ -147,7 +147,7 @@ BootstrapServersOption = Annotated[
 def as_written(given: Any) -> Any:
     """The name, or names, that an option gives; standard error asks about one that looks percent-encoded.
 
-    Kafka's metrics, ZooKeeper's nodes and other tools write names so, and no client has such a name.
+    Kafka's metrics and other tools write names so, and no client has such a name.
     """
     for name in [given] if isinstance(given, str) else given or ():
         if (decoded := decoded_name(name)) is not None:

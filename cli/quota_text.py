@@ -1,6 +1,5 @@
 """Quotas as text: the formats of kafka-configs.sh, and quota files."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,10 +21,6 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, number_hint
 from sluice.state.quotas.kinds import KEY_ALIASES, ElasticKey, QuotaKind, StorageKey
 from sluice.state.quotas.tenants import member_text
-
-SCRAM_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Credentials, which ZooKeeper stores with the quotas of a user."""
-
 
 _ENTITY_TYPES = {"user": "users", "client-id": "clients", "client_id": "clients"}
 _MIRRORED = "quotas.source is kafka, so quotas of users and client-ids are set with kafka-configs.sh"
@@ -255,22 +250,6 @@ def read_properties(path: Path) -> dict[str, str]:
     lines = (line.strip() for line in joined.splitlines())
     pairs = (re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
     return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs}
-
-
-def read_zookeeper_file(path: Path) -> dict[str, str]:
-    """The configs of a ZooKeeper node `/config/users/...`: `{"version":1,"config":{"producer_byte_rate":"1024"}}`.
-
-    SCRAM credentials among the quotas are left out. Raises InvalidQuotaError for any other content.
-    """
-    expected = 'expected {"version":1,"config":{"producer_byte_rate":"1024"}}'
-    try:
-        node = json.loads(_read_text(path))
-    except ValueError:
-        raise InvalidQuotaError("bad_file", f"{path} is no JSON; {expected}") from None
-    config = node.get("config") if isinstance(node, dict) else None
-    if not isinstance(config, dict) or node.get("version") != 1:
-        raise InvalidQuotaError("bad_file", f"{path} is no ZooKeeper config node of version 1; {expected}")
-    return {str(key): str(value) for key, value in config.items() if key not in SCRAM_KEYS}
 
 
 def _read_text(path: Path) -> str:

@@ -41,7 +41,6 @@ from sluice.cli.quota_text import (
     read_configs,
     read_number,
     read_properties,
-    read_zookeeper_file,
     refused_alteration,
     refused_edit,
     writable,
@@ -292,18 +291,13 @@ def export_quotas(
 @app.command("import", cls=EntityCommand)
 @grouped
 def import_quotas(
-    ctx: typer.Context,
-    entity: EntityOptions,
     table: TableOptions,
     author: AuthorOption,
     bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", "--bootstrap-server", help="The Kafka cluster to read.")
-    ] = None,
+        str, typer.Option("--bootstrap-servers", "--bootstrap-server", help="The Kafka cluster to read.")
+    ],
     command_config: Annotated[
         Path | None, typer.Option("--command-config", help="Properties file for reaching the cluster.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", help="A ZooKeeper config node (JSON) of the entity given.")
     ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove quotas of users and client-ids that the cluster doesn't have.")
@@ -311,24 +305,13 @@ def import_quotas(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Import the client quotas of a Kafka cluster, or those of one entity from a ZooKeeper node's file.
+    """Import the client quotas of a Kafka cluster.
 
     Shows the changes and asks. Quotas that no cluster has stay, also with --prune: those of tenants and topics, those
     in mode shadow, and those that Kafka proxies alone hold.
     """
-    if (bootstrap_servers is None) == (file is None):
-        raise UsageError("give either --bootstrap-servers or --file, for where the quotas come from")
-    if file is not None and prune:
-        raise UsageError("--prune goes with --bootstrap-servers; a file has the quotas of one entity alone")
-    if file is not None:
-        configs = read_zookeeper_file(file)
-        added = {key: read_number(key, value) for key, value in configs.items()}
-        wanted, refused = with_altered([], entity.entity(ctx), added), False
-    elif entity.filters(ctx):
-        raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
-    else:
-        wanted, refused = _cluster_quotas(str(bootstrap_servers), command_config)
-    for line in odd_names(entry.entity for entry in wanted) if file is None else ():  # an option's name is asked about
+    wanted, refused = _cluster_quotas(bootstrap_servers, command_config)
+    for line in odd_names(entry.entity for entry in wanted):
         typer.echo(f"sluice: warning: {line}", err=True)
     edit(table, merging(table, wanted, absent_from(wanted) if prune else None), author, dry_run=dry_run, yes=yes)
     if refused:

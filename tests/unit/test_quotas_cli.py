@@ -170,17 +170,13 @@ def test_configs_can_come_from_a_properties_file(shell: Shell, tmp_path: Path) -
         "alter --user alice --add-config producer_byte_rate=1024",
         "alter --user alice --add-config producer_byte_rate=1024 --dry-run",
         f"apply {EXAMPLE} --yes",
-        "import --file {node} --user alice --yes",
         "revert --to-version 0",
         *("describe", "export", "history"),
     ],
 )
-def test_no_command_makes_a_table(no_table: Shell, tmp_path: Path, line: str) -> None:
+def test_no_command_makes_a_table(no_table: Shell, line: str) -> None:
     """A new table would be one that no job reads. The error says how to go on."""
-    node = tmp_path / "alice.json"
-    node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
-
-    said = no_table.run(line.replace("{node}", str(node))).error
+    said = no_table.run(line).error
 
     assert "the job makes it when it starts (`sluice run`)" in said
     assert "name the settings of the one you mean (--config)" in said
@@ -761,19 +757,6 @@ def test_a_quota_on_the_very_name_default_stops_no_export_and_can_be_removed(she
     assert set(shell.table.entries()) == set(others)
 
 
-def test_a_name_that_looks_encoded_is_asked_about(shell: Shell, tmp_path: Path) -> None:
-    """ZooKeeper's nodes have encoded names, and requests never."""
-    node = tmp_path / "CN%3Dapp.json"
-    node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
-
-    asked = shell.run(f"import --file {node} --user CN%3Dapp", answer="n\n")
-
-    assert "'CN%3Dapp' looks percent-encoded" in asked.error
-    assert "if 'CN=app' is meant" in asked.error
-    assert shell.table.entries() == []
-    assert shell.run(f"import --file {node} --user 50%off", answer="y\n").error == ""
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -794,7 +777,7 @@ def test_a_name_that_looks_encoded_is_asked_about(shell: Shell, tmp_path: Path) 
     ],
 )
 def test_every_command_asks_about_a_name_that_looks_encoded(shell: Shell, line: str) -> None:
-    """No client has such a name: copied from a metric or a node of ZooKeeper, it would have no effect."""
+    """No client has such a name: copied from a metric, it would have no effect."""
     file = shell.file("- {entity: {user: CN%3Dapp}, quotas: {producer_byte_rate: 1024}}\n")
     odd = "- {tenant: shop, users: [CN%3Dapp], quotas: {producer_byte_rate: 1024}}\n"
     file = shell.file(odd) if line.startswith("tenants import") else file
@@ -831,37 +814,8 @@ def test_an_empty_name_is_told_as_the_default_entity(shell: Shell, options: str,
         assert re.search(said, error) if said else "empty name" not in error
 
 
-def test_a_zookeeper_node_is_taken_over_without_its_credentials(shell: Shell, tmp_path: Path) -> None:
-    node = tmp_path / "alice.json"
-    config = {"producer_byte_rate": "1024", "SCRAM-SHA-256": "salt=x,stored_key=y"}
-    node.write_text(json.dumps({"version": 1, "config": config}))
-    assert shell.lines(f"import --file {node} --user alice --yes") == [
-        "+ user-principal 'alice': producer_byte_rate 1024",
-        "Quotas are now at version 1.",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("[]", "no ZooKeeper config node of version 1"),
-        ('{"version":2,"config":{}}', "no ZooKeeper config node of version 1"),
-        ("producer_byte_rate=1", "is no JSON"),
-        ('{"version":1,"config":{"producer_byte_rate":"x"}}', "producer_byte_rate is 'x'"),
-        ('{"version":1,"config":{"retention.ms":"1"}}', "unknown quota key 'retention.ms'"),
-    ],
-)
-def test_another_file_is_no_zookeeper_node(shell: Shell, tmp_path: Path, content: str, problem: str) -> None:
-    node = tmp_path / "alice.json"
-    node.write_text(content)
-    assert problem in shell.error(f"import --file {node} --user alice --yes")
-
-
-def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
-    assert "give either" in shell.error("import")
-    assert "give either" in shell.error("import --file f --bootstrap-servers b")
-    assert "takes over all entities" in shell.error("import --bootstrap-servers b --user alice")
-    assert "--prune goes with --bootstrap-servers" in shell.error("import --file f --user alice --prune")
+def test_import_asks_for_the_cluster_to_read(shell: Shell) -> None:
+    assert "Missing option '--bootstrap-servers'" in shell.error("import")
 
 
 # --- the commands as programs ---
@@ -994,15 +948,14 @@ def test_reservation_and_ceiling_of_a_mirrored_limit_stay_in_the_table(mirroring
     assert said.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=1")
 
 
-def test_apply_import_and_revert_of_mirrored_quotas_are_refused(mirroring: MirroringShell, tmp_path: Path) -> None:
+def test_apply_and_revert_of_mirrored_quotas_are_refused(mirroring: MirroringShell, tmp_path: Path) -> None:
     """All or nothing: the topic quota of the same file is not set either."""
-    file, node = tmp_path / "quotas.yaml", tmp_path / "erin.json"
+    file = tmp_path / "quotas.yaml"
     file.write_text(
         "- {entity: {topic: orders}, quotas: {producer.byte.rate: 1}}\n"
         "- {entity: {client_id: null}, quotas: {request_percentage: 60, consumer_byte_rate: 7}}\n"
         "- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n"
     )
-    node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
     mirroring.table.alter(lambda _: [], "kafka", datetime(2026, 1, 2, tzinfo=UTC))
 
     applied = mirroring.error(f"apply {file} --yes")
@@ -1010,8 +963,6 @@ def test_apply_import_and_revert_of_mirrored_quotas_are_refused(mirroring: Mirro
     assert applied.endswith(
         "--entity-type clients --entity-default --add-config consumer_byte_rate=7,request_percentage=60"
     )
-    imported = mirroring.error(f"import --file {node} --user erin --yes")
-    assert imported.endswith(f"{ALTER} --entity-type users --entity-name erin --add-config producer_byte_rate=1024")
     reverted = mirroring.error("revert --to-version 0")
     assert reverted.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=50")
     assert mirroring.table.version() == 1
