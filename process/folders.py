@@ -1,0 +1,19 @@
+"""Sizes of files in folders that others write to meanwhile."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def file_sizes(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Path and bytes of each file below the folder; what is removed meanwhile is left out."""
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with suppress(FileNotFoundError):
+                yield path, path.stat().st_size
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of all files below the folder."""
+    return sum(size for _, size in file_sizes(folder))
