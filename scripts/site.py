@@ -1,6 +1,6 @@
 """Hooks of the documentation's site (mkdocs.yml): what docs/ does not have in the form that a site needs.
 
-docs/README.md is the map of the pages, and so the navigation. Pages of the top folder are added, with links that fit,
+docs/README.md is the map of the pages, and so the navigation. Pages outside docs/ are added, with links that fit,
 and a reference of the names in `sluice`, which mkdocstrings makes from the docstrings.
 """
 
@@ -20,8 +20,10 @@ _ADDED = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security-policy.md",
+    **{f"extras/{page.parent.name}/README.md": f"extra-{page.parent.name}.md" for page in _TOP.glob("extras/*/*.md")},
+    "tests/bounds.md": "bounds.md",
 }
-"""Page of the top folder -> its name on the site."""
+"""Page outside docs/ -> its name on the site."""
 
 _API = "api.md"
 _SECTION = re.compile(r"^\| ([^|]+) \| \|$")
@@ -54,7 +56,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the top folder and the reference of the API."""
+    """Add the pages outside docs/ and the reference of the API."""
     for name, on_site in _ADDED.items():
         files.append(File.generated(config, on_site, content=(_TOP / name).read_text()))
     files.append(File.generated(config, _API, content="# Python API\n\n::: sluice\n"))
@@ -64,11 +66,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links lead to pages of the site; a link to a file that the site doesn't have leads to the repository."""
     source = page.file.src_uri
-    folder = _TOP if source in _ADDED.values() else _TOP / "docs" / Path(source).parent
+    folder = _TOP / {name: path for path, name in _ADDED.items()}.get(source, f"docs/{source}")
 
     def led(found: re.Match[str]) -> str:
         path, hash_sign, anchor = found[3].partition("#")
-        target = (folder / path).resolve()
+        target = (folder.parent / path).resolve()
         on_site = _on_site(target)
         if on_site is not None and files.get_file_from_path(on_site):
             return f"{found[1]}[{found[2]}]({_relative(on_site, source)}{hash_sign}{anchor})"

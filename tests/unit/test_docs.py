@@ -20,7 +20,9 @@ from sluice import Answer, Gateway, GatewayOptions
 from sluice.streaming.checkpoint import origin
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
+PAGES = sorted(
+    page for pages in ("*.md", "docs/**/*.md", "extras/*/*.md", "tests/*.md") for page in REPOSITORY.glob(pages)
+)
 FOLDERS = (
     *(
         "cli",
@@ -70,7 +72,7 @@ def test_one_rule_for_the_number_of_pages() -> None:
     for _, entities, jobs, pages in rows:
         small = int(entities.replace(" ", "")) / int(jobs) <= 1_000_000
         assert pages == ("default" if small else "16 384")
-    assert len(rows) == 7
+    assert len(rows) == 4
     comment = re.search(r"null: (\d+), (\d+) without batched", (REPOSITORY / "configs/default.yaml").read_text())
     assert comment is not None
     assert tuple(map(int, comment.groups())) == (origin.BATCHED_PAGES, origin.PAGES)
@@ -239,8 +241,8 @@ def test_a_decision_record_has_ten_lines_at_most_and_is_listed_with_its_number_a
 
 def test_each_test_that_shows_a_bound_exists() -> None:
     """The table of all that grows has one in each row."""
-    section = (REPOSITORY / "docs/sizing.md").read_text().partition("## Growth and its bounds")[2]
-    rows = [line.split("|") for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    page = (REPOSITORY / "tests/bounds.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")][1:]
     named = [re.fullmatch(r" `(test_\w+)` ", row[4]) for row in rows]
     files = chain((REPOSITORY / "tests").rglob("test_*.py"), (REPOSITORY / "extras").glob("*/tests/**/test_*.py"))
     defined = {name for file in files for name in _TEST.findall(file.read_text())}
@@ -275,12 +277,10 @@ def test_a_guide_answers_six_questions_in_one_order(page: Path) -> None:
 
 
 def test_sizing_has_the_figures_of_the_latest_report() -> None:
-    performance, sizing = ((REPOSITORY / "docs" / f"{page}.md").read_text() for page in ("performance", "sizing"))
-    rates = re.findall(r"^\| [124] \| ([\d ]+) /s \|", performance, re.MULTILINE)
+    report, sizing = ((REPOSITORY / page).read_text() for page in ("extras/lab/README.md", "docs/sizing.md"))
+    rates = re.findall(r"^\| [124] \| ([\d ]+) /s \|", report, re.MULTILINE)
     micros = [round(2e6 / int(rate.replace(" ", ""))) for rate in rates]
-    enforce, ratio = re.findall(
-        r"Java not warm \|.*\| ([\d ]+) requests/s.*\n.*alone / enforce.*\| ([\d.]+) \(", performance
-    )[0]
+    ((ratio, enforce),) = re.findall(r"Java not warm \|.*\| ([\d.]+) of ([\d ]+) decisions/s", report)
     audit = round(2e6 / (float(ratio) * int(enforce.replace(" ", ""))))
 
     assert f"| {', '.join(map(str, micros))} core-µs | two cores over {', '.join(rates)} requests/s |" in sizing

@@ -127,7 +127,7 @@ def to_json(environment: Mapping[str, str], findings: Findings) -> str:
 
 
 def to_markdown(environment: Mapping[str, str], findings: Findings) -> str:
-    """Everything as Markdown tables, for a terminal and for docs/performance.md."""
+    """Everything as Markdown tables, for a terminal and for the laboratory's README.md."""
     text = [f"- {name}: {value}" for name, value in environment.items()]
     for title in dict.fromkeys(figure.section for figure in findings.figures):
         of_table = [line for line in findings.lines if line.section == title]
