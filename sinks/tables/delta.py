@@ -105,7 +105,7 @@ def lacking_columns(table: AuditTable, found: pa.Schema) -> list[str]:
 def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
     """Create the table if there is none at its path.
 
-    One of an earlier release gets the columns, fields and properties it lacks; a property that has a value keeps it.
+    One of an earlier release gets the columns and fields that it lacks.
     """
     created = DeltaTable.create(
         table.path,
@@ -119,9 +119,6 @@ def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
     if lacking:
         wanted = Schema.from_arrow(pa.schema([field for field in table.columns if field.name in lacking]))
         created.alter.add_columns(wanted.fields)
-    unset = {name: value for name, value in _SHORT_LOG.items() if name not in created.metadata().configuration}
-    if unset:
-        created.alter.set_table_properties(unset)
 
 
 def answered(

@@ -1,19 +1,16 @@
-"""The newest commit of a Delta table that somebody polls: a poll without a new one costs the same at any age."""
+"""The newest commit of a Delta table that somebody polls: a poll costs the same at any age of the table."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from deltalake import DeltaTable
 
 if TYPE_CHECKING:
     from deltalake.fs import DeltaStorageHandler
 
-_MOST_SINCE_CHECKPOINT = 100
-"""Most commits of a tail: more take as long to read as a log takes to list."""
+_MOST_FOLLOWED = 1_000
+"""Most commits that are followed: more take as long to read as a log takes to list."""
 
 _PATIENCE = {"max_retries": "2", "retry_timeout": "10s", "timeout": "10s"}
 
@@ -31,10 +28,22 @@ class Commit(NamedTuple):
     changed_ns: int
 
 
-class _LastCheckpoint(msgspec.Struct):
-    """The file `_last_checkpoint` of a log. A checkpoint in parts has none of the name that a tail looks for."""
+class _File(msgspec.Struct):
+    """A file that a commit adds or removes."""
 
-    version: int
+    path: str
+
+
+class _Action(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of a commit that changes rows alone: one with another field changes what the table is."""
+
+    add: _File | None = None
+    remove: _File | None = None
+    commit_info: Any = msgspec.field(name="commitInfo", default=None)
+    txn: Any = None
+
+
+_ACTIONS = msgspec.json.Decoder(_Action)
 
 
 class NewestCommit:
@@ -44,13 +53,13 @@ class NewestCommit:
     doesn't answer, as reading a file by delta-rs's file system would.
     """
 
-    def __init__(self, path: str, storage_options: Mapping[str, str], temporary: Path | None = None) -> None:
-        """`temporary` is where a tail has its links, by default the temporary folder of this machine."""
+    def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
         self.known: Commit | None = None
         """The newest of those that were read completely; whoever has read one sets it."""
+        self.files: frozenset[str] | None = None
+        """The paths of the table's files there, as its log has them; None where their rows may not be all of it."""
         self._path = path
         self._storage_options = dict(storage_options)
-        self._temporary = temporary
         self._files: DeltaStorageHandler | None = None
 
     def is_still_newest(self) -> bool:
@@ -67,34 +76,24 @@ class NewestCommit:
             raise OSError(f"commit {version} is empty: a full disk or a crash has cut it off")
         return commit
 
-    @contextmanager
-    def tail(self) -> Iterator[DeltaTable]:
-        """The table, of its last checkpoint and the commits since, in a folder of links that is gone afterwards.
+    def follow(self) -> tuple[Commit, frozenset[str]]:
+        """The newest commit, and the files of the table there, by the commits since the one that was read last.
 
         Delta-rs would list the log, which takes 130 ms where it has 40 000 versions; object stores list the end alone.
         Raises an error where that may not be the whole table: the caller reads it as others do.
         """
-        known, log = self.known, Path(self._path).absolute() / "_delta_log"
-        if "://" in self._path or known is None or self._found(known.version) != [known]:
+        known, files, log = self.known, self.files, Path(self._path).absolute() / "_delta_log"
+        if "://" in self._path or known is None or files is None or self._found(known.version) != [known]:
             raise FileNotFoundError(f"{self._path} isn't on a local disk, or another than before")
-        checkpoint = msgspec.json.decode((log / "_last_checkpoint").read_bytes(), type=_LastCheckpoint).version
-        needed = [log / f"{checkpoint:020d}.checkpoint.parquet"]
-        last = checkpoint
-        while (commit := log / f"{last + 1:020d}.json").is_file():
-            needed.append(commit)
-            last += 1
-        if last < known.version or len(needed) > _MOST_SINCE_CHECKPOINT:
-            raise FileNotFoundError(f"too few or too many commits follow checkpoint {checkpoint} of {self._path}")
-        with TemporaryDirectory(prefix="sluice-", dir=self._temporary) as name:
-            folder = Path(name).resolve()
-            (folder / "_delta_log").mkdir()
-            for file in needed:
-                (folder / "_delta_log" / file.name).symlink_to(file.resolve(strict=True))
-            table = DeltaTable(folder)
-            for uri in table.file_uris():
-                part = Path(uri).relative_to(folder)
-                (folder / part).symlink_to(log.parent / part)
-            yield table
+        version = known.version
+        while (commit := log / f"{version + 1:020d}.json").is_file():
+            actions = _ACTIONS.decode_lines(commit.read_bytes())
+            files -= {action.remove.path for action in actions if action.remove}
+            files |= {action.add.path for action in actions if action.add}
+            version += 1
+            if version > known.version + _MOST_FOLLOWED:
+                raise FileNotFoundError(f"too many commits follow version {known.version} of {self._path}")
+        return self.whole(version), files
 
     def _found(self, *versions: int) -> list[Commit | None]:
         """These commits; None for each that isn't there."""

@@ -2,7 +2,7 @@
 
 import json
 import logging
-import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,10 +18,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Field, PrimitiveType
 
 from sluice.sinks.errors import QuotasTableError, storage_reason
-from sluice.sinks.tables.checkpoints import needless
-from sluice.sinks.tables.newest import NewestCommit
+from sluice.sinks.tables.newest import Commit, NewestCommit
 from sluice.sinks.tables.trouble import missing_rights, warn_of_owner
-from sluice.state.errors import UNREADABLE, InvalidQuotaError
+from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import REMOVED_KEYS, REMOVED_TEXT, EntryKind
@@ -44,7 +43,8 @@ QUOTAS_SCHEMA = Schema(
 _ARROW_SCHEMA = ArrowSchema.from_arrow(QUOTAS_SCHEMA.to_arrow())
 
 TABLE_PROPERTIES = {
-    "delta.checkpointInterval": "10",  # opening the table reads at most 10 commits
+    # Most commits that opening the table reads, 0.2 ms each. A checkpoint of few quotas is as large as 14 of them.
+    "delta.checkpointInterval": "100",
     # Old versions stay readable for audit: no commit expires, and nothing removes a file.
     "delta.enableExpiredLogCleanup": "false",
     # Each checkpoint has the names of files that were replaced since. With those of a day, a change a second would
@@ -53,11 +53,8 @@ TABLE_PROPERTIES = {
     "delta.dataSkippingNumIndexedCols": "0",  # a third of a commit: all readers take all rows
 }
 
-_EARLIER = {
-    "delta.deletedFileRetentionDuration": ("interval 36500 days", "interval 1 days"),
-    "delta.dataSkippingNumIndexedCols": (None,),
-}
-"""The properties that earlier releases gave the table; others are an operator's."""
+_PLAIN = re.compile(r"[\w.-]+")
+"""A file's name that logs and disks write alike."""
 
 MAX_COMMIT_ATTEMPTS = 1000
 """An attempt is lost only when somebody else commits, so this many mean very many changes at the same time."""
@@ -131,16 +128,14 @@ class _Content(NamedTuple):
 class QuotasTable:
     """The quotas table at `path`, a folder or an object store's URI; `storage_options` are delta-rs's.
 
-    Every call but `is_newest` reads the table again; `newest` has its short-lived files in `temporary`. Every method
-    may raise QuotasTableError, whose message says what to do.
+    Every call but `is_newest` reads the table again. Every method may raise QuotasTableError, whose message says what
+    to do.
     """
 
-    def __init__(
-        self, path: str, storage_options: Mapping[str, str] | None = None, temporary: Path | None = None
-    ) -> None:
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = path
         self._storage_options = dict(storage_options or {})
-        self._newest = NewestCommit(path, self._storage_options, temporary)
+        self._newest = NewestCommit(path, self._storage_options)
 
     def exists(self) -> bool:
         """True if there is a Delta table at the path."""
@@ -160,18 +155,23 @@ class QuotasTable:
 
     def newest(self) -> tuple[int, list[QuotaEntry]]:
         """The latest version and its quotas. Its commit has to be whole: Delta's readers pass over an empty one."""
-        with suppress(DeltaError, OSError, ValueError, *UNREADABLE, QuotasTableError), self._newest.tail() as table:
-            return self._newest_of(self._checked(table))
-        return self._newest_of(self._open())
-
-    def _newest_of(self, table: DeltaTable) -> tuple[int, list[QuotaEntry]]:
+        with suppress(Exception):  # of any class: others read the whole table
+            commit, files = self._newest.follow()
+            content = self._content(_rows_of(Path(self.path), files), commit.version)
+            return self._take_newest(content, commit, files)
+        table = self._open()
         try:
             commit = self._newest.whole(table.version())
         except (DeltaError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
-        entries = self._entries(table)
-        self._newest.known = commit
-        return table.version(), entries
+        return self._take_newest(self._read(table), commit, _files_of(table))
+
+    def _take_newest(
+        self, content: "_Content", commit: Commit, files: frozenset[str] | None
+    ) -> tuple[int, list[QuotaEntry]]:
+        self._say(content)
+        self._newest.known, self._newest.files = commit, files
+        return commit.version, list(content.entries.values())
 
     def is_newest(self) -> bool:
         """True if what `newest` gave last is still that. Reads one commit, whatever the age of the table is."""
@@ -209,23 +209,6 @@ class QuotasTable:
             if not self.exists():
                 raise self._unwritable(error) from error
         return self.version()
-
-    def shorten_log(self) -> None:
-        """Let the log grow as that of a new table does, and remove checkpoints that nobody needs from a local disk.
-
-        An object store lists the end of a log alone, and removing single files would stop all threads meanwhile.
-        """
-        table = self._open()
-        is_now = table.metadata().configuration
-        changed = {name: TABLE_PROPERTIES[name] for name, earlier in _EARLIER.items() if is_now.get(name) in earlier}
-        try:
-            if changed:
-                table.alter.set_table_properties(changed)
-            log_folder = Path(self.path, "_delta_log")
-            for name in needless(os.listdir(log_folder)) if "://" not in self.path else ():
-                (log_folder / name).unlink(missing_ok=True)
-        except (DeltaError, OSError, ValueError) as error:
-            raise self._unwritable(error) from error
 
     def alter(
         self,
@@ -315,9 +298,12 @@ class QuotasTable:
     def _read_and_say(self, table: DeltaTable) -> "_Content":
         """The content of a table; says which of its rows are ignored."""
         content = self._read(table)
+        self._say(content)
+        return content
+
+    def _say(self, content: "_Content") -> None:
         for key in sorted(content.ignored):
             log.warning("the quotas table %s has %s, which %s", self.path, key, REMOVED_TEXT)
-        return content
 
     def _read(self, table: DeltaTable) -> "_Content":
         try:
@@ -325,10 +311,13 @@ class QuotasTable:
             scanned = table.scan(columns=[field.name for field in QUOTAS_SCHEMA.fields]).read_all()
         except Exception as error:  # arro3 raises no narrower class
             raise self._unreadable(error) from error
+        return self._content(scanned, table.version())
+
+    def _content(self, scanned: Table, version: int) -> "_Content":
         for field in QUOTAS_SCHEMA.fields:
             if scanned[field.name].null_count:
                 raise QuotasTableError(
-                    f"the quotas table {self.path} has a row without {field.name} in version {table.version()};"
+                    f"the quotas table {self.path} has a row without {field.name} in version {version};"
                     " correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
                 )
         names = (scanned[name].to_pylist() for name in ("entity", "key", "mode"))
@@ -343,14 +332,14 @@ class QuotasTable:
                 entry = _entry(*values)
             except (InvalidQuotaError, ValueError) as error:
                 raise QuotasTableError(
-                    f"the quotas table {self.path} has a broken row {values} in version {table.version()}:"
+                    f"the quotas table {self.path} has a broken row {values} in version {version}:"
                     f" {storage_reason(error)}; correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
                 ) from None
             entries[entry.entity, entry.kind, entry.shadow] = entry
         if len(entries) != len(order):
             raise QuotasTableError(
                 f"the quotas table {self.path} has two rows of the same entity, key and mode in version"
-                f" {table.version()}; delete one with Spark SQL (DELETE or RESTORE TABLE)"
+                f" {version}; delete one with Spark SQL (DELETE or RESTORE TABLE)"
             )
         return _Content(columns, entries, ignored)
 
@@ -387,6 +376,27 @@ class QuotasTable:
             f"the quotas table {self.path} can't be written ({storage_reason(error)}); check its permissions,"
             " delta.quotas and delta.storage_options"
         )
+
+
+def _files_of(table: DeltaTable) -> frozenset[str] | None:
+    """The paths of a table's files; None if their rows or columns may not be what they seem, as of another writer."""
+    if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
+        return None
+    return frozenset(table.get_add_actions().column("path").to_pylist())
+
+
+def _rows_of(folder: Path, files: Iterable[str]) -> Table:
+    """The rows of these files; raises an error if they don't have the columns of quotas."""
+    import pyarrow as pa  # slow to import: commands don't poll
+    from pyarrow.parquet import ParquetFile
+
+    schema, parts = pa.schema(_ARROW_SCHEMA), []
+    for name in files:
+        if not _PLAIN.fullmatch(name):
+            raise FileNotFoundError(f"{name} may be written otherwise on a disk")
+        with ParquetFile(folder / name) as file:
+            parts.append(file.read(schema.names, use_threads=False).select(schema.names).cast(schema))
+    return Table.from_arrow(pa.concat_tables(parts))
 
 
 def entity_json(entity: QuotaEntity) -> str:

@@ -18,7 +18,6 @@ from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import EARLIER, QuotaSnapshots
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError
-from sluice.streaming.runtime.run_folder import run_folder
 
 log = logging.getLogger("sluice.quotas")
 
@@ -144,8 +143,7 @@ def ensure_quotas_table(settings: Settings) -> QuotasTable:
 
     Later starts have a snapshot of what was in force, and miss a table that is gone: a new one would limit nobody.
     """
-    temporary = run_folder(settings.enforce.checkpoint).folder
-    table = QuotasTable(settings.delta.quotas, polled(settings.delta.storage_options), temporary)
+    table = QuotasTable(settings.delta.quotas, polled(settings.delta.storage_options))
     if not QuotaSnapshots(Checkpoint(settings.enforce.checkpoint)).kept() and not table.exists():
         seed = settings.quotas.seed
         entries = load_quotas_file(Path(seed)) if seed else []

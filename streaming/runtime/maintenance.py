@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -15,9 +14,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.configs.settings import DeltaSettings
 from sluice.process.background import BackgroundService
-from sluice.sinks.errors import QuotasTableError, TableMaintenanceError, storage_reason
+from sluice.sinks.errors import TableMaintenanceError, storage_reason
 from sluice.sinks.tables.holds import HoldsTable
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import lost_files, missing_rights, warn_of_owner
 from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import CheckpointFiles
@@ -69,7 +67,7 @@ def maintain(delta: DeltaSettings, retention_hours: int, first_day: date | None 
     """
     for path in _tables(delta):
         yield _maintain(path, delta, retention_hours, first_day)
-    yield _maintain_quotas(delta, retention_hours)
+    yield _maintain(HoldsTable(delta.quotas).path, delta, retention_hours)
 
 
 class MaintenanceSchedule:
@@ -115,10 +113,9 @@ class MaintenanceSchedule:
     def _maintain_all(self, now_s: float) -> Iterator[float]:
         failed = False
         delta, hours = self._delta, self._delta.retention_hours
-        works = [partial(_maintain, path, delta, hours) for path in _tables(delta)]
-        for work in (*works, partial(_maintain_quotas, delta, hours)):
+        for path in (*_tables(delta), HoldsTable(delta.quotas).path):
             try:
-                log.info("maintained %s", work())
+                log.info("maintained %s", _maintain(path, delta, hours))
             except TableMaintenanceError as error:  # go on with the other tables
                 failed = True
                 self._fail(error, now_s)
@@ -137,17 +134,6 @@ def _tables(delta: DeltaSettings) -> tuple[str, ...]:
 
 def _counted(files: int) -> str:
     return f"{files} file" if files == 1 else f"{files} files"
-
-
-def _maintain_quotas(delta: DeltaSettings, retention_hours: int) -> Maintained:
-    """Maintain the holds, and shorten the log of the quotas table. Raises TableMaintenanceError."""
-    table = QuotasTable(delta.quotas, delta.storage_options)
-    try:
-        if table.exists():
-            table.shorten_log()
-    except QuotasTableError as error:
-        raise TableMaintenanceError(str(error)) from error
-    return _maintain(HoldsTable(delta.quotas).path, delta, retention_hours)
 
 
 def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: date | None = None) -> Maintained:

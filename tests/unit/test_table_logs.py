@@ -15,12 +15,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from sluice.configs.settings import DeltaSettings, Properties
 from sluice.sinks.errors import QuotasTableError
-from sluice.sinks.tables.checkpoints import needless
-from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import AuditTable, Commit, columns, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
-from sluice.sinks.tables.quotas import TABLE_PROPERTIES, ChangedFrom, QuotasTable
+from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
 from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -30,6 +28,7 @@ from tests.builders import quota
 
 DAY_S = 86_400
 HOUR_S = 3600
+CAROL = ChangedFrom("carol", "a-host-of-the-team-that-operates-kafka", "User:operators-of-kafka")
 COLUMNS = columns("source_offset BIGINT, date DATE")
 
 
@@ -90,34 +89,6 @@ def test_a_commit_looks_at_no_old_ones_and_the_maintenance_removes_them(
     assert DeltaTable(table.path, version=6).to_pyarrow_table().num_rows == 6
 
 
-def test_a_table_of_an_earlier_release_gets_a_short_log_at_the_start_and_loses_its_old_commits_later(
-    delta: DeltaSettings, table: AuditTable
-) -> None:
-    """The start waits for no clean-up."""
-    DeltaTable.create(table.path, table.columns, partition_by=["date"])
-    commit(table, *range(100))  # the last of which makes a checkpoint
-    age(table.path, 29)
-
-    create_table(table, {})
-    create_table(table, {})
-    assert len(log_of(table.path)) == 102
-
-    list(maintain(delta, retention_hours=168))
-    assert len(log_of(table.path)) < 10
-    assert offsets(table.path) == [*range(100)]
-
-
-def test_a_time_that_an_operator_has_set_stays(delta: DeltaSettings) -> None:
-    table = decisions_table(delta.decisions)
-    DeltaTable.create(table.path, table.columns, configuration={"delta.logRetentionDuration": "interval 90 days"})
-
-    create_table(table, {})
-
-    configuration = DeltaTable(table.path).metadata().configuration
-    assert configuration["delta.logRetentionDuration"] == "interval 90 days"
-    assert configuration["delta.enableExpiredLogCleanup"] == "false"
-
-
 def quotas_of(number: float) -> list[QuotaEntry]:
     return [quota(QuotaKind.PRODUCER_BYTE_RATE, number, user="alice")]
 
@@ -156,41 +127,18 @@ def test_a_checkpoint_of_quotas_names_the_files_of_the_last_hour_and_all_version
     assert len(list(Path(delta.quotas).glob("*.parquet"))) == 15
 
 
-@pytest.mark.parametrize("retention", ["36500 days", "1 days"])
-def test_the_maintenance_shortens_the_log_of_a_quotas_table_of_an_earlier_release(
-    delta: DeltaSettings, retention: str
-) -> None:
-    """Only once, and the quotas stay."""
-    with pytest.MonkeyPatch.context() as earlier:
-        earlier.setitem(TABLE_PROPERTIES, "delta.deletedFileRetentionDuration", f"interval {retention}")
-        earlier.delitem(TABLE_PROPERTIES, "delta.dataSkippingNumIndexedCols")
-        table = grown(delta.quotas, 15)
-    assert names_of_old_files(delta.quotas) == 14
+def test_the_log_of_forty_thousand_versions_of_quotas_takes_fifty_mebibytes(delta: DeltaSettings) -> None:
+    table = QuotasTable(delta.quotas)
+    table.create(quotas_of(1), "carol", datetime.now(UTC))
+    for number in range(2, 12):
+        table.alter(partial(lambda value, _: quotas_of(value), number), "carol", datetime.now(UTC), CAROL)
+    DeltaTable(delta.quotas).create_checkpoint()
 
-    for _ in range(2):
-        list(maintain(delta, retention_hours=168))
-
-    assert table.version() == 15
-    assert names_of_old_files(delta.quotas) <= 2
-    assert (table.entries(), table.entries(3)) == (quotas_of(15), quotas_of(4))
-    table.alter(lambda _: quotas_of(16), "test", datetime.now(UTC))
-    assert 'minValues\\":{}' in (Path(delta.quotas) / "_delta_log" / f"{16:020}.json").read_text()
-
-
-def test_the_maintenance_removes_checkpoints_of_old_quotas_that_others_stand_for(
-    delta: DeltaSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All versions can be read as before, with few more commits after a checkpoint: the history is kept for years."""
-    monkeypatch.setattr("sluice.sinks.tables.quotas.needless", partial(needless, every=4))
-    monkeypatch.setitem(TABLE_PROPERTIES, "delta.checkpointInterval", "1")
-    table = grown(delta.quotas, 15)
-    age(delta.quotas, 400)
-
-    list(maintain(delta, retention_hours=1))
-
-    checkpoints = sorted((Path(delta.quotas) / "_delta_log").glob("*.checkpoint.parquet"))
-    assert [int(file.name[:20]) for file in checkpoints] == [3, 7, 11, 12, 13, 14]
-    assert [table.entries(version) for version in range(15)] == [quotas_of(version + 1) for version in range(15)]
+    log = Path(delta.quotas) / "_delta_log"
+    commits = [file.stat().st_size for file in sorted(log.glob("0*.json"))[1:]]
+    (checkpoint,) = (file.stat().st_size for file in log.glob("0*.parquet"))
+    interval = int(DeltaTable(delta.quotas).metadata().configuration["delta.checkpointInterval"])
+    assert 40_000 * (sum(commits) / 10 + checkpoint / interval) < 50 * 2**20
 
 
 def unlistable(path: str) -> None:
@@ -198,44 +146,65 @@ def unlistable(path: str) -> None:
     (Path(path) / "_delta_log" / os.fsdecode(b"\xff")).touch()
 
 
-def test_a_poll_that_finds_a_new_version_of_quotas_takes_the_end_of_the_log_alone(
-    delta: DeltaSettings, tmp_path: Path
-) -> None:
-    """Old commits are neither listed nor read, and nothing is left in the temporary folder."""
-    (temporary := tmp_path / "temporary").mkdir()
-    writer, reader = grown(delta.quotas, 12), QuotasTable(delta.quotas, temporary=temporary)
+def test_a_poll_that_finds_a_new_version_of_quotas_takes_the_end_of_the_log_alone(delta: DeltaSettings) -> None:
+    """Old commits are neither listed nor read, however many changes there were since the last poll."""
+    writer, reader = grown(delta.quotas, 12), QuotasTable(delta.quotas)
     reader.newest()
-    before = temporary.stat().st_mtime_ns
-    writer.alter(lambda _: quotas_of(13), "test", datetime.now(UTC))
+    wanted = [[], quotas_of(13), [*quotas_of(13), quota(QuotaKind.CONSUMER_BYTE_RATE, 1, user="bob")], quotas_of(14)]
+    for number, quotas in enumerate(wanted):
+        writer.alter(lambda _, quotas=quotas: quotas, "test", datetime.now(UTC))  # type: ignore[misc]
+        if number == 2:
+            assert (reader.is_newest(), reader.newest()) == (False, (14, quotas))
+    write_deltalake(delta.quotas, DeltaTable(delta.quotas).to_pyarrow_table().slice(0, 0), mode="append")  # another's
     unlistable(delta.quotas)
 
     assert not reader.is_newest()
-    assert reader.newest() == (12, quotas_of(13))
-    assert temporary.stat().st_mtime_ns > before
-    assert not list(temporary.iterdir())
+    assert reader.newest() == (16, quotas_of(14))
     assert reader.is_newest()
     with pytest.raises(QuotasTableError):
         writer.newest()
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        lambda log: (log / "_last_checkpoint").unlink(),
-        lambda log: (log / "_last_checkpoint").write_text("{"),
-        lambda log: (log / f"{9:020}.checkpoint.parquet").write_bytes(b""),
-        lambda log: (log / f"{9:020}.checkpoint.parquet").unlink(),
-        lambda log: os.utime(log / f"{11:020}.json", (0, 0)),
-    ],
-    ids=["no last checkpoint", "a damaged one", "an empty checkpoint", "no checkpoint", "another table"],
-)
+def overwrites(content: str) -> Callable[[Path], object]:
+    return lambda log: (log / f"{13:020}.json").write_text(content)
+
+
+FAULTS = {
+    "another table": lambda log: os.utime(log / f"{11:020}.json", (0, 0)),
+    "an empty commit": overwrites(""),
+    "half a commit": overwrites('{"add":{'),
+    "another schema": overwrites('{"metaData":{"id":"other"}}'),
+    "a file of another folder": overwrites('{"add":{"path":"../x.parquet"}}'),
+    "no file": overwrites('{"add":{"path":"x.parquet"}}'),
+    "a file without columns": lambda log: (
+        pq.write_table(pa.table({"entity": [1]}), log.parent / "x.parquet"),
+        overwrites('{"add":{"path":"x.parquet"}}')(log),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_where_the_end_of_the_log_may_not_be_all_of_the_quotas_the_whole_log_is_read(
-    delta: DeltaSettings, fault: Callable[[Path], object]
+    delta: DeltaSettings, fault: str
 ) -> None:
     writer, reader = grown(delta.quotas, 12), QuotasTable(delta.quotas)
     reader.newest()
     writer.alter(lambda _: quotas_of(13), "test", datetime.now(UTC))
-    fault(Path(delta.quotas) / "_delta_log")
+    FAULTS[fault](Path(delta.quotas) / "_delta_log")
+    unlistable(delta.quotas)
+
+    with pytest.raises(QuotasTableError):
+        reader.newest()
+
+
+def test_a_table_that_another_writer_has_given_features_is_read_as_a_whole(delta: DeltaSettings) -> None:
+    """Its files may have other rows or columns than the table."""
+    reader, log = QuotasTable(delta.quotas), Path(delta.quotas) / "_delta_log"
+    grown(delta.quotas, 2)
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [], "writerFeatures": []}
+    (log / f"{2:020}.json").write_text(json.dumps({"protocol": protocol}))
+    assert reader.newest() == (2, quotas_of(2))
+    (log / f"{3:020}.json").write_text('{"txn":{}}')
     unlistable(delta.quotas)
 
     with pytest.raises(QuotasTableError):
@@ -259,7 +228,7 @@ def test_a_poll_reads_the_newest_commit_alone_whatever_there_is_of_older_ones(de
     assert quotas.is_newest()
     assert holds.look()
     assert len(holds.holds or ()) == 12
-    (log / f"{12 if kind == 'quotas' else 13:020}.json").write_text("{}")
+    (log / f"{12 if kind == 'quotas' else 13:020}.json").write_text("{")
     with pytest.raises(QuotasTableError):
         (holds.look if kind == "holds" else quotas.newest)()
 

@@ -69,9 +69,7 @@ def run_months(rig: Rig, months: int) -> bool:
     """Fill tables and topics as so many months would, and print what they are then; True."""
     days = months * _DAYS_A_MONTH
     print(f"{days} days; one commit of a table stands for {_STANDS_FOR} ...", flush=True)
-    delta = rig.settings.delta
     rows = [*_tables(rig, days)]
-    rows += [*backlog(AuditTable(str(Path(delta.decisions).parent / "old"), decisions_table("").columns))]
     _fill_topics(rig, days)
     rows += [*_topics(rig, "before compaction")]
     removed = remove_ended_waits(rig.settings.topics.waits, rig.settings.kafka, now_ms() - ENDED_MS)
@@ -157,9 +155,9 @@ def _age(path: str) -> None:
             os.utime(file, (then, then))
 
 
-def _lengthen(path: str, commits: int, age_s: float = 0.0) -> None:
-    """Add commits without changes to a log, and a checkpoint; the whole log is so much older then."""
-    log, first, at_s = Path(path) / "_delta_log", DeltaTable(path).version() + 1, time.time() - age_s
+def _lengthen(path: str, commits: int) -> None:
+    """Add commits without changes to a log, and a checkpoint; the whole log is of now then."""
+    log, first, at_s = Path(path) / "_delta_log", DeltaTable(path).version() + 1, time.time()
     text = json.dumps({"commitInfo": {"timestamp": int(at_s * 1000), "operation": "WRITE"}}) + "\n"
     for number in range(first, first + commits):
         (log / f"{number:020}.json").write_text(text)
@@ -178,19 +176,6 @@ def _timed(table: AuditTable) -> str:
         add_files(opened, written, Commit("timed", time.monotonic_ns()))
         took_s.append(time.perf_counter() - begun_s - opened_s[-1])
     return f"{median(took_s) * 1000:.0f} ms, and {median(opened_s) * 1000:.0f} ms to open it"
-
-
-def backlog(old: AuditTable) -> Iterator[tuple[str, str, str]]:
-    """A table of an earlier release, with a week of commits, and its first maintenance."""
-    DeltaTable.create(old.path, old.columns, partition_by=["date"])
-    _lengthen(old.path, 7 * _DAY_COMMITS, 2.0 * _DAY_S)
-    create_table(old, {})
-    name, commits = "of an earlier release", 7 * _DAY_COMMITS
-    yield name, f"a commit, with {commits} in the log", _timed(old)
-    begun_s = time.perf_counter()
-    DeltaTable(old.path).cleanup_metadata()
-    yield name, "removal of its old commits, at the first maintenance", f"{time.perf_counter() - begun_s:.0f} s"
-    yield name, "a commit after that", _timed(old)
 
 
 def _fill_topics(rig: Rig, days: int) -> None:

@@ -1,12 +1,7 @@
-"""The trends that a soak finds in its samples, and what its months leave in tables."""
-
-from pathlib import Path
+"""The trends that a soak finds in its samples."""
 
 import pytest
-from deltalake import DeltaTable
 
-from sluice.sinks.tables.decisions import decisions_table
-from sluice_lab.scenarios import months
 from sluice_lab.scenarios.soak import Sample, trends
 
 STEADY: Sample = {
@@ -42,17 +37,3 @@ def test_what_grows_by_more_than_a_fifth_is_not_flat(name: str) -> None:
     found = flat([STEADY] * 6 + grown)
 
     assert [measure for measure, is_flat in found.items() if is_flat is False] == [name]
-
-
-def test_the_first_maintenance_shortens_the_log_of_an_earlier_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(months, "_DAY_COMMITS", 10)
-    table = decisions_table(str(tmp_path))
-
-    rows = list(months.backlog(table))
-
-    assert next(what for _, what, _ in rows) == "a commit, with 70 in the log"
-    left = sorted(file.name for file in (tmp_path / "_delta_log").glob("0*.json"))
-    assert left[0] == f"{70:020}.json"
-    assert DeltaTable(table.path).version() == 81
