@@ -65,6 +65,7 @@ def limits_publisher(
         ensure_topics(topics, kafka)
         view = LimitsView()
         published: Iterable[QuotaEntry] | None = None
+        wanted: dict[bytes, QuotaEntry] = {}
         found = _Overriding(topics.limits)
         has_remembered = False
         with (
@@ -73,18 +74,25 @@ def limits_publisher(
         ):
             while True:
                 version, entries = in_force()
-                changed = False
+                wanted = wanted if entries is published else {limit_key(entry): entry for entry in entries}
+                changed, removed = False, None
                 for _, record in reader.read_to_end():
-                    changed |= not view.is_override(record.key)
+                    changed |= not view.is_override(key := record.key)
                     is_readable = _apply(view, record, topics.limits)
-                    if record.key is not None and view.is_override(record.key):
-                        found.take(record.key, record, is_readable)
+                    if key is not None and view.is_override(key):
+                        found.take(key, record, is_readable)
+                    elif not is_readable and key is not None and key != VERSION_KEY and key not in wanted:
+                        # at once, as there may be more than fit into memory
+                        removed = producer.send(topics.limits, None, key, partition=0)
+                        view.forget_unreadable(key)
+                if removed is not None:
+                    removed.get(_SEND_TIMEOUT_S)
                 if not has_remembered:
                     remember(_by_own_clock(view.overrides, found, producer, topics.limits))
                     has_remembered = True
                 # another table may have other quotas under the same version
                 if changed or entries is not published or not _is_complete(view, version):
-                    _publish_difference(view, version, entries, producer, topics.limits)
+                    _publish_difference(view, version, wanted, producer, topics.limits)
                     published = entries
                 due = found.due(overrides(), view.overrides)
                 for sent in [producer.send(topics.limits, value, key, partition=0) for key, value in due]:
@@ -170,11 +178,10 @@ def _apply(view: LimitsView, record: FetchedRecord, topic: str) -> bool:
 
 
 def _publish_difference(
-    view: LimitsView, version: int, entries: Iterable[QuotaEntry], producer: KafkaProducer, topic: str
+    view: LimitsView, version: int, wanted: dict[bytes, QuotaEntry], producer: KafkaProducer, topic: str
 ) -> None:
-    wanted = {limit_key(entry): entry for entry in entries}
     readable = {key: entry for key, entry in view.entries.items() if key not in view.unreadable}
-    foreign = (view.ignored | view.unreadable) - wanted.keys() - {VERSION_KEY}
+    foreign = view.ignored - wanted.keys()
     changes = [*((key, None) for key in sorted(foreign)), *changed_limits(readable, wanted, version)]
     if not changes and _is_complete(view, version):
         return

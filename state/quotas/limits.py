@@ -36,6 +36,9 @@ class LimitsInForce(msgspec.Struct, frozen=True):
         return LimitsInForce(self.version, self.enforced.lent(lend), self.shadow)
 
 
+_MAX_UNREADABLE_BYTES, _KEY_BYTES = 10_000_000, 100
+"""Most bytes of keys whose records can't be read, each with what it takes beside its text."""
+
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _LIMIT = msgspec.json.Decoder(LimitRecord)
 _VERSION_END = msgspec.json.Decoder(VersionEnd)
@@ -131,6 +134,25 @@ def changed_limits(
     ]
 
 
+class _UnreadableKeys:
+    """Keys of records that can't be read: of very many, which no job writes, the first."""
+
+    def __init__(self) -> None:
+        self.keys: set[bytes] = set()
+        self._bytes = 0
+
+    def add(self, key: bytes) -> None:
+        size = len(key) + _KEY_BYTES
+        if key not in self.keys and self._bytes + size <= _MAX_UNREADABLE_BYTES:
+            self.keys.add(key)
+            self._bytes += size
+
+    def discard(self, key: bytes) -> None:
+        if key in self.keys:
+            self.keys.remove(key)
+            self._bytes -= len(key) + _KEY_BYTES
+
+
 class LimitsView:
     """The limits that a reader of the limits topic knows: feed it every record in order.
 
@@ -148,7 +170,7 @@ class LimitsView:
         self.missed_removals = False
         self._entries: dict[bytes, QuotaEntry] = {}
         self._ignored: set[bytes] = set()
-        self._unreadable: set[bytes] = set()
+        self._unreadable = _UnreadableKeys()
 
     @property
     def entries(self) -> dict[bytes, QuotaEntry]:
@@ -167,12 +189,20 @@ class LimitsView:
 
     @property
     def unreadable(self) -> set[bytes]:
-        """The keys, but for those of deciders, whose last record is garbage; what it replaced stays known."""
-        return self._unreadable
+        """The keys, but for those of deciders, whose last record is garbage; what it replaced stays known.
+
+        Of very many, the first: limits that came after them are in force when the job has removed the others.
+        """
+        return self._unreadable.keys
+
+    def forget_unreadable(self, key: bytes) -> None:
+        """Forget a key whose record is about to be removed."""
+        self._unreadable.discard(key)
 
     def begin_again(self) -> None:
         """Forget the records: the topic was made again. The limits in force stay until a version is complete."""
-        self._entries, self._ignored, self._unreadable, self.missed_removals = {}, set(), set(), False
+        self._entries, self._ignored, self._unreadable = {}, set(), _UnreadableKeys()
+        self.missed_removals = False
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take over one record. Raises InvalidQuotaError for garbage, which is counted and changes nothing."""
@@ -225,7 +255,7 @@ class LimitsView:
             raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
         known = self._entries.keys() | self._ignored
         self.missed_removals = end.count < len(known)
-        if not len(known) <= end.count <= len(known.union(filter(_may_be_limit, self._unreadable))):
+        if not len(known) <= end.count <= len(known.union(filter(_may_be_limit, self.unreadable))):
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow

@@ -388,6 +388,21 @@ def test_all_kinds_of_gateway_read_the_same_limit_alike_and_a_bad_one_keeps_no_o
         gateway.take_limits([(each, None) for each, _ in records[:2]])
 
 
+def test_of_keys_that_cant_be_read_no_gateway_keeps_more_than_fit_into_ten_megabytes(one: Gateways) -> None:
+    """Then a version waits for limits that it can't know to be among them, until the job has removed the others."""
+    (gateway,), found = one.all, []
+    one.limit()
+    bad = [b"{%d" % number + b"x" * 900_000 for number in range(12)]
+    for number, (keys, value, unread) in enumerate([(bad[:2], b"garbage", 2), (bad, b"garbage", 12), (bad, None, 0)]):
+        other = limit_records([quota(PRODUCE, BYTES_PER_S, client_id=f"other-{number}")], 9)[0]
+        gateway.take_limits(
+            [*((key, value) for key in keys), other, (VERSION_KEY, version_end(9, number + 1 + unread))]
+        )
+        one.step()
+        found.append(gateway.charge(PRODUCE, f"other-{number}", 100_000) > 0)
+    assert found == [True, False, True]
+
+
 def test_no_gateway_takes_a_decider_under_another_spelling_of_its_key(one: Gateways) -> None:
     """The job would publish beside it, and never again under it."""
     (gateway,) = one.all

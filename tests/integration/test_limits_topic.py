@@ -244,9 +244,14 @@ def assert_says(topics: TopicSettings, servers: str, said: Mapping[str, Override
 
 def overrides_in(topics: TopicSettings, servers: str) -> dict[bytes, bytes]:
     """The last value of each key that overrides limits, without those that are removed."""
-    with TopicReader({"bootstrap.servers": servers}, topics.limits) as reader:
-        last = {record.key: record.value for _, record in reader.read_to_end()}
+    last = last_values(topics, servers)
     return {key: value for key, value in last.items() if key and value is not None and LimitsView.is_override(key)}
+
+
+def last_values(topics: TopicSettings, servers: str) -> dict[bytes | None, bytes | None]:
+    """The last value of each key."""
+    with TopicReader({"bootstrap.servers": servers}, topics.limits) as reader:
+        return {record.key: record.value for _, record in reader.read_to_end()}
 
 
 def records(topic: str, servers: str) -> list[FetchedRecord]:
@@ -326,6 +331,8 @@ def test_what_others_write_is_put_right(topics: TopicSettings, kafka_broker: str
                 topics.limits, *(part.replace(b"producer_byte_rate", b"topic_count") for part in of_an_earlier_release)
             )
             producer.send(topics.limits, limit_value(raised, 0), limit_key(ALICE))
+            for number in range(15):  # more than readers remember
+                producer.send(topics.limits, b"garbage", b"%d" % number + b"x" * 900_000)
             producer.flush()
         view = wait_for(
             topics,
@@ -336,4 +343,8 @@ def test_what_others_write_is_put_right(topics: TopicSettings, kafka_broker: str
                 and view.garbage > 0
             ),
         )
-    assert (view.garbage, view.ignored) == (4, set())
+        keys = {limit_key(ALICE), limit_key(BOB), VERSION_KEY}
+        eventually(
+            lambda: {key for key, value in last_values(topics, kafka_broker).items() if value is not None} == keys
+        )
+    assert (view.garbage, view.ignored) == (19, set())

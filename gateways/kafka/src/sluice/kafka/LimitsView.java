@@ -30,11 +30,14 @@ final class LimitsView {
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
     private static final String OVERRIDES = "\"overrides:";
+    private static final int MAX_UNREADABLE_CHARACTERS = 10_000_000;
+    private static final int KEY_CHARACTERS = 100; // as many bytes as a key takes beside its text
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
     private final Map<String, Entry> entries = new HashMap<>();
-    private final Set<String> unreadable = new HashSet<>(); // keys of limits whose last record is none that Sluice writes
+    private final Set<String> unreadable = new HashSet<>(); // keys of limits that aren't known, but may be
+    private int unreadableCharacters;
     private boolean isPast = true; // what is read was there before
     private Quotas inForce;
     private volatile Map<String, Overrides.Said> overrides = Map.of(); // by decider; each record makes another one
@@ -89,13 +92,26 @@ final class LimitsView {
             Json.check(written.equals(key), "the key isn't written as Sluice does");
             override(decider, value, nowMs);
         } else if (value == null) {
-            unreadable.remove(key);
+            forgetUnreadable(key);
             entries.remove(key);
         } else {
-            unreadable.add(key);
+            noteUnreadable(key);
             entries.put(key, read(key, value));
-            unreadable.remove(key);
+            forgetUnreadable(key);
         }
+    }
+
+    /** Notes that a limit may have this key. Of very many, which no job writes, the first are known: the last limits hold then. */
+    private void noteUnreadable(String key) {
+        int characters = key.length() + KEY_CHARACTERS;
+        boolean hasRoom = unreadableCharacters + characters <= MAX_UNREADABLE_CHARACTERS;
+        if (hasRoom && key.startsWith("{") && !entries.containsKey(key) && unreadable.add(key)) {
+            unreadableCharacters += characters;
+        }
+    }
+
+    private void forgetUnreadable(String key) {
+        unreadableCharacters -= unreadable.remove(key) ? key.length() + KEY_CHARACTERS : 0;
     }
 
     private void override(String decider, byte[] value, long nowMs) throws IOException {
@@ -114,8 +130,7 @@ final class LimitsView {
         long count = Json.whole(end, "count");
         missedRemovals = count < entries.size();
         // Compaction may have removed records of this version: then a later one ends further on.
-        long unread = unreadable.stream().filter(key -> key.startsWith("{") && !entries.containsKey(key)).count();
-        if (count >= entries.size() && count <= entries.size() + unread) {
+        if (count >= entries.size() && count <= entries.size() + unreadable.size()) {
             Quotas quotas = new Quotas(version);
             for (Entry entry : entries.values()) {
                 entry.addTo(quotas);
