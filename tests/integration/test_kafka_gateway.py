@@ -38,7 +38,7 @@ from sluice.jvm.machine import Jvm
 from sluice.jvm.proxy import proxy_class_path
 from sluice.process.clock import now_ms
 from sluice.process.processes import Child
-from sluice.state.contract.records import Override
+from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.overrides.log_dirs import LogDirs
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -87,6 +87,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.PRODUCER_BYTE_RATE, HEAVY_BYTES / 32),
     QuotaEntry(QuotaEntity(client_id="large"), QuotaKind.PRODUCER_BYTE_RATE, 1_000.0),
     QuotaEntry(QuotaEntity(client_id="heavy"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 40),
+    QuotaEntry(QuotaEntity(client_id="pipelines"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 40),
     QuotaEntry(QuotaEntity(client_id="reader"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(client_id="group"), QuotaKind.CONSUMER_BYTE_RATE, HEAVY_BYTES / 4),
     QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, QUOTA),
@@ -129,6 +130,10 @@ class Proxied:
         """All events that were published."""
         return published(self.broker.bootstrap_servers)
 
+    def held(self) -> float:
+        """The requests that the proxy has delayed for a second or more."""
+        return self.metrics()["sluice_gateway_held_requests_total"]
+
     def metrics(self) -> dict[str, float]:
         """The proxy's own metrics, without their labels."""
         url = f"http://127.0.0.1:{self.gateway.management_port}/metrics"
@@ -146,10 +151,8 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
             create_topic(admin, "orders", [4])
-            create_topic(admin, "narrow", [1])
-            create_topic(admin, "heavy", [1])
-            create_topic(admin, "busy", [1])
-            create_topic(admin, "idle", [1])
+            for topic in ("narrow", "heavy", "pipelined", "stopped", "busy", "idle"):
+                create_topic(admin, topic, [1])
             create_topic(
                 admin, "read", [1], {"retention.bytes": "-1"}
             )  # a consumer of deleted records begins at the end
@@ -314,11 +317,52 @@ def test_a_produce_without_a_turn_goes_nowhere_and_its_client_keeps_its_connecti
         for each, most in zip(fetchers, (2 * HEAVY_BYTES, 1_000, 1_000), strict=True):
             each.sendall(fetched)
             assert read_answer(each) < most
-        more = [replace(each, value=1e9) if each.entity == QuotaEntity(client_id="heavy") else each for each in LIMITS]
-        publish_limits(proxied.broker.bootstrap_servers, more, 2, {})  # all that still waits goes on at once
+        publish_limits(proxied.broker.bootstrap_servers, raised("heavy"), 2, {})
         assert all(read_answer(first) for _ in range(2))
         assert not select.select(waiting, [], [], 0)[0], "one is answered, or closed"
         assert ends(proxy_settings(proxied.broker.bootstrap_servers), "heavy") == {0: 3}
+
+
+def test_fetches_that_are_sent_at_once_come_after_the_waits_of_those_before(proxied: Proxied) -> None:
+    """A broker reads the second when the first is answered, and its connection not muted any more."""
+    with connect(proxied.servers) as connection:
+        connection.sendall(produce_request("free", "pipelined", 0, HEAVY_BYTES, now_ms()))
+        read_answer(connection)
+        before = proxied.held()
+        connection.sendall(_fetch("pipelines", "pipelined", 0) * 3)
+        assert read_answer(connection) > HEAVY_BYTES
+        eventually(lambda: proxied.held() > before)
+        assert not select.select([connection], [], [], 0)[0], "the second came at once"
+        publish_limits(proxied.broker.bootstrap_servers, raised("pipelines"), 2, {})
+        assert [read_answer(connection) > HEAVY_BYTES for _ in range(2)] == [True, True]
+
+
+def raised(client_id: str) -> list[QuotaEntry]:
+    """The limits, but for those of a client, which lets all that waits go on."""
+    return [replace(each, value=1e9) if each.entity == QuotaEntity(client_id=client_id) else each for each in LIMITS]
+
+
+def test_a_produce_that_is_stopped_is_forgotten_and_its_connection_ends_with_the_hold(proxied: Proxied) -> None:
+    """Not before: its client would send it again at once. A fetch is answered after 10 s, which are over then."""
+    stop = Override("hold", entity=CountedEntity(client_id="stopped"), reason="it floods", consumers=True)
+    settings = proxy_settings(proxied.broker.bootstrap_servers)
+    before = proxied.held()
+    with connect(proxied.servers) as connection, connect(proxied.servers) as fetching:
+        proxied.override("operator", stop)
+
+        def is_stopped() -> bool:
+            connection.sendall(produce_request("stopped", "stopped", 0, 100_000, now_ms()))
+            eventually(lambda: bool(proxied.held() > before or select.select([connection], [], [], 0)[0]))
+            return proxied.held() > before or not read_answer(connection)
+
+        eventually(is_stopped)
+        fetching.sendall(_fetch("stopped", "stopped", 0))
+        assert read_answer(fetching) < 1_000
+        assert not select.select([connection], [], [], 0)[0], "it is answered, or closed"
+        stored = ends(settings, "stopped")
+        proxied.override("operator")
+        assert connection.recv(1) == b""
+        assert ends(settings, "stopped") == stored
 
 
 def test_requests_that_wait_leave_memory_to_other_clients(proxied: Proxied, tmp_path: Path) -> None:
@@ -835,12 +879,3 @@ def test_a_client_goes_on_when_the_broker_was_restarted(proxied: Proxied) -> Non
     proxied.broker.start()
     check_held([client], QUOTA, down_ms, LARGEST_REQUEST)
     client.stop()
-
-
-def test_two_proxies_on_one_machine_start_and_end_beside_each_other(proxied: Proxied, tmp_path: Path) -> None:
-    settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
-    with KafkaGateway(tmp_path, settings) as second:
-        assert second.bootstrap_servers != proxied.servers
-        with closing(KafkaAdminClient(bootstrap_servers=second.bootstrap_servers)) as admin:
-            assert "orders" in admin.list_topics()
-    proxied.gateway.check()

@@ -18,6 +18,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import org.apache.kafka.common.message.ApiVersionsResponseData;
@@ -58,6 +59,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private static final Set<ApiKeys> MUTATION_APIS =
             EnumSet.of(ApiKeys.CREATE_TOPICS, ApiKeys.CREATE_PARTITIONS, ApiKeys.DELETE_TOPICS);
     private static final Set<ApiKeys> CHARGED_APIS = EnumSet.of(ApiKeys.PRODUCE, ApiKeys.FETCH, ApiKeys.SHARE_FETCH);
+    private static final Set<ApiKeys> FETCH_APIS = EnumSet.of(ApiKeys.FETCH, ApiKeys.SHARE_FETCH);
     private static final Set<ApiKeys> FREE_APIS =
             EnumSet.of(ApiKeys.API_VERSIONS, ApiKeys.SASL_HANDSHAKE, ApiKeys.SASL_AUTHENTICATE);
 
@@ -71,6 +73,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private final Mute mute;
     private final Deque<Sent> sent = new ArrayDeque<>(); // as brokers answer them: in order
     private Map<CounterKey, Integer> fetched; // by the last fetch; null before the first
+    private CompletableFuture<Void> fetching = CompletableFuture.completedFuture(null); // until the last fetch is charged
     private final Set<String> made = new LinkedHashSet<>(); // topics by Metadata, until they are there
     private String certifiedUser;
     private Channel channel; // of the client; null if it can't be known
@@ -123,11 +126,25 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         if (isLearner) {
             return context.forwardRequest(header, request); // as far as Kroxylicious' own filter, which closes the connection
         }
+        Supplier<CompletionStage<RequestFilterResult>> take = () -> take(header, request, client, context);
+        return isPatient && !fetching.isDone() && FETCH_APIS.contains(api) ? afterFetch(take) : take.get();
+    }
+
+    private CompletionStage<RequestFilterResult> take(
+            RequestHeaderData header, ApiMessage request, Client client, FilterContext context) {
         Hold hold = new Hold(System.nanoTime());
         return learnNames(request, client, context, () -> {
             Map<CounterKey, Integer> charges = Charges.ofRequest(header, request, client, proxy.gateway(), proxy.names());
             return admit(new Asked(header, request, context, client, charges, hold, new Turn(), new Room(client)), true);
         });
+    }
+
+    /** Takes a fetch when the one before is charged, by its answer: a broker reads no request before that either. */
+    private CompletionStage<RequestFilterResult> afterFetch(Supplier<CompletionStage<RequestFilterResult>> take) {
+        CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
+        mute.noteWaiting(1);
+        fetching.thenRunAsync(() -> mute.noteWaiting(-1), executor).thenRun(() -> forward(take, later));
+        return later;
     }
 
     @Override
@@ -161,6 +178,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private CompletionStage<ResponseFilterResult> answer(
             ResponseHeaderData header, ApiMessage response, FilterContext context) {
         raiseThrottle(response);
+        if (FETCH_APIS.contains(ApiKeys.forId(response.apiKey()))) {
+            fetching.complete(null);
+        }
         return context.forwardResponse(header, response);
     }
 
@@ -225,7 +245,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                 : asked.hold.nextMs(mutedMs(asked), isKept ? Hold.MAX_MUTED_MS : Hold.MAX_MS, nowNs);
         if (nextMs <= 0) {
             if (isStopped) {
-                return refuse(asked);
+                return forget(asked, () -> !isStopped(asked));
             }
             Map<CounterKey, Double> amounts = promised(asked);
             long owedMs = proxy.gateway().promise(amounts, asked.turn);
@@ -237,12 +257,12 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             nextMs = hold.nextMs(owedMs, Hold.MAX_OWED_MS, nowNs);
             if (nextMs <= 0) {
                 asked.charges.keySet().forEach(counter -> mute.note(counter, owedMs));
-                return forget(asked);
+                return forget(asked, () -> false);
             }
         }
         int bytes = isNew ? Charges.size(asked.header, asked.message) : 0;
         if (!asked.room.take(bytes) && bytes > SMALL_BYTES) {
-            return forget(asked);
+            return forget(asked, () -> false);
         }
         if (isStopped && isNew) {
             asked.charges.keySet().stream().filter(proxy.gateway()::isStopped).forEach(proxy.gateway()::noteStopped);
@@ -263,9 +283,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     /**
      * Refuses a request that can't be served, or for whose bytes there is no room; a produce when its client has given up, as it would
-     * send it again at once.
+     * send it again at once, or when that `isOver` for which it waits.
      */
-    private CompletionStage<RequestFilterResult> forget(Asked asked) {
+    private CompletionStage<RequestFilterResult> forget(Asked asked, BooleanSupplier isOver) {
         if (!(asked.message instanceof ProduceRequestData produce)) {
             return refuse(asked);
         }
@@ -273,17 +293,18 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         asked.room.giveBack();
         asked.turn.leave();
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
-        awaitEnd(asked, isPatient ? new Hold(System.nanoTime()) : asked.hold, later);
+        awaitEnd(asked, isOver, isPatient ? new Hold(System.nanoTime()) : asked.hold, later);
         return later;
     }
 
-    private void awaitEnd(Asked asked, Hold hold, CompletableFuture<RequestFilterResult> refused) {
+    private void awaitEnd(Asked asked, BooleanSupplier isOver, Hold hold, CompletableFuture<RequestFilterResult> refused) {
         long mostMs = isPatient ? Hold.MAX_RESPONSE_MS : Hold.MAX_OWED_MS;
-        long nextMs = channel != null && !channel.isActive() ? 0 : hold.nextMs(mostMs, mostMs, System.nanoTime());
+        boolean isEnded = channel != null && !channel.isActive() || isOver.getAsBoolean();
+        long nextMs = isEnded ? 0 : hold.nextMs(mostMs, mostMs, System.nanoTime());
         if (nextMs <= 0) {
             forward(() -> refuse(asked), refused);
         } else {
-            executor.schedule(() -> awaitEnd(asked, hold, refused), nextMs, TimeUnit.MILLISECONDS);
+            executor.schedule(() -> awaitEnd(asked, isOver, hold, refused), nextMs, TimeUnit.MILLISECONDS);
         }
     }
 
@@ -347,7 +368,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         charge(asked.charges);
         boolean isFetch = asked.charges.keySet().stream().anyMatch(counter -> counter.kind.isOfResponses());
-        if (!isFetch) {
+        if (isFetch) {
+            fetching = new CompletableFuture<>();
+        } else {
             proxy.gateway().endPromise(promised);
         }
         if (!(asked.message instanceof ProduceRequestData produce) || produce.acks() != 0) {
