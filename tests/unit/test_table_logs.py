@@ -169,7 +169,7 @@ def overwrites(content: str) -> Callable[[Path], object]:
     return lambda log: (log / f"{13:020}.json").write_text(content)
 
 
-FAULTS = {
+FAULTS: dict[str, Callable[[Path], object]] = {
     "another table": lambda log: os.utime(log / f"{11:020}.json", (0, 0)),
     "an empty commit": overwrites(""),
     "half a commit": overwrites('{"add":{'),
