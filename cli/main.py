@@ -20,7 +20,6 @@ from sluice.cli.options import (
     ClientIdOption,
     ConfigOption,
     JobConfigOption,
-    RequestTime,
     UserOption,
     command_group,
     job_settings,
@@ -238,9 +237,6 @@ def kafka_gateway(
     metrics: Annotated[
         str, typer.Option("--metrics", metavar="HOST:PORT", help="Address of the metrics; port 0 is a free one.")
     ] = "127.0.0.1:0",
-    request_time: Annotated[
-        RequestTime, typer.Option("--request-time", help="upstream charges the time until a broker answers.")
-    ] = RequestTime.OFF,
     expected_gateways: Annotated[
         int,
         typer.Option("--expected-gateways", help="Proxies that share until the job has heard of this one.", min=1),
@@ -283,7 +279,6 @@ def kafka_gateway(
 
     properties = {
         "sluice.gateway.name": name or f"proxy-{os.getpid()}",
-        "sluice.request.time": request_time.value,
         "sluice.expected.gateways": expected_gateways,
         "sluice.ssl.principal.mapping.rules": principal_rules,
     }

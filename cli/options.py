@@ -238,13 +238,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-class RequestTime(StrEnum):
-    """Request time that a proxy charges: none, or the time until a broker answers."""
-
-    OFF = "off"
-    UPSTREAM = "upstream"
-
-
 class EntityType(StrEnum):
     """The entity types as kafka-configs.sh names them."""
 

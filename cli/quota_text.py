@@ -37,9 +37,6 @@ KEY_MEANINGS: Mapping[str, str] = {
     QuotaKind.TOPIC_CONSUMER_BYTE_RATE: "Of topics: bytes/s fetched from each partition.",
     QuotaKind.CONNECTION_RATE: f"New connections a second. {_BY_PROXIES}",
     QuotaKind.CONNECTION_COUNT: f"Open connections. {_BY_PROXIES}",
-    QuotaKind.PRODUCER_IDS_RATE: f"InitProducerId requests a second. {_BY_PROXIES}",
-    QuotaKind.JOIN_GROUP_RATE: f"Requests a second that join a group. {_BY_PROXIES}",
-    QuotaKind.OFFSET_COMMIT_RATE: f"Offset commits a second. {_BY_PROXIES}",
     StorageKey.STORED_BYTES: "Of tenants: bytes of their topics on the disks of all brokers.",
     **{key: f"{_ELASTIC_PARTS[key.part]} {key.quota}." for key in ElasticKey},
 }

@@ -18,12 +18,7 @@ MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
 
 VALIDATE_ONLY_APIS = frozenset({"CreateTopics", "CreatePartitions"})
 
-COUNTED_APIS = {
-    "Connect": QuotaKind.CONNECTION_RATE,
-    "InitProducerId": QuotaKind.PRODUCER_IDS_RATE,
-    "JoinGroup": QuotaKind.JOIN_GROUP_RATE,
-    "OffsetCommit": QuotaKind.OFFSET_COMMIT_RATE,
-}
+COUNTED_APIS = {"Connect": QuotaKind.CONNECTION_RATE}
 """The APIs whose requests are counted, each with its quota. Connect is that of a proxy's new connections."""
 
 _SASL_HANDSHAKE = "SaslHandshake"
@@ -423,7 +418,7 @@ def charged_mutations(request: Request, settings: QuotaSettings) -> list[float]:
 def counted_requests(request: Request) -> list[float]:
     """[number] of requests that the event sums up.
 
-    >>> counted_requests(Request(api="JoinGroup", requests=3))
+    >>> counted_requests(Request(api="Connect", requests=3))
     [3.0]
     """
     return [float(request.requests)]

@@ -51,8 +51,8 @@ def client_quotas(cluster: Iterable[ClusterQuota]) -> ClientQuotas:
 
     >>> client_quotas([ClusterQuota({"user": None}, {"request_percentage": 50.0, "xyz": 1.0})]).left_out
     ["xyz of {'user': None}: unknown quota key 'xyz'; expected one of producer_byte_rate, \
-consumer_byte_rate, request_percentage, controller_mutation_rate, connection_rate, producer_ids_rate, \
-join_group_rate, offset_commit_rate, connection_count on users and client-ids"]
+consumer_byte_rate, request_percentage, controller_mutation_rate, connection_rate, connection_count on users and \
+client-ids"]
     """
     found = ClientQuotas([], [])
     for entity, values in cluster:

@@ -1,7 +1,6 @@
 """Quota kinds and the settings of their arithmetic.
 
-Sources: KIP-599 (controller mutations), KIP-124 (request time), KIP-1010 (topic-partitions), Kafka's byte-rate quotas,
-KIP-936 (producer ids).
+Sources: KIP-599 (controller mutations), KIP-124 (request time), KIP-1010 (topic-partitions), Kafka's byte-rate quotas.
 """
 
 from dataclasses import dataclass
@@ -70,11 +69,8 @@ class QuotaKind(StrEnum):
     TOPIC_PRODUCER_BYTE_RATE = "producer.byte.rate", 3, Scope.TOPIC, Family.BYTES, "Produce"
     TOPIC_CONSUMER_BYTE_RATE = "consumer.byte.rate", 4, Scope.TOPIC, Family.BYTES, "Fetch", True
     CONNECTION_RATE = "connection_rate", 6, Scope.CLIENT, Family.REQUESTS, "Connect"
-    PRODUCER_IDS_RATE = "producer_ids_rate", 7, Scope.CLIENT, Family.REQUESTS, "InitProducerId"
-    JOIN_GROUP_RATE = "join_group_rate", 8, Scope.CLIENT, Family.REQUESTS, "JoinGroup"
-    OFFSET_COMMIT_RATE = "offset_commit_rate", 9, Scope.CLIENT, Family.REQUESTS, "OffsetCommit"
     CONNECTION_COUNT = "connection_count", 10, Scope.CLIENT, Family.COUNT, "Connect"
-    # 11 and 12 were those of REMOVED_KEYS
+    # 7, 8, 9, 11 and 12 were those of removed kinds
 
     code: int
     scope: Scope

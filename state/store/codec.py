@@ -34,7 +34,7 @@ from sluice.state.arithmetic.columns import (
     table_ends,
 )
 from sluice.state.errors import StateError
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import KINDS_BY_CODE
 from sluice.state.store.keys import KeyBlocks
 
 CODEC_VERSION = 1
@@ -187,7 +187,7 @@ is migrated when it is read.
 def _is_sound(columns: Columns) -> bool:
     """True if every rate is of a known kind and its current sample is one of its samples."""
     kinds, currents = columns.rate_kinds, columns.rate_currents
-    known = (kinds >= 0) & (kinds < len(QuotaKind))
+    known = np.isin(kinds, [*KINDS_BY_CODE])
     within = (currents >= 0) & (currents < np.maximum(columns.sample_counts, 1))
     return bool((known & within).all())
 

@@ -21,7 +21,7 @@ def told() -> Iterator[tuple[str, str]]:
         if line.startswith("| ") and not line.startswith("| APIs "):
             apis, *_, treatment = line.strip("| ").split(" | ")
             for api in apis.split(", "):
-                yield api, treatment.partition(";")[0].partition(" by ")[0]
+                yield api, treatment.partition(";")[0]
 
 
 def java_class(jvm: Jvm, name: str) -> Any:
@@ -46,12 +46,6 @@ def treatments(jvm: Jvm) -> dict[str, str]:
         apis = java_class(jvm, "sluice.proxy.QuotaFilter").getDeclaredField(field)
         apis.setAccessible(True)
         found |= {name.get(api): treatment for api in apis.get(None)}
-    one_key = jvm.array(jvm.packages.java.lang.Class, [keys])
-    counted_by = java_class(jvm, "sluice.proxy.Charges").getDeclaredMethod("countedBy", one_key)
-    counted_by.setAccessible(True)
-    for api in keys.getEnumConstants():
-        if counted_by.invoke(None, jvm.array(jvm.packages.java.lang.Object, [api])) is not None:
-            found[name.get(api)] = "counted"
     return found
 
 

@@ -68,8 +68,6 @@ def one(request: pytest.FixtureRequest, start: Started) -> Gateways:
         (PRODUCE, 10_000, 0),
         (PRODUCE, 15_000, 5_000),
         (PRODUCE, 100_000, 90_000),
-        (TIME, 10 * 10**9, 0),
-        (TIME, 60 * 10**9, 1_000),  # Kafka caps it to one of its windows
     ],
 )
 def test_a_gateway_alone_asks_for_the_wait_of_kafka(one: Gateways, kind: QuotaKind, amount: int, wait_ms: int) -> None:
@@ -78,6 +76,11 @@ def test_a_gateway_alone_asks_for_the_wait_of_kafka(one: Gateways, kind: QuotaKi
 
     assert gateway.charge(kind, "app", amount) == wait_ms
     assert gateway.charge(kind, "other", amount) == 0
+
+
+@pytest.mark.parametrize("one", ["python", "plugin"], indirect=True)
+def test_the_wait_for_request_time_is_one_window_at_most_as_in_kafka(one: Gateways) -> None:
+    assert [one.all[0].charge(TIME, client, 60 * 10**9) for client in ("app", "other")] == [1_000, 0]
 
 
 def test_topics_are_admitted_until_the_bucket_is_overdrawn(one: Gateways) -> None:

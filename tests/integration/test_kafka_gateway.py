@@ -7,19 +7,17 @@ import struct
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import confluent_kafka
 import psutil
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import (
     InvalidReplicationFactorError,
     NodeNotReadyError,
@@ -29,7 +27,6 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafka.protocol.consumer import FetchRequest
-from kafka.structs import OffsetAndMetadata
 from msgspec.structs import replace
 
 from sluice.cli.kafka_gateway import KafkaGateway
@@ -77,7 +74,7 @@ BURST = 11 * MUTATIONS_PER_S
 
 ONE_PARTITION = {"num_partitions": 1, "replication_factor": 1}
 
-PROXY_TENANTS = ("stormy", "crowded", "committing")
+PROXY_TENANTS = ("stormy", "crowded")
 """Tenants of client-ids that begin with their name and a hyphen; each has a limit that proxies alone hold."""
 
 PRODUCERS = ("greedy", "old", "reconnects", "many", "restarts")
@@ -95,9 +92,6 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="storm"), QuotaKind.CONNECTION_RATE, RATE),
     QuotaEntry(QuotaEntity(client_id="one-number"), QuotaKind.CONSUMER_BYTE_RATE, 1e9),
     QuotaEntry(QuotaEntity(client_id="crowd"), QuotaKind.CONNECTION_COUNT, 3),
-    QuotaEntry(QuotaEntity(client_id="commits"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
-    QuotaEntry(QuotaEntity(client_id="joins"), QuotaKind.JOIN_GROUP_RATE, RATE),
-    QuotaEntry(QuotaEntity(client_id="starts"), QuotaKind.PRODUCER_IDS_RATE, RATE),
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="summed"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
@@ -107,7 +101,6 @@ LIMITS = [
     *(member(tenant=name, client_id=f"{name}-*") for name in PROXY_TENANTS),
     QuotaEntry(QuotaEntity(tenant="stormy"), QuotaKind.CONNECTION_RATE, RATE),
     QuotaEntry(QuotaEntity(tenant="crowded"), QuotaKind.CONNECTION_COUNT, 3),
-    QuotaEntry(QuotaEntity(tenant="committing"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
 ]
 
 
@@ -427,50 +420,6 @@ def test_a_fetch_without_a_limit_and_an_unlimited_producer_pass_unheld(proxied: 
 
         assert not client.waits
         assert not client.errors
-
-
-def committer(servers: str, client_id: str) -> Callable[[], object]:
-    consumer = KafkaConsumer(
-        bootstrap_servers=servers, client_id=client_id, group_id=client_id, enable_auto_commit=False
-    )
-    consumer.assign([TopicPartition("orders", 0)])
-    return lambda: consumer.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
-
-
-def commit_of_tenant(servers: str) -> Callable[[], object]:
-    in_turn = cycle([committer(servers, "committing-1"), committer(servers, "committing-2")])
-    return lambda: next(in_turn)()
-
-
-def join(servers: str) -> Callable[[], object]:
-    def joined() -> None:
-        options = {"bootstrap.servers": servers, "client.id": "joins", "group.id": f"joins-{uuid4()}"}
-        with closing(confluent_kafka.Consumer(options)) as consumer:
-            consumer.subscribe(["orders"])
-            eventually(lambda: bool(consumer.poll(0.1) or consumer.assignment()))
-
-    return joined
-
-
-def start_idempotent(servers: str) -> Callable[[], object]:
-    def started() -> None:
-        with KafkaProducer(bootstrap_servers=servers, client_id="starts", enable_idempotence=True) as producer:
-            producer.send("orders", b"x").get(120)
-
-    return started
-
-
-@pytest.mark.parametrize("prepare", [partial(committer, client_id="commits"), commit_of_tenant, join, start_idempotent])
-def test_requests_of_other_apis_are_held_to_their_rate(
-    proxied: Proxied, prepare: Callable[[str], Callable[[], object]]
-) -> None:
-    """15 at 1 a second, of which a fresh meter lets ten seconds through; a sample may be over at the end."""
-    send = prepare(proxied.servers)
-    began_s = time.monotonic()
-    for _ in range(15):
-        send()
-
-    assert time.monotonic() - began_s > 3.0
 
 
 def ask(connection: socket.socket, client_id: str) -> None:

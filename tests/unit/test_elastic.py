@@ -446,13 +446,13 @@ def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:
 
 
 def test_requests_of_an_overloaded_broker_are_limited_as_ever_in_a_replay() -> None:
-    """Bytes and request time give way: fewer group joins relieve no broker of the load that was measured."""
+    """Bytes and request time give way: fewer connections relieve no broker of the load that was measured."""
     assert {key.quota for key in ElasticKey} == {kind for kind in CLIENT_KINDS if kind.family.gives_way}
-    quotas = Quotas([quota(QuotaKind.JOIN_GROUP_RATE, 100.0, user="alice")])
+    quotas = Quotas([quota(QuotaKind.CONNECTION_RATE, 100.0, user="alice")])
     tight = RecordedOverrides([said(0, factors={"b-2-1f": 0.75})])
     decider = Decider(quotas, QuotaSettings(), 3_600_000, tight)
 
-    [[outcome]] = decider.charge(Request("JoinGroup", user="alice", instance="b-2-1f"), 5_000).values()
+    [[outcome]] = decider.charge(Request("Connect", user="alice", instance="b-2-1f"), 5_000).values()
 
     assert outcome.charge.limit == 100.0
 

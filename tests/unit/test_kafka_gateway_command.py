@@ -60,7 +60,6 @@ def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, 
         ),
         ("--metrics", "::1:9092", "such as 127.0.0.1:9092 or [::1]:9092"),
         ("--listen", "[::g]:9092", "no IPv6 address in its brackets"),
-        ("--request-time", "on", "is not one of 'off', 'upstream'"),
         ("--connections-per-s", "2147483648", "less than or equal to 2147483647"),
     ],
 )

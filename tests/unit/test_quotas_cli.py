@@ -545,9 +545,9 @@ def test_resolve_tells_unlimited_from_not_counted(shell: Shell) -> None:
 
 def test_resolve_says_which_quotas_proxies_alone_hold(shell: Shell) -> None:
     """They are named once one is set."""
-    shell.lines("alter --user alice --add-config join_group_rate=0.5,connection_count=10")
+    shell.lines("alter --user alice --add-config connection_rate=0.5,connection_count=10")
     assert shell.lines("resolve --user alice")[-2:] == [
-        "join_group_rate: 0.5 from user-principal 'alice', counted for user 'alice', held by Kafka proxies alone",
+        "connection_rate: 0.5 from user-principal 'alice', counted for user 'alice', held by Kafka proxies alone",
         "connection_count: 10.0 from user-principal 'alice', counted for user 'alice', held by Kafka proxies alone",
     ]
 

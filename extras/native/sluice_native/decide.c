@@ -382,7 +382,7 @@ static double amount_of(const Row *row, uint32_t i) {
 /* ---- shapes */
 static int kind_of(const Decider *s, Bytes name) { /* its code; -1: none has this name */
     for (uint32_t code = 0; code < s->kinds_n; code++)
-        if (s->kinds[code].n == name.n && !memcmp(s->kinds[code].name, name.at, name.n)) return (int)code;
+        if (name.n && s->kinds[code].n == name.n && !memcmp(s->kinds[code].name, name.at, name.n)) return (int)code;
     return -1;
 }
 
@@ -1329,7 +1329,7 @@ static int read_columns(const uint8_t *at, const uint8_t *end, const uint32_t co
 
 static int decode_rate(Decider *s, const Entity *e, const Column *columns, uint32_t rate, uint32_t samples, uint32_t *sample) {
     int64_t kind = number_at(&columns[RATE_KIND], rate), current = number_at(&columns[RATE_CURRENT], rate), count = number_at(&columns[SAMPLE_COUNT], rate);
-    if (kind < 0 || kind >= s->kinds_n || count < 0 || count > MAX_SAMPLES || current < 0 || current >= (count ? count : 1) || count > samples - *sample) return DECLINED;
+    if (kind < 0 || kind >= s->kinds_n || !s->kinds[kind].n || count < 0 || count > MAX_SAMPLES || current < 0 || current >= (count ? count : 1) || count > samples - *sample) return DECLINED;
     for (uint32_t i = e->rates_at; i < LENGTH(s->rates, Rate); i++)
         if (AT(s->rates, Rate, i)->kind == kind) return DECLINED;
     if (need(&s->rates, sizeof(Rate)) || need(&s->samples, (size_t)count * sizeof(Sample))) return NO_MEMORY;

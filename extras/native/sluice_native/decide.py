@@ -103,9 +103,10 @@ class NativeDecider:
         if not self._handle:
             raise MemoryError("native deciding")
         weakref.finalize(self, library.decide_free, self._handle)
-        for kind in map(KINDS_BY_CODE.__getitem__, range(len(KINDS_BY_CODE))):
-            name = kind.value.encode()
-            self._call("decide_kind", name, len(name), native.FAMILIES.get(kind.family, 0), PLACES[kind], kind.consumer)
+        for kind in map(KINDS_BY_CODE.get, range(max(KINDS_BY_CODE) + 1)):
+            name = b"" if kind is None else kind.value.encode()  # a removed kind has none
+            more = (0, 0, 0) if kind is None else (native.FAMILIES.get(kind.family, 0), PLACES[kind], kind.consumer)
+            self._call("decide_kind", name, len(name), *more)
         self._topics = list(dict.fromkeys([settings.decisions_topic, settings.sums_topic, settings.dead_letters_topic]))
         for topic in self._topics:
             is_of = topic == settings.decisions_topic, topic == settings.sums_topic

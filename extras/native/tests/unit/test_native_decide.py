@@ -102,7 +102,7 @@ def page_of(quotas: Quotas, events: list[dict[str, Any]], settings: PipelineSett
     {"api": "Metadata", "request_time_ns": 10**12, "network_time_ns": 10**9},
     {"api": "CreateTopics", "api_version": 1, "mutations": [{"topic": "a", "partitions": 9_000}]},
     {"api": "CreateTopics", "mutations": [{"topic": "a", "partitions": 9_000}, {"topic": "b", "partitions": 1}]},
-    {"api": "JoinGroup", "requests": 10**6},
+    {"api": "Connect", "requests": 10**6},
     {"api": "Produce", "topic_partitions": [{"topic": "a", "partition": n, "bytes": 2**53} for n in range(12)]},
     {"api": "DeleteTopics", "user": "of-shop", "mutations": [{"topic": "a", "partitions": 9_000}]},
     {"api": "Produce", "bytes": 10**9, "instance": "i-1", "throttled_by": [

@@ -37,12 +37,10 @@ public final class SteppedGateway {
         }
     }
 
-    /** Charges an amount, of request time in nanoseconds. Returns the wait in ms. */
+    /** Charges an amount; a broker of request time, too, in nanoseconds. Returns the wait in ms. */
     public long charge(CounterKey counter, double amount) {
         if (counter.kind == Kind.REQUEST) {
-            return proxy != null
-                    ? proxy.chargeTime(counter, (long) amount)
-                    : Math.min(kafka.charge(counter, amount / NS_PER_POINT), settings.window.windowMs);
+            return Math.min(kafka.charge(counter, amount / NS_PER_POINT), settings.window.windowMs);
         }
         if (proxy != null && counter.kind == Kind.MUTATION) {
             return proxy.chargeMutations(counter, (int) amount);

@@ -20,9 +20,6 @@ public enum Kind {
     TOPIC_PRODUCE("producer.byte.rate", "Produce", false),
     TOPIC_FETCH("consumer.byte.rate", "Fetch", false),
     CONNECT("connection_rate", "Connect", true),
-    PRODUCER_IDS("producer_ids_rate", "InitProducerId", true),
-    JOIN_GROUP("join_group_rate", "JoinGroup", true),
-    OFFSET_COMMIT("offset_commit_rate", "OffsetCommit", true),
     CONNECTIONS("connection_count", "Connect", false);
 
     private static final Map<String, Kind> BY_KEY = new HashMap<>();

@@ -21,7 +21,6 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
 
     private static final int MAX_AWAITED = 10_000;
     private static final int MAX_CHARACTERS = 4_000_000; // of the topics of all that is asked and awaited
-    private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
 
     private final ProxySettings settings;
     private final Refusals refusals = new Refusals();
@@ -63,11 +62,6 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
             bytesOut.add((long) amount);
         }
         return meter(counter).charge(amount, false, time.milliseconds());
-    }
-
-    /** Charges time of a request, and returns the wait in ms, which Kafka caps so. */
-    public long chargeTime(CounterKey counter, long requestNs) {
-        return Math.min(charge(counter, requestNs / NS_PER_POINT), settings.window.windowMs);
     }
 
     /** Charges mutations that the job knows already, or is told of when they are settled. Returns the wait in ms. */

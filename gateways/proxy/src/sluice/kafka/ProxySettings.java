@@ -2,26 +2,20 @@ package sluice.kafka;
 
 import java.util.List;
 import java.util.Map;
-import org.apache.kafka.common.config.ConfigException;
 
 /** A proxy's configuration. */
 public final class ProxySettings extends Settings {
-    private static final String REQUEST_TIME = "sluice.request.time";
     private static final String DECIDE_TIMEOUT_MS = "sluice.decide.timeout.ms";
     private static final String EXPECTED_GATEWAYS = "sluice.expected.gateways";
     private static final String PRINCIPAL_RULES = "sluice.ssl.principal.mapping.rules";
     private static final String MAX_PARTITIONS = "sluice.max.partitions.per.request";
     private static final List<String> KEYS = List.of(
-            REQUEST_TIME,
             DECIDE_TIMEOUT_MS,
             EXPECTED_GATEWAYS,
             PRINCIPAL_RULES,
             MAX_PARTITIONS,
             WINDOWS,
             WINDOW_SECONDS);
-
-    /** Whether the time until a broker's answer is charged as request time. */
-    public final boolean chargesUpstreamTime;
 
     /** How long mutations wait for their decision. */
     final long decideTimeoutMs;
@@ -37,19 +31,9 @@ public final class ProxySettings extends Settings {
 
     public ProxySettings(Map<String, ?> configs) {
         super(configs, configs.keySet(), KEYS, Role.PROXY, null);
-        this.chargesUpstreamTime = choice(configs, REQUEST_TIME, "off", "upstream");
         this.decideTimeoutMs = whole(configs, DECIDE_TIMEOUT_MS, 5_000, 1, 5_000); // a proxy holds a request for 20 s
         this.expectedGateways = (int) whole(configs, EXPECTED_GATEWAYS, 1, 1, AliveGateways.MAX_GATEWAYS);
         this.principalRules = text(configs, PRINCIPAL_RULES, "DEFAULT");
         this.maxPartitionsPerRequest = (int) whole(configs, MAX_PARTITIONS, 10_000, 1, Integer.MAX_VALUE);
-    }
-
-    /** Whether the second of two values is set; the first is the default. */
-    private static boolean choice(Map<String, ?> configs, String key, String first, String second) {
-        String text = text(configs, key, first);
-        if (!text.equals(first) && !text.equals(second)) {
-            throw new ConfigException(key + " is " + text + "; expected " + first + " or " + second);
-        }
-        return text.equals(second);
     }
 }

@@ -3,7 +3,6 @@ package sluice.proxy;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.common.message.ConsumerGroupHeartbeatRequestData;
 import org.apache.kafka.common.message.FetchRequestData;
 import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
@@ -54,25 +53,7 @@ final class Charges {
             fetch.topics().forEach(topic -> topic.partitions().forEach(part ->
                     charges.add(Kind.TOPIC_FETCH, charges.name("", topic.topicId()), part.partitionIndex(), 0)));
         }
-        Kind counted = countedBy(ApiKeys.forId(request.apiKey()));
-        if (counted != null && gateway.isUsed(counted) && !isHeartbeat(request)) {
-            charges.add(counted, client, 1);
-        }
         return charges.amounts;
-    }
-
-    /** The quota that counts requests of an API; null if none does. A group of the newer protocol is joined by a heartbeat. */
-    static Kind countedBy(ApiKeys api) {
-        return switch (api) {
-            case INIT_PRODUCER_ID -> Kind.PRODUCER_IDS;
-            case JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT -> Kind.JOIN_GROUP;
-            case OFFSET_COMMIT, TXN_OFFSET_COMMIT -> Kind.OFFSET_COMMIT;
-            default -> null;
-        };
-    }
-
-    private static boolean isHeartbeat(ApiMessage request) {
-        return request instanceof ConsumerGroupHeartbeatRequestData heartbeat && heartbeat.memberEpoch() != 0;
     }
 
     /** Those of the response to a fetch. */

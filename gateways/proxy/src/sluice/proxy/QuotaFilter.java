@@ -63,10 +63,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private static final Set<ApiKeys> FREE_APIS =
             EnumSet.of(ApiKeys.API_VERSIONS, ApiKeys.SASL_HANDSHAKE, ApiKeys.SASL_AUTHENTICATE);
 
-    /** Requests that a broker keeps until there is something to answer: their time says nothing of its work. */
-    private static final Set<ApiKeys> WAITING_APIS =
-            EnumSet.of(ApiKeys.FETCH, ApiKeys.SHARE_FETCH, ApiKeys.JOIN_GROUP, ApiKeys.SYNC_GROUP);
-
     private final Proxy proxy;
     private final FilterDispatchExecutor executor;
     private final Login login = new Login();
@@ -90,15 +86,12 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     @Override
     public boolean shouldHandleRequest(ApiKeys api, short version) {
-        Kind counted = Charges.countedBy(api);
         return api != ApiKeys.API_VERSIONS
                 && (CHARGED_APIS.contains(api)
                         || MUTATION_APIS.contains(api)
                         || api == ApiKeys.METADATA && proxy.gateway().isUsed(Kind.MUTATION)
                         || FREE_APIS.contains(api)
-                        || counted != null && proxy.gateway().isUsed(counted)
-                        || !isAdmitted
-                        || proxy.settings().chargesUpstreamTime);
+                        || !isAdmitted);
     }
 
     @Override
@@ -167,7 +160,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return answer(header, response, context);
         }
         return learnNames(response, request.client, context, () -> {
-            chargeResponse(api, response, request);
+            chargeResponse(response, request);
             proxy.gateway().endPromise(request.promised);
             request.mutations.settle(TopicRequest.undone(response));
             TopicRequest.refuse(response, request.refused);
@@ -387,15 +380,11 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         });
     }
 
-    private void chargeResponse(ApiKeys api, ApiMessage response, Sent request) {
+    private void chargeResponse(ApiMessage response, Sent request) {
         Map<CounterKey, Integer> charges =
                 Charges.ofResponse(response, request.version, request.client, proxy.gateway(), proxy.names());
         fetched = response instanceof FetchResponseData ? charges : fetched;
         charge(charges);
-        if (proxy.settings().chargesUpstreamTime && !WAITING_APIS.contains(api)) {
-            CounterKey counter = request.client.counter(Kind.REQUEST, proxy.gateway());
-            mute.note(proxy.gateway().chargeTime(counter, System.nanoTime() - request.sentNs));
-        }
     }
 
     private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics, CounterKey counter) {
@@ -461,7 +450,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         short version = asked.header.requestApiVersion();
         ApiKeys api = ApiKeys.forId(asked.message.apiKey());
         int id = asked.header.correlationId();
-        sent.add(new Sent(api, id, version, System.nanoTime(), asked.client, refused, mutations, promised));
+        sent.add(new Sent(api, id, version, asked.client, refused, mutations, promised));
     }
 
     /** The request that a response answers; null if it isn't noted. A client may give all its requests the same id. */
@@ -540,7 +529,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             ApiKeys api,
             int correlationId,
             short version,
-            long sentNs,
             Client client,
             Set<String> refused,
             ChargedMutations mutations,
