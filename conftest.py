@@ -38,7 +38,7 @@ LONG = "long"
 SHARED = ("shared_job", "spark", "plugin")
 """Fixtures that are expensive to make: the tests with one of them are a group, so that one process makes it once."""
 
-LONGEST = ("tests/integration/test_kafka_gateway.py", *SHARED)
+LONGEST = ("extras/proxy/tests/integration/test_kafka_gateway.py", *SHARED)
 """The groups that begin first; the other ones fill the time beside them."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

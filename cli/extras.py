@@ -14,7 +14,8 @@ from sluice.cli.options import Group, command_app
 
 _ENTRY_POINTS = "sluice.commands"
 
-_OWN_EXTRAS = {"demo": "demo"} | dict.fromkeys(("advise", "console", "slo", "top", "usage", "whatif"), "insight")
+_OWN_EXTRAS = {"demo": "demo", "kafka-gateway": "proxy"}
+_OWN_EXTRAS |= dict.fromkeys(("advise", "console", "slo", "top", "usage", "whatif"), "insight")
 """Command -> the extra of sluice-kafka that has it, for those that may be missing."""
 
 

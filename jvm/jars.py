@@ -208,11 +208,11 @@ def in_checkout() -> bool:
     return (REPOSITORY / "scripts" / "setup").is_file()
 
 
-def built_jar(name: str) -> Path:
-    """One of Sluice's own jars. Raises JarError if it was not built."""
-    jar = BUILT / name
+def built_jar(name: str, folder: Path | None = None, distribution: str = "sluice-kafka") -> Path:
+    """One of Sluice's own jars; of an extra in its folder. Raises JarError if it was not built."""
+    jar = (folder or BUILT) / name
     if not jar.is_file():
-        fix = "run ./scripts/setup" if in_checkout() else "install a release of sluice-kafka, whose wheel has it"
+        fix = "run ./scripts/setup" if in_checkout() else f"install a release of {distribution}, whose wheel has it"
         raise JarError(f"{jar} is missing; {fix}")
     return jar
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from scripts.java.build import build_jars
 from sluice.jvm.class_archive import SPARK_CLASSES
 from sluice.jvm.jars import SPARK_JARS, JarSet
-from sluice.jvm.proxy import PROXY_CLASSES, PROXY_JARS
 from sluice.process.processes import SAID_S
 from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice_native import build as native
+from sluice_proxy.jars import PROXY_CLASSES, PROXY_JARS
 
 
 def prepare() -> None:

@@ -26,9 +26,10 @@ from sluice_demo.jars import BROKER_JARS
 from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
 from sluice_lab.testbed.helm import CHART, helm
 from sluice_lab.testbed.processes import output_of
+from sluice_proxy.jars import PROXY_JARS
 
 CHANGELOG = REPOSITORY / "CHANGELOG.md"
-RELEASED_JARS = (SPARK_JARS, S3_JARS, BROKER_JARS)
+RELEASED_JARS = (SPARK_JARS, S3_JARS, PROXY_JARS, BROKER_JARS)
 NATIVE_TARGETS = ("x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17")
 """Platforms, as Zig names them, whose wheels have the native code."""
 

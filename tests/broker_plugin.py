@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from scripts.java.build import PLUGIN_RELEASE, build_plugin
+from scripts.java.build import PLUGIN, build_plugin
 from scripts.java.compiler import compile_java
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
@@ -23,7 +23,7 @@ def plugin_classes(folder: Path) -> list[Path]:
     jar = build_plugin(BROKER_JARS.paths(), folder)
     classes = folder / "classes"
     classes.mkdir()
-    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes, PLUGIN_RELEASE)
+    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes, PLUGIN.release)
     return [jar, classes]
 
 

@@ -8,12 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from scripts.java.build import PROXY_RELEASE
+from scripts.java.build import PROXY
 from scripts.java.compiler import compile_java
 from sluice import Mutation, Request, TopicPartition
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
-from sluice.jvm.proxy import proxy_class_path
 from sluice.state.contract.records import HEARTBEAT_API, Override, Overrides
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
@@ -21,6 +20,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from sluice_proxy.jars import proxy_class_path
 from tests.broker_plugin import JAVA_SOURCES, JavaProcess, plugin_properties
 from tests.builders import DEFAULTS, T0, Json
 from tests.gateway_loop import NOBODY, Clock, limit_records, no_connections, take_published
@@ -101,7 +101,7 @@ class JavaGateways(JavaProcess):
     def __init__(self, folder: Path) -> None:
         jars = proxy_class_path()
         sources = [*sorted(_JAVA.rglob("*.java")), JAVA_SOURCES / "sluice" / "kafka" / "ManualTime.java"]
-        compile_java(sources, jars, folder, PROXY_RELEASE)
+        compile_java(sources, jars, folder, PROXY.release)
         super().__init__(folder, [*jars, folder], "sluice.proxy.GatewayCases")
 
 

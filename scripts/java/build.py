@@ -1,31 +1,47 @@
-"""Sluice's own jars, compiled from the Java sources of the checkout into `jvm/built`, from where the wheel has them.
+"""Sluice's own jars, compiled from the checkout's Java sources into folders `built`, from where the wheels have them.
 
 `python -m scripts.java.build` makes those whose sources or class path have changed; ./scripts/setup does.
 """
 
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from scripts.java.compiler import COMPILER_JARS, Compiler, build_jar, java_compiler, javac
-from sluice.jvm import object_store, plugin, proxy
+from sluice.jvm import object_store, plugin
 from sluice.jvm.jars import BUILT, REPOSITORY, SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import OLDEST
 from sluice.state.errors import SluiceError
+from sluice_proxy import jars as proxy
 
-PLUGIN_SOURCES = REPOSITORY / "gateways" / "kafka" / "src"
-PROXY_SOURCES = REPOSITORY / "gateways" / "proxy" / "src"
 _SPARK_SOURCES = REPOSITORY / "jvm" / "src"
+_POM = {"": "http://maven.apache.org/POM/4.0.0"}
 
-PLUGIN_RELEASE = 11
-"""The oldest Java that can load the plugin: that of the brokers of Kafka 3.9."""
 
-PROXY_RELEASE = 17
-"""The oldest Java that runs Kroxylicious."""
+class Module(NamedTuple):
+    """Folders of sources and resources, the module's own sources first; and the oldest Java that runs them."""
+
+    sources: Sequence[Path]
+    release: int
+
+
+def module(folder: Path) -> Module:
+    """The module of a folder, as its `pom.xml` says, which an IDE opens."""
+    pom = ElementTree.parse(folder / "pom.xml").getroot()  # noqa: S314 - our own file
+    own = pom.findtext("build/sourceDirectory", "src/main/java", _POM)
+    others = [each.text or "" for each in pom.iterfind(".//source", _POM)]
+    found = [(folder / name).resolve() for name in (own, *others, "src/main/resources")]
+    release = pom.findtext("properties/maven.compiler.release", namespaces=_POM)
+    return Module([each for each in found if each.is_dir()], int(release or OLDEST))
+
+
+PLUGIN = module(REPOSITORY / "gateways" / "kafka")
+PROXY = module(REPOSITORY / "extras" / "proxy")
 
 _COMPILED_AGAINST = ("jackson-annotations-*", "jackson-core-*", "jackson-databind-*", "slf4j-api-*")
 """Jars of pyspark that the plugin needs, next to kafka-clients; every broker has them."""
@@ -37,7 +53,7 @@ def build_plugin(broker_jars: Sequence[Path], folder: Path, compiler: Compiler =
     Kafka's own jars, Jackson and slf4j are on the class path of every broker, so it holds nothing but the plugin.
     Raises JavaBuildError with the compiler's first error.
     """
-    return build_jar(folder / plugin.JAR_NAME, [PLUGIN_SOURCES], broker_jars, PLUGIN_RELEASE, compiler)
+    return build_jar(folder / plugin.JAR_NAME, PLUGIN.sources, broker_jars, PLUGIN.release, compiler)
 
 
 def build_jars() -> list[Path]:
@@ -48,10 +64,10 @@ def build_jars() -> list[Path]:
     of_pyspark = sorted(pyspark_jars().glob("*.jar"))
     clients = [jar for jar in of_spark if jar.name.startswith("kafka-clients-")]
     of_brokers = [jar for pattern in _COMPILED_AGAINST for jar in of_pyspark if jar.match(pattern)]
-    proxy_sources, spark_jar = [PLUGIN_SOURCES, PROXY_SOURCES], BUILT / object_store.JAR_NAME
+    spark_jar = BUILT / object_store.JAR_NAME
     return [
         build_plugin([*clients, *of_brokers], BUILT, java_compiler),
-        build_jar(BUILT / proxy.JAR_NAME, proxy_sources, of_proxy, PROXY_RELEASE, java_compiler),
+        build_jar(proxy.BUILT / proxy.JAR_NAME, PROXY.sources, of_proxy, PROXY.release, java_compiler),
         build_jar(spark_jar, [_SPARK_SOURCES], [*of_s3, *of_pyspark], OLDEST, java_compiler),
     ]
 

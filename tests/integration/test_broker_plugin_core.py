@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from scripts.java.build import PLUGIN_RELEASE, build_plugin
+from scripts.java.build import PLUGIN, build_plugin
 from scripts.java.compiler import JavaBuildError, compile_java
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
@@ -1049,7 +1049,7 @@ def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
     source = tmp_path / "Wrong.java"
     source.write_text("class Wrong { int one = 1L; }")
     with pytest.raises(JavaBuildError, match=r"Wrong\.java:1: error: incompatible types"):
-        compile_java([source], [], tmp_path, PLUGIN_RELEASE)
+        compile_java([source], [], tmp_path, PLUGIN.release)
 
 
 def test_records_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:

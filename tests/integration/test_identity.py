@@ -11,7 +11,6 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from sluice import AsgiQuotas, Gateway, GatewayOptions, WhenFull
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.middleware import Message, Receive, Scope, Send
 from sluice.jvm.plugin import plugin_jar, plugin_properties
@@ -26,6 +25,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.broker import Broker
 from sluice_demo.cluster import create_topic
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from sluice_proxy.gateway import KafkaGateway
 from tests.integration.plugin_broker import published
 from tests.waiting import eventually
 

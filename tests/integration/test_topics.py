@@ -13,7 +13,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from scripts.java.build import PLUGIN_RELEASE
+from scripts.java.build import PLUGIN
 from scripts.java.compiler import compile_java
 from sluice.jvm.java import find_java
 from sluice.kafka_io.client import TopicSettings
@@ -36,7 +36,7 @@ def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
     refused.touch()
     classes.mkdir()
     policy = JAVA_SOURCES / "sluice" / "kafka" / "RefusingPolicy.java"
-    compile_java([policy], BROKER_JARS.paths(), classes, PLUGIN_RELEASE)
+    compile_java([policy], BROKER_JARS.paths(), classes, PLUGIN.release)
     properties = {"create.topic.policy.class.name": "sluice.kafka.RefusingPolicy", "test.refused.configs": str(refused)}
     with Broker(folder / "broker", properties, plugins=[classes]) as broker:
         yield refused, broker.bootstrap_servers

@@ -7,13 +7,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.jvm.class_archive import SPARK_CLASSES, ClassArchive, joined
 from sluice.jvm.java import find_java
-from sluice.jvm.proxy import PROXY_CLASSES
 from sluice_demo.broker import Broker
 from sluice_demo.jars import BROKER_CLASSES
 from sluice_lab.testbed.jars import NEW_BROKER_JARS
+from sluice_proxy.gateway import KafkaGateway
+from sluice_proxy.jars import PROXY_CLASSES
 from tests.integration.job_process import JobProcess, wait_until
 from tests.integration.plugin_broker import proxy_settings
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.jvm import object_store, plugin, proxy
+from sluice.jvm import object_store, plugin
 from sluice_demo.job import wait_until
 from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
 from sluice_lab.testbed.processes import descendants
+from sluice_proxy import jars as proxy
 from tests.installs import install, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
@@ -56,9 +57,9 @@ def test_a_wheel_runs_the_whole_system_for_a_gateway_of_another_install(
     demo: tuple[subprocess.Popen[bytes], Path], tmp_path: Path
 ) -> None:
     process, output = demo
-    with zipfile.ZipFile(next(tmp_path.glob("sluice_kafka-*.whl"))) as wheel:
-        jars = {Path(name).name for name in wheel.namelist() if name.endswith(".jar")}
-    assert jars == {plugin.JAR_NAME, proxy.JAR_NAME, object_store.JAR_NAME}
+    for name, jars in ("kafka", {plugin.JAR_NAME, object_store.JAR_NAME}), ("kafka_proxy", {proxy.JAR_NAME}):
+        with zipfile.ZipFile(next(tmp_path.glob(f"sluice_{name}-*.whl"))) as wheel:
+            assert {Path(name).name for name in wheel.namelist() if name.endswith(".jar")} == jars
     wait_until(lambda: "first decision " in output.read_text() or process.poll() is not None, 400)
     said = output.read_text()
     assert "first decision " in said, said

@@ -4,11 +4,11 @@ import socket
 
 import pytest
 
-from sluice.cli.kafka_gateway import parse_address, parse_listener
 from sluice.process.addresses import is_loopback, listening_address
 from sluice.process.http_server import HttpServer
 from sluice_insight.console.server import ConsoleOptions, check_address
 from sluice_insight.errors import ConsoleError
+from sluice_proxy.gateway import parse_address, parse_listener
 
 LOOPBACK = [
     *("localhost", "LOCALHOST", "localhost.", "LocalHost.", "a.localhost", "localhost.localdomain", "ip6-localhost"),

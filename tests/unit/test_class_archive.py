@@ -9,9 +9,9 @@ import pytest
 
 from sluice.jvm import class_archive
 from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
-from sluice.jvm.proxy import PROXY_CLASSES
 from sluice.process import processes
 from sluice_demo.jars import BROKER_CLASSES
+from sluice_proxy.jars import PROXY_CLASSES
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
 

@@ -18,10 +18,10 @@ from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import check_java_version, find_java, parse_java_version
 from sluice.jvm.object_store import S3_JARS, object_store_jars
 from sluice.jvm.plugin import plugin_jar
-from sluice.jvm.proxy import proxy_class_path
 from sluice_demo.jars import BROKER_JARS
 from sluice_demo.job import wait_until
 from sluice_lab.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
+from sluice_proxy.jars import PROXY_JARS, proxy_class_path
 
 
 def _pins() -> dict[str, str]:
@@ -40,6 +40,20 @@ def _jar_versions(jar_set: JarSet) -> dict[str, str]:
 )
 def test_a_jar_has_the_version_of_its_python_package(package: str, artifact: str) -> None:
     assert _jar_versions(SPARK_JARS)[artifact] == _pins()[package]
+
+
+def _pom_versions(folder: str) -> dict[str | None, str | None]:
+    pom = ElementTree.parse(jars.REPOSITORY / folder / "pom.xml")  # noqa: S314 - our own file
+    return {each[1].text: each[2].text for each in pom.iter("{http://maven.apache.org/POM/4.0.0}dependency")}
+
+
+def test_the_poms_have_the_versions_that_the_jars_are_compiled_against() -> None:
+    """An IDE would compile against others."""
+    of_plugin, there = _pom_versions("gateways/kafka"), {*SPARK_JARS.expected(), *os.listdir(pyspark_jars())}
+
+    assert _pom_versions("extras/proxy") == _jar_versions(PROXY_JARS)
+    assert {*of_plugin} == {"kafka-clients", "jackson-databind", "slf4j-api"}
+    assert {f"{artifact}-{version}.jar" for artifact, version in of_plugin.items()} <= there
 
 
 @pytest.mark.parametrize(
@@ -139,7 +153,8 @@ def test_a_jar_of_sluices_own_that_was_not_built_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checkout: bool, fix: str
 ) -> None:
     """No compiler is called: a Java runtime is enough."""
-    monkeypatch.setattr(jars, "BUILT", tmp_path)
+    for module in ("sluice.jvm.jars", "sluice_proxy.jars"):
+        monkeypatch.setattr(f"{module}.BUILT", tmp_path)
     monkeypatch.setattr(jars, "in_checkout", lambda: is_checkout)
 
     for needed in (plugin_jar, proxy_class_path, object_store_jars):

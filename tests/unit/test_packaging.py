@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from sluice.jvm.jars import BUILT, REPOSITORY
 from sluice_lab.testbed.distribution import BESIDE, EXTRAS, build_extra, build_wheel
+from sluice_proxy.jars import BUILT as BUILT_OF_PROXY
 from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
@@ -63,7 +64,6 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/configs/ivysettings.xml",
         "sluice/configs/jars.sha256",
         "sluice/configs/s3-jars.sha256",
-        "sluice/configs/proxy-classes.txt.gz",
         "sluice/configs/spark-classes.txt.gz",
         "sluice/jvm/src/sluice/spark/ObjectStoreFiles.java",
         "sluice/gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
@@ -164,6 +164,12 @@ assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
         ("gateway", ["simulate"], 1, "the commands need the extra job; pip install 'sluice-kafka[job]'"),
         ("core", ["demo", "--x"], 2, "the command demo needs the extra demo; pip install 'sluice-kafka[demo]'"),
         ("core", ["top"], 2, "the command top needs the extra insight; pip install 'sluice-kafka[insight]'"),
+        (
+            "core",
+            ["kafka-gateway"],
+            2,
+            "the command kafka-gateway needs the extra proxy; pip install 'sluice-kafka[proxy]'",
+        ),
     ],
 )
 def test_a_command_says_which_extra_it_needs(
@@ -226,12 +232,22 @@ def test_the_extra_demo_has_all_that_there_is(wheel: Path, extras: dict[str, Pat
     demo = extras["demo"]
     programs = install(wheel, tmp_path / "venv", "demo", beside=[*extras.values()])
 
-    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice", "sluice_demo"]), folder=tmp_path)
+    run(
+        programs / "python",
+        "-W",
+        "ignore",
+        "-c",
+        import_all(["sluice", "sluice_demo", "sluice_proxy"]),
+        folder=tmp_path,
+    )
     assert "--brokers" in run(programs / "sluice", "demo", "--help", folder=tmp_path).stdout
+    assert "--tls-key" in run(programs / "sluice", "kafka-gateway", "--help", folder=tmp_path).stdout
     assert "\nVersion: 1.2.3\n" in metadata(demo)
-    with zipfile.ZipFile(demo) as archive:
-        files = {f"sluice_demo/broker-{name}" for name in ("classes.txt.gz", "jars.sha256", "jars.xml")}
-        assert files < {*archive.namelist()}
+    for extra, jars in ("demo", "broker"), ("proxy", "proxy"):
+        with zipfile.ZipFile(extras[extra]) as archive:
+            files = {f"sluice_{extra}/{jars}-{name}" for name in ("classes.txt.gz", "jars.sha256", "jars.xml")}
+            files |= {f"sluice_{extra}/built/{jar.name}" for jar in BUILT_OF_PROXY.glob("*.jar") if extra == "proxy"}
+            assert files < {*archive.namelist()}
 
 
 def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:
@@ -250,7 +266,7 @@ def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
         *project["dependency-groups"]["docs"],
     ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
-    for extra in ("demo", "insight", "lab"):
+    for extra in ("demo", "insight", "lab", "proxy"):
         of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
         asked += of_extra["project"]["dependencies"]
     lock = (REPOSITORY / "requirements.lock").read_text()

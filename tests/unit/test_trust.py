@@ -14,9 +14,9 @@ import pytest
 from sluice.cli import options
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError
-from sluice.jvm.proxy import PROXY_CLASSES, PROXY_JARS
 from sluice.process.trust import make_folder, stranger
 from sluice_demo import work_folder as runs
+from sluice_proxy.jars import PROXY_CLASSES, PROXY_JARS
 
 STRANGER = 4711
 """A user id that this machine's user isn't."""

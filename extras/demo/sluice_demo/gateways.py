@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
 from sluice.process.background import BackgroundService
 from sluice.state.contract.records import Mutation, Request, TopicPartition
 from sluice.state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
+from sluice_proxy.gateway import KafkaGateway
 
 SIZE_S = 0.1
 """Size of a request, in seconds of the quota."""

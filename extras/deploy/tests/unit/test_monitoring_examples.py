@@ -35,7 +35,7 @@ from tests.deployment import DASHBOARD, EXAMPLES, RULES
 
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
-_PROXY = (REPOSITORY / "gateways/proxy/src/sluice/proxy/Proxy.java").read_text()
+_PROXY = (REPOSITORY / "extras/proxy/src/main/java/sluice/proxy/Proxy.java").read_text()
 OF_PROXIES = [
     f"sluice_gateway_{name}{'_total' if kind in ('counter', 'builder') else ''}"
     for kind, name in re.findall(r'\b(counter|gauge|builder)\((?:PREFIX \+ )?"(\w+)"', _PROXY)

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -21,6 +20,7 @@ from sluice_lab.benchmarks.rig import BenchmarkRig
 from sluice_lab.benchmarks.scale import Scale
 from sluice_lab.testbed.full_speed_clients import produce_request, read_answer
 from sluice_lab.testbed.quotas_without_job import settings_with_limits
+from sluice_proxy.gateway import KafkaGateway
 
 _TOPIC = "orders"
 _ENTITIES = (QuotaEntity(client_id=DEFAULT), QuotaEntity(topic=DEFAULT))

@@ -7,16 +7,16 @@ Java and that of the broker tell what they load.
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import with_bootstrap_servers
 from sluice.jvm.class_archive import SPARK_CLASSES, class_path, joined
-from sluice.jvm.proxy import PROXY_CLASSES
 from sluice.kafka_io.topics import ensure_topics
 from sluice_demo.broker import Broker
 from sluice_demo.jars import BROKER_CLASSES
 from sluice_demo.job import Sections, SluiceJob, embedded_profile, storage_in, wait_until
 from sluice_demo.load import loading
 from sluice_demo.load_generator import TrafficOptions
+from sluice_proxy.gateway import KafkaGateway
+from sluice_proxy.jars import PROXY_CLASSES
 
 _RATE_PER_S = 200.0
 _LONGEST_S = 180.0

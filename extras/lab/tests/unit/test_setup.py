@@ -21,7 +21,7 @@ INSTALL = "-m pip install --require-hashes -r requirements.lock"
 def project(tmp_path: Path) -> Path:
     """A copy of what ./scripts/setup looks at."""
     project = tmp_path / "project"
-    extras = [f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab", "native")]
+    extras = [f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab", "native", "proxy")]
     for name in ("scripts/setup", "scripts/steps", "pyproject.toml", *extras, "requirements.lock", "configs/jars.xml"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, project / name)
@@ -99,7 +99,10 @@ def _made_ready(project: Path) -> None:
     (project / ".venv" / "bin").mkdir()
     _program(project / ".venv" / "bin", "python", 'echo "$*" >> .venv/calls')
     (project / ".venv" / "calls").write_text("")
-    projects = ("pyproject.toml", *(f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab", "native")))
+    projects = (
+        "pyproject.toml",
+        *(f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab", "native", "proxy")),
+    )
     wanted = f"{project}\n".encode() + b"".join(
         (project / name).read_bytes() for name in (*projects, "requirements.lock", "configs/jars.xml")
     )

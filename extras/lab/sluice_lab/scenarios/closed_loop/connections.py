@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import psutil
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -24,6 +23,7 @@ from sluice_demo.broker import Broker
 from sluice_lab.scenarios.closed_loop.situation import ConnectionFlood
 from sluice_lab.testbed.full_speed_clients import read_answer, request_bytes
 from sluice_lab.testbed.quotas_without_job import settings_with_limits
+from sluice_proxy.gateway import KafkaGateway
 
 CONNECTIONS_PER_S = 10.0
 """The quota `connection_rate` of the client that floods."""

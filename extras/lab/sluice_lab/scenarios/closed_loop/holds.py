@@ -11,7 +11,6 @@ from functools import partial
 from operator import methodcaller
 from pathlib import Path
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -32,6 +31,7 @@ from sluice_lab.scenarios.closed_loop.producers import (
 )
 from sluice_lab.scenarios.closed_loop.situation import LIBRARIES, Holds, HoldsGateway, Library
 from sluice_lab.testbed.quotas_without_job import set_kafkas_quotas, settings_with_limits
+from sluice_proxy.gateway import KafkaGateway
 
 REQUEST_S = (1, 5, 10)
 """Sizes of requests, in seconds of the quota."""

@@ -24,7 +24,6 @@ from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
 from scripts.command import EXIT_FAILED, check_known
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.jars import REPOSITORY, JarSet
 from sluice.jvm.machine import Jvm
@@ -43,6 +42,7 @@ from sluice_lab.testbed.clients.cell import ROUNDS, VALUES_PER_ROUND
 from sluice_lab.testbed.jars import OLD_BROKER_JARS
 from sluice_lab.testbed.jmx import Beans, beans
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from sluice_proxy.gateway import KafkaGateway
 
 _ADMIN = "admin"
 _CLIENT_S = 180.0

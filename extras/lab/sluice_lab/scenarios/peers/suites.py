@@ -12,7 +12,6 @@ import psutil
 import typer
 
 from scripts.command import EXIT_FAILED, check_known
-from sluice.cli.kafka_gateway import Address, KafkaGateway
 from sluice.process.processes import free_ports
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -22,6 +21,7 @@ from sluice_demo.work_folder import work_folder
 from sluice_lab.benchmarks.report import table
 from sluice_lab.scenarios.peers.suite import FranzGo, Kafkajs, KafkaPython, Outcomes, Sarama, Suite
 from sluice_lab.testbed.quotas_without_job import settings_with_limits
+from sluice_proxy.gateway import Address, KafkaGateway
 
 SUITES: Mapping[str, type[Suite]] = {suite.client: suite for suite in (FranzGo, Sarama, KafkaPython, Kafkajs)}
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from sluice.cli.errors import UsageError
-from sluice.cli.kafka_gateway import (
+from sluice.configs.settings import Settings, load_settings
+from sluice.process import processes
+from sluice_proxy.gateway import (
     ANY_PORT,
     Address,
     KafkaGateway,
@@ -19,8 +21,6 @@ from sluice.cli.kafka_gateway import (
     proxy_properties,
     tls_of,
 )
-from sluice.configs.settings import Settings, load_settings
-from sluice.process import processes
 from tests.commands import invoke
 
 SECRET = "proxys-own-Secret"  # noqa: S105 # of no broker

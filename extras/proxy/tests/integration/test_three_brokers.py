@@ -8,10 +8,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice_demo.cluster import Cluster, create_topic
+from sluice_proxy.gateway import KafkaGateway
 from tests.integration.plugin_broker import proxy_settings
 from tests.waiting import eventually
 
@@ -54,7 +54,7 @@ def test_the_first_of_the_brokers_is_away_when_the_proxy_starts_and_comes_later(
 def test_a_broker_that_the_proxy_did_not_know_costs_the_others_nothing_and_gets_the_port_of_its_number(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.cli.kafka_gateway._node_ids", lambda _: [1, 2])
+    monkeypatch.setattr("sluice_proxy.gateway._node_ids", lambda _: [1, 2])
     with KafkaGateway(tmp_path, proxy_settings(cluster.bootstrap_servers)) as gateway:
         assert produces(gateway.bootstrap_servers, 0, 1, 2)
         with connect(KafkaAdminClient, {"bootstrap.servers": gateway.bootstrap_servers}) as admin:

@@ -1,4 +1,4 @@
-"""`sluice kafka-gateway`: a Kafka proxy that holds clients to their quotas, for brokers that take no plugin."""
+"""A Kafka proxy that holds clients to their quotas, for brokers that take no plugin: its configuration and process."""
 
 import json
 import re
@@ -18,13 +18,13 @@ from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
 from sluice.jvm.java_server import JavaServer
 from sluice.jvm.plugin import gateway_properties
-from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, PROXY_CLASSES, proxy_class_path
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
 from sluice.process.addresses import is_loopback, is_numeric, listening_address
 from sluice.process.format import error_line
 from sluice.process.processes import free_ports
 from sluice.state.errors import SluiceError
+from sluice_proxy.jars import FILTER_TYPE, MAIN_CLASS, PROXY_CLASSES, proxy_class_path
 
 _CONFIG = "proxy.yaml"
 _LOOPBACK = "127.0.0.1"

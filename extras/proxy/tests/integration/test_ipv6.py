@@ -8,11 +8,11 @@ import confluent_kafka
 import pytest
 from kafka import KafkaProducer
 
-from sluice.cli.kafka_gateway import KafkaGateway, parse_listener
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.processes import free_ports
 from sluice_demo.broker import Broker
+from sluice_proxy.gateway import KafkaGateway, parse_listener
 
 pytestmark = pytest.mark.kafka
 

@@ -29,10 +29,8 @@ from kafka.errors import (
 from kafka.protocol.consumer import FetchRequest
 from msgspec.structs import replace
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.jvm.machine import Jvm
-from sluice.jvm.proxy import proxy_class_path
 from sluice.process.clock import now_ms
 from sluice.process.processes import Child
 from sluice.state.contract.records import CountedEntity, Override
@@ -50,6 +48,8 @@ from sluice_demo.jars import BROKER_JARS
 from sluice_lab.testbed.full_speed_clients import ReconnectingClient, produce_request, read_answer, request_bytes
 from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import publish_limits
+from sluice_proxy.gateway import KafkaGateway
+from sluice_proxy.jars import proxy_class_path
 from tests.builders import member
 from tests.commands import SLUICE
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases

@@ -1,20 +1,23 @@
 """The jars of the Kafka proxy: Kroxylicious, and Sluice's filter for it with the core of the broker plugin.
 
-`python -m sluice.jvm.proxy` downloads what is missing, and archives Kroxylicious's classes.
+`python -m sluice_proxy.jars` downloads what is missing, and archives Kroxylicious's classes.
 """
 
 from pathlib import Path
 
 from sluice.jvm.class_archive import ArchivedClasses
-from sluice.jvm.jars import REPOSITORY, JarSet, built_jar, run_download_command
+from sluice.jvm.jars import JarSet, built_jar, run_download_command
 
-PROXY_JARS = JarSet.named("proxy", "sluice.jvm.proxy")
+_FOLDER = Path(__file__).resolve().parent
+
+PROXY_JARS = JarSet.named("proxy", "sluice_proxy.jars", folder=_FOLDER)
 """Class path of Kroxylicious."""
 
-PROXY_CLASSES = ArchivedClasses(
-    "the proxy's", "proxy-classes", REPOSITORY / "configs" / "proxy-classes.txt.gz", PROXY_JARS.paths
-)
+PROXY_CLASSES = ArchivedClasses("the proxy's", "proxy-classes", _FOLDER / "proxy-classes.txt.gz", PROXY_JARS.paths)
 """Those of Kroxylicious: with their archive a proxy serves in about half of the time."""
+
+BUILT = _FOLDER / "built"
+"""The folder of the filter's jar: the wheel has it, and ./scripts/setup makes that of a checkout."""
 
 JAR_NAME = "sluice-kafka-proxy.jar"
 
@@ -27,7 +30,7 @@ FILTER_TYPE = "SluiceQuotas"
 
 def proxy_class_path() -> list[Path]:
     """The jars of a proxy, downloaded at the first call. Raises JarError, also where the filter was not built."""
-    own = built_jar(JAR_NAME)  # before a download that would be of no use without it
+    own = built_jar(JAR_NAME, BUILT, "sluice-kafka-proxy")  # before a download that would be of no use without it
     return [*PROXY_JARS.paths(), own]
 
 

@@ -21,13 +21,13 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
-from sluice.cli.kafka_gateway import KafkaGateway, Tls
 from sluice.configs.settings import Settings, load_settings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.broker import Broker
 from sluice_demo.cluster import create_topic
 from sluice_lab.testbed.quotas_without_job import publish_limits
+from sluice_proxy.gateway import KafkaGateway, Tls
 from tests.builders import quota
 from tests.certificates import certificate
 from tests.integration.plugin_broker import proxy_settings, published

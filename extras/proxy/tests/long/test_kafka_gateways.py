@@ -6,13 +6,13 @@ from typing import NamedTuple
 import pytest
 from kafka import KafkaAdminClient
 
-from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.kafka_io.client import connect
 from sluice.process.clock import now_ms
 from sluice_demo.cluster import Cluster, create_topic
 from sluice_demo.full_speed_client import FullSpeedClient, Role
 from sluice_lab.scenarios.closed_loop.brokers import proxied_brokers
 from sluice_lab.testbed.rig import Rig
+from sluice_proxy.gateway import KafkaGateway
 from tests.kafka_bound import LARGEST_REQUEST, check_bound
 from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually

@@ -1,14 +1,14 @@
 """The table of Kafka's APIs in docs/support.md: it has each one, and says what the proxy's code does with it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from sluice.jvm.jars import REPOSITORY
 from sluice.jvm.machine import Jvm
-from sluice.jvm.proxy import proxy_class_path
 from sluice_demo.jars import BROKER_JARS
+from sluice_proxy.jars import proxy_class_path
 
-PAGE = Path(__file__).parents[2] / "docs" / "support.md"
+PAGE = REPOSITORY / "docs" / "support.md"
 
 Versions = tuple[int, int]
 """The oldest version and the latest."""
@@ -41,7 +41,7 @@ def treatments(jvm: Jvm) -> dict[str, str]:
     """The treatment of each API that is in one of the proxy's own sets."""
     keys = java_class(jvm, "org.apache.kafka.common.protocol.ApiKeys")
     name = keys.getField("name")
-    found = {"Metadata": "mutations"}  # of some requests: tests/integration/test_kafka_gateway.py
+    found = {"Metadata": "mutations"}  # of some requests: extras/proxy/tests/integration/test_kafka_gateway.py
     for field, treatment in (("CHARGED_APIS", "charged"), ("MUTATION_APIS", "mutations"), ("FREE_APIS", "free")):
         apis = java_class(jvm, "sluice.proxy.QuotaFilter").getDeclaredField(field)
         apis.setAccessible(True)

@@ -5,13 +5,13 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.java.build import PROXY_RELEASE, PROXY_SOURCES
+from scripts.java.build import PROXY
 from scripts.java.compiler import compile_java
 from sluice.jvm.java import find_java
-from sluice.jvm.proxy import PROXY_JARS
 from sluice_demo.jars import BROKER_JARS
+from sluice_proxy.jars import PROXY_JARS
 
-JAVA_SOURCES = Path(__file__).parents[1] / "java_proxy" / "sluice"
+JAVA_SOURCES = Path(__file__).parents[1] / "java" / "sluice"
 SEED = 20261125
 MESSAGES = 100_000
 
@@ -19,14 +19,17 @@ MESSAGES = 100_000
 def compiled(sources: Sequence[Path], jars: Sequence[Path], folder: Path) -> str:
     """The class path of these sources, compiled into a new folder, and of the jars."""
     folder.mkdir()
-    compile_java(sources, jars, folder, PROXY_RELEASE)
+    compile_java(sources, jars, folder, PROXY.release)
     return os.pathsep.join(map(str, [*jars, folder]))
 
 
 def test_whom_a_broker_accepts_the_proxy_meters_under_that_name(tmp_path: Path) -> None:
     """However a client damages its messages. The broker's Kafka isn't that of the proxy."""
     broker = compiled([JAVA_SOURCES / "broker" / "BrokerLogin.java"], BROKER_JARS.paths(), tmp_path / "broker")
-    proxy_sources = [JAVA_SOURCES / "proxy" / "LoginFuzz.java", PROXY_SOURCES / "sluice" / "proxy" / "Login.java"]
+    proxy_sources = [
+        JAVA_SOURCES / "proxy" / "LoginFuzz.java",
+        PROXY.sources[0] / "sluice" / "proxy" / "Login.java",
+    ]
     proxy = compiled(proxy_sources, PROXY_JARS.paths(), tmp_path / "proxy")
     java, _ = find_java()
     fuzz = [java, "-XX:+UseSerialGC", "-cp", proxy, "sluice.proxy.LoginFuzz", str(SEED), str(MESSAGES), broker]
@@ -39,8 +42,11 @@ def test_whom_a_broker_accepts_the_proxy_meters_under_that_name(tmp_path: Path) 
 
 
 def check(program: str, tested: str, folder: Path) -> None:
-    """Run a program of tests/java_proxy that tests this class of the proxy."""
-    sources = [JAVA_SOURCES / "proxy" / f"{program}.java", PROXY_SOURCES / "sluice" / "proxy" / f"{tested}.java"]
+    """Run a program of extras/proxy/tests/java that tests this class of the proxy."""
+    sources = [
+        JAVA_SOURCES / "proxy" / f"{program}.java",
+        PROXY.sources[0] / "sluice" / "proxy" / f"{tested}.java",
+    ]
     java, _ = find_java()
     checks = [java, "-XX:+UseSerialGC", "-cp", compiled(sources, PROXY_JARS.paths(), folder / "proxy")]
     ran = subprocess.run([*checks, f"sluice.proxy.{program}"], capture_output=True, text=True, check=False)
