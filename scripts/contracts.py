@@ -1,6 +1,6 @@
 """JSON schemas for gateways and readers in other languages, made from `sluice.state.contract.records`.
 
-`python -m scripts.contracts` writes them into docs/; a test compares them.
+`python -m scripts.fields` writes them into docs/, and compares them in ./scripts/check.
 """
 
 import json
@@ -62,8 +62,3 @@ def _definitions(text: str) -> set[str]:
 
 def _text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    for name, content in schemas().items():
-        (DOCS / name).write_text(content)

@@ -323,8 +323,8 @@ class Request(msgspec.Struct, omit_defaults=True, gc=False):
         Annotated[int, _from_0_to(MAX_TIMESTAMP_MS)] | None,
         _says("When the request came. Default: the record's time."),
     ] = None
-    user: Name | None = None
-    client_id: Name | None = None
+    user: Annotated[Name | None, _says("Null is the empty name, which only default quotas match.")] = None
+    client_id: Annotated[Name | None, _says("As user.")] = None
     api_version: ApiVersion = None
     validate_only: ValidateOnly = False
     cluster_action: ClusterAction = False
@@ -413,7 +413,7 @@ class ChargeResult(msgspec.Struct, gc=False):
     mute_until_ms. A later decision on the counter (greater timestamp_ms, then source offset) replaces that.
     """
 
-    quota: str
+    quota: Annotated[str, _says("The quota's key.")]
     entity: Annotated[CountedEntity, _says("Entity that the counter is kept for.")] = msgspec.field(
         default_factory=CountedEntity
     )
@@ -424,7 +424,7 @@ class ChargeResult(msgspec.Struct, gc=False):
     throttle_ms: Annotated[
         int, _says("The wait that this quota alone asks for, or would ask for if it is on trial.", minimum=0)
     ] = 0
-    violated: bool = False
+    violated: Annotated[bool, _says("The counter is over the limit.")] = False
     tokens: Annotated[float | UnsetType | None, _says("Of controller_mutation_rate only.")] = UNSET
     mode: Annotated[
         Literal["shadow"] | UnsetType,
@@ -454,14 +454,16 @@ class Decision(msgspec.Struct, gc=False):
     decision_id: Annotated[
         str, _says("topic-partition-offset of the request event; the same when it is decided again.")
     ]
-    request_id: str
+    request_id: Annotated[str, _says("As in the event.")]
     timestamp_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS, description="The request's time.")]
-    user: str | None = None
-    client_id: str | None = None
-    api: str = ""
-    gateway: str | None = None
-    verdict: Annotated[Verdict, _says("REJECT: every mutation of the request was refused.")] = Verdict.ALLOW
-    throttle_time_ms: DurationMs = 0
+    user: Annotated[str | None, _says("As in the event.")] = None
+    client_id: Annotated[str | None, _says("As in the event.")] = None
+    api: Annotated[str, _says("As in the event.")] = ""
+    gateway: Annotated[str | None, _says("As in the event.")] = None
+    verdict: Annotated[
+        Verdict, _says("THROTTLE: answer, then mute. REJECT: every mutation of the request was refused.")
+    ] = Verdict.ALLOW
+    throttle_time_ms: Annotated[DurationMs, _says("The wait.")] = 0
     mute_until_ms: Annotated[
         int | None,
         _says(

@@ -79,7 +79,7 @@ class DisksWatch(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The present metric."""
-        text = "Brokers that didn't say what is on their disks when they were asked last"
+        text = "Brokers that didn't answer DescribeLogDirs last"
         yield GaugeMetricFamily("sluice_brokers_disks_unknown", text, value=float(len(self._log_dirs.unknown)))
 
 

@@ -42,15 +42,15 @@ _HEARTBEAT = b'{"heartbeat":'
 _GAUGES = (
     (
         "sluice_override",
-        "Multiple of the quotas that is lent; part of its shares that a gateway lets through; 0 while somebody is held",
+        "Factor of an override; 0 while producers are throttled",
         ("decider", "kind", "gateway", "tenant", "user", "client_id"),
     ),
     (
         "sluice_override_measured",
-        "What a decider has measured, such as bytes that a tenant stores",
+        "A figure of a decider, such as bytes that a tenant stores",
         ("decider", "name"),
     ),
-    ("sluice_override_bound", "The figure from which on it overrides", ("decider", "name")),
+    ("sluice_override_bound", "That figure from which on it overrides, such as a budget", ("decider", "name")),
 )
 
 

@@ -29,18 +29,18 @@ _RIGHT_MS = 1_000
 """A clock that is ahead by so little counts as right."""
 
 _GAUGES = (
-    ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
+    ("sluice_gateway_silent_seconds", "Since its newest heartbeat; gone ten minutes after the last", ("gateway",)),
     ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
-    ("sluice_gateway_metrics_seen", "0 while its broker doesn't hand over its metrics", ("gateway",)),
+    ("sluice_gateway_metrics_seen", "0 while its broker doesn't hand its metrics to the plugin", ("gateway",)),
     ("sluice_gateway_not_exempt", "Logins with a client-id of Sluice that its broker doesn't exempt", ("gateway",)),
-    ("sluice_gateway_clock_ahead_seconds", "By which its clock was ahead of the job's, at most 60", ("gateway",)),
-    ("sluice_gateway_clock_behind_seconds", "By which its clock is behind the other gateways'", ("gateway",)),
-    ("sluice_broker_load", "Greatest part of a broker's load, mean of 10 s; 0.9: full", ("gateway",)),
-    ("sluice_broker_load_part", "What its load is made of, mean of 10 s; 0.9: full", ("gateway", "part")),
+    ("sluice_gateway_clock_ahead_seconds", "Lead of its clock over the job's, at most 60", ("gateway",)),
+    ("sluice_gateway_clock_behind_seconds", "Lag of its clock behind the least late gateway's", ("gateway",)),
+    ("sluice_broker_load", "Load of a broker, mean of 10 s; 0.9 is full; gone after 30 s", ("gateway",)),
+    ("sluice_broker_load_part", "Parts of its load, mean of 10 s; 0.9 is full", ("gateway", "part")),
     ("sluice_cluster_load", "Load of the busiest broker", ()),
     ("sluice_broker_disk_free_bytes", "Free bytes on the volume of the log directory", ("gateway", "log_dir")),
     ("sluice_broker_disk_bytes", "All bytes of the volume of the log directory", ("gateway", "log_dir")),
-    ("sluice_broker_disk_low", "1 while a log directory is below the floor, so that producers are held", ("gateway",)),
+    ("sluice_broker_disk_low", "1 while a log directory is below the floor", ("gateway",)),
 )
 
 

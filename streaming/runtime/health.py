@@ -61,11 +61,11 @@ class JobHealth:
         self._facts: Callable[[], Facts] = Facts
         self.registry.register(TroublesMetric(self.troubles))
         self._batches = Histogram(
-            "sluice_batch_seconds", "Duration of a micro-batch", ["query"], registry=self.registry, buckets=_BUCKETS_S
+            "sluice_batch_seconds", "Durations of micro-batches", ["query"], registry=self.registry, buckets=_BUCKETS_S
         )
         self._events = Counter(
             "sluice_events",
-            "Records read: requests by enforce, their answers by audit",
+            "Records read: requests by enforce, decisions and dead letters by audit",
             ["query"],
             registry=self.registry,
         )
@@ -73,37 +73,40 @@ class JobHealth:
             "sluice_dead_letters", "Dead letters written since the process started", registry=self.registry
         )
         self._lag = self._gauge("sluice_lag_events", "Records not yet read", "query")
-        self._up = self._gauge("sluice_query_up", "1 while the query runs", "query")
+        self._up = self._gauge("sluice_query_up", "1 while the query runs and, if it is enforce, may decide", "query")
         self._restarts = self._gauge(
             "sluice_query_restarts", "Restarts of the query since the process started", "query"
         )
         self._foreign_decisions = self._gauge(
-            "sluice_foreign_decisions", "Decisions of other jobs seen on the decisions topic since the process started"
+            "sluice_foreign_decisions", "Decisions of other jobs among the newest, since the process started"
         )
         self._known_entities = self._gauge(
             "sluice_known_entities",
-            "Entities with stored counters, in the pages that were charged since the process started",
+            "Entities with stored counters, in the pages charged since the process started",
         )
         self._evicted_entities = self._gauge(
             "sluice_evicted_entities",
-            "Entities forgotten since the process started because there were more than state.max_entities",
+            "Entities forgotten beyond state.max_entities: at_rest, and owing, which start over",
             "kind",
         )
         self._dropped_records = self._gauge(
             "sluice_dropped_records", "Records of sums since the start that are larger than their topic takes"
         )
         self._native_missing = self._gauge(
-            "sluice_native_missing", "1 if native code is wanted and can't be used, so that Python does its work"
+            "sluice_native_missing",
+            "1 if enforce.native is true and the driver can't use native code: Python decides, slower",
         )
         # with a label, a job that mirrors nothing has no value: an alert on 0 must not see it
         self._mirror_up = self._gauge(
-            "sluice_quota_mirror_up", "1 while the quotas of the source are mirrored", "source"
+            "sluice_quota_mirror_up",
+            "1 while the cluster's quotas are mirrored; absent with quotas.source: table",
+            "source",
         )
-        self._left_out = self._gauge("sluice_quotas_left_out", "Quotas of the source that Sluice can't take", "source")
+        self._left_out = self._gauge("sluice_quotas_left_out", "Quotas of the cluster that Sluice can't take", "source")
         self._input_up = self._gauge(
-            "sluice_input_up", "1 while the input can be read; else what was read last stays in force", "input"
+            "sluice_input_up", "1 while it can be read, or overrides written; 0: the last stay in force", "input"
         )
-        self._quota_version = self._gauge("sluice_quota_version", "Quotas version in force")
+        self._quota_version = self._gauge("sluice_quota_version", "Version of the quotas in force")
         self._up.labels(required_query).set(0)  # an alert on 0 must see a job that can't start too
 
     def count_batch(self, batch: Mapping[str, Any]) -> None:

@@ -152,7 +152,7 @@ class TroublesMetric(Collector):
     def _gauge(there: set[tuple[str, str]]) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(
             "sluice_trouble",
-            "1 while it is wrong, by name and severity; /readyz has its words",
+            "1 while it is wrong, else 0; /readyz has its words",
             labels=("name", "severity"),
         )
         for name, severities in KNOWN.items():

@@ -9,7 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from scripts.contracts import DOCS, schemas
+from scripts.contracts import schemas
+from scripts.fields import files
 from sluice.sinks.tables.json_records import row_struct
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Amounts, ChargeResult, Decision, Request, SourceRecord
@@ -23,9 +24,9 @@ REQUEST = json.loads(schemas()["request.schema.json"])
 DECISION = json.loads(schemas()["decision.schema.json"])
 
 
-@pytest.mark.parametrize("name", schemas())
-def test_the_schemas_in_docs_are_made_from_the_contract(name: str) -> None:
-    assert (DOCS / name).read_text() == schemas()[name], "run python -m scripts.contracts"
+@pytest.mark.parametrize("file", files(), ids=lambda file: file.name)
+def test_schemas_fields_and_metrics_in_docs_are_made_from_the_code(file: Path) -> None:
+    assert file.read_text() == files()[file], "run python -m scripts.fields"
 
 
 def test_a_decision_has_every_field_but_those_that_are_absent_without_content() -> None:
