@@ -86,7 +86,7 @@ def _default(field: dict[str, Any]) -> str:
 def _metrics(folder: Path) -> Iterator[str]:
     """A table of the metrics whose names and help texts are constants in the folder's code."""
     yield "| metric | labels | meaning |\n|---|---|---|\n"
-    for file in sorted(folder.rglob("*.py")):
+    for file in sorted(file for file in folder.rglob("*.py") if "tests" not in file.parts):
         tree = ast.parse(file.read_text())
         known = {
             node.targets[0].id: node.value
@@ -101,7 +101,7 @@ def _metrics(folder: Path) -> Iterator[str]:
                 parts = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "labels")]
             texts = [_constant(known.get(part.id, part) if isinstance(part, ast.Name) else part) for part in parts]
             match texts:
-                case [str(name), str(meaning), *labels] if name.startswith("sluice_"):
+                case [str(name), str(meaning), *labels] if re.fullmatch("sluice_[a-z_]+", name) and " " in meaning:
                     is_counter = isinstance(node, ast.Call) and ast.unparse(node.func) == "Counter"
                     total = "_total" if is_counter else ""
                     yield f"| `{name}{total}` | {', '.join(_flat(labels))} | {meaning} |\n"
