@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import venv
 from pathlib import Path
 
 import psutil
@@ -107,6 +108,39 @@ def _made_ready(project: Path) -> None:
         (project / name).read_bytes() for name in (*projects, "requirements.lock", "configs/jars.xml")
     )
     (project / ".venv" / "setup.stamp").write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_packages_of_a_killed_installation_are_installed_anew(project: Path, tmp_path: Path, killed: bool) -> None:
+    """Pip takes them for installed, though files may be missing, and can't replace them by another version."""
+    venv.create(project / ".venv")
+    (packages,) = project.glob(".venv/lib/python*/site-packages")
+    for name in ("pip", "one"):
+        (packages / f"{name}-1.dist-info").mkdir()
+        (packages / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        (packages / f"{name}-1.dist-info" / "RECORD").write_text("x,,\n")
+    if killed:
+        (packages / "one-1.dist-info" / "RECORD").unlink()
+    _program(tmp_path / "bin", "python3", '[[ $1 != -m ]] || { echo "made anew"; exit 1; }')
+
+    said = _setup(project, f"{tmp_path / 'bin'}:{os.environ['PATH']}").stderr
+
+    assert ("python3 -m venv .venv fails: made anew" in said) == killed
+    assert ("packages can't be installed" in said) != killed
+
+
+def test_variables_of_another_python_do_not_matter(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another home no Python starts, and pip would take packages of other folders for installed."""
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    _program(project / ".venv" / "bin", "python", 'echo "${PYTHONHOME-}${PYTHONPATH-}" >>.venv/calls')
+    for name in ("PYTHONHOME", "PYTHONPATH"):
+        monkeypatch.setenv(name, "/opt/another")
+
+    done = _setup(project, command=("bash", "-c", 'echo "${PYTHONHOME-}${PYTHONPATH-}"'))
+
+    assert (done.returncode, done.stdout) == (0, "\n")
+    assert "another" not in (project / ".venv" / "calls").read_text()
 
 
 def test_a_second_start_only_looks_at_the_jars_and_runs_the_command_that_is_given(project: Path) -> None:
