@@ -102,8 +102,8 @@ def lacking_columns(table: AuditTable, found: pa.Schema) -> list[str]:
     return list(_lacking(table.columns, found, ""))
 
 
-def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
-    """Create the table if there is none at its path.
+def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> DeltaTable:
+    """The table at its path, created if there is none.
 
     One of an earlier release gets the columns and fields that it lacks.
     """
@@ -119,6 +119,7 @@ def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
     if lacking:
         wanted = Schema.from_arrow(pa.schema([field for field in table.columns if field.name in lacking]))
         created.alter.add_columns(wanted.fields)
+    return created
 
 
 def answered(

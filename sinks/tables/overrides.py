@@ -1,13 +1,16 @@
 """The Delta table `overrides`: one row for each change of what a decider overrides, with the figures behind it."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 from msgspec import structs
 
+from sluice.sinks.errors import TableReadError
 from sluice.sinks.tables.delta import AuditTable, columns, create_table
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 
@@ -35,10 +38,21 @@ class OverridesTable:
     def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
         self._path = path
         self._storage_options = dict(storage_options)
+        self._id: str | None = None
 
     def append(self, changes: Iterable[tuple[str, Overrides]]) -> None:
-        """Add a row for each change, of a decider by its name. Raises delta-rs's errors."""
-        create_table(AuditTable(self._path, _COLUMNS), self._storage_options)
+        """Add a row for each change, of a decider by its name. Raises TableReadError, and delta-rs's errors."""
+        options, found = self._storage_options, None
+        with suppress(TableNotFoundError):
+            own = AuditTable(self._path, _COLUMNS)
+            table = DeltaTable(self._path, storage_options=options) if self._id else create_table(own, options)
+            found = str(table.metadata().id)
+        if self._id not in (None, found):
+            raise TableReadError(
+                f"{self._path} is no longer the table that was written until now: somebody has moved or removed its"
+                " folder; move it back, or start the job again, which begins with a new one"
+            )
+        self._id = found
         rows = [
             {
                 **structs.asdict(record),

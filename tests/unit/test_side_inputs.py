@@ -364,7 +364,7 @@ def test_the_doctor_asks_the_running_job_what_it_cant_read(settings: Settings, m
     with answering(head + body) as port:
         asked = changed(settings, "health", port=port)
         with pytest.raises(CheckWarningError, match=r"what it read last of holds: .* is gone; restore it"):
-            doctor.check_inputs(asked)
+            doctor.check_job(asked)
 
 
 REFUSAL = """
@@ -485,7 +485,12 @@ def test_of_changes_that_wait_for_a_table_the_newest_are_kept(tmp_path: Path, mo
     assert sorted(row[0]["client_id"] for row in rows) == ["app-7", "app-8", "app-9"]
 
 
-@pytest.mark.parametrize("fault", [a_file, cut_commit, other_columns])
+def made_anew(place: Path) -> None:
+    gone(place)
+    OverridesTable(str(place), {}).append([("operator", Overrides(1, 0, 1))])
+
+
+@pytest.mark.parametrize("fault", [a_file, cut_commit, other_columns, gone, no_log, made_anew])
 def test_overrides_hold_though_their_history_cant_be_written(
     tmp_path: Path, fault: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -505,7 +510,10 @@ def test_overrides_hold_though_their_history_cant_be_written(
     assert len([each for each in caplog.records if "can't be written" in each.message]) == 1
     assert reasons[0] is None
     assert reasons[-1] is not None
-    gone(place)
+    if fault in (gone, no_log, made_anew):
+        assert "somebody has moved or removed its folder" in reasons[-1]
+    if place.exists():
+        gone(place)
     (tmp_path / "aside").rename(place)
     watch.decide(300_000)
     assert DeltaTable(str(place)).count() == 3
