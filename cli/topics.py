@@ -32,8 +32,8 @@ def made_topics(settings: Settings) -> Iterator[str]:
         found = differing_topics(topics, kafka, in_shared_storage=in_shared_storage)
     except KafkaError as error:
         raise KafkaUnavailableError(f"topics can't be compared with what is needed: {error_line(error)}") from error
-    yield from (f"warn: {each}" for each in found if not each.is_fatal)
-    if fatal := [str(each) for each in found if each.is_fatal]:
+    yield from (f"warn: {each.text}" for each in found if not each.is_fatal)
+    if fatal := [each.text for each in found if each.is_fatal]:
         raise UnfitTopicError("; ".join(fatal))
     if not made and not found:
         yield "all topics are there, as the job needs them"

@@ -6,7 +6,7 @@ tests/unit/test_kafka_python.py names the release that they were tried with.
    same offset for ever, so that one forged record would keep a gateway from all records that come after it. Records
    are decoded here too, without the parts that no reader needs: a third of the time.
 2. The id of a topic shows that it was deleted and made again.
-3. The admin client describes client quotas, and the log directories of all topics.
+3. The admin client describes client quotas, and the log directories of all topics, and tries a topic's config.
 """
 
 from base64 import urlsafe_b64encode
@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 from kafka import KafkaAdminClient, KafkaConsumer
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError, for_code
 from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
@@ -108,6 +109,17 @@ class LogDirsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships
         [answer] = self._manager.run(self._async_describe_log_dirs, None, [broker])
         log_dirs: list[dict[str, Any]] = answer["log_dirs"]
         return log_dirs
+
+
+class ConfigsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
+    """kafka-python's admin client with the code of an answer to AlterConfigs, of which its own has the words."""
+
+    def tried_config(self, topic: str, config: str, value: str) -> int:
+        """The error code of the cluster for this config of a topic, which isn't changed. Raises KafkaError."""
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {config: value})
+        request = self._alter_configs_request([resource], validate_only=True, incremental=True)
+        [answer] = self._manager.run(self._manager.send, request).responses
+        return int(answer.error_code)
 
 
 class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka-python has no types

@@ -1,7 +1,6 @@
 """The needs of Sluice of its topics, the loss without each, and the command lines that give it. Asks no broker."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from shlex import quote
 from typing import NamedTuple
 
@@ -66,17 +65,12 @@ class TopicFound(NamedTuple):
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDifference:
+class TopicDifference(NamedTuple):
     """The lacks of a topic, in one line with the command line that gives them; the job doesn't start on a fatal one."""
 
     topic: str
     text: str
     is_fatal: bool = False
-
-    def __str__(self) -> str:
-        """The line."""
-        return self.text
 
 
 class _Rule(NamedTuple):
@@ -152,11 +146,16 @@ def creation_line(servers: str, topic: str, wanted: TopicNeeds, replication_fact
     )
 
 
+def lacking_configs(wanted: TopicNeeds, found: TopicFound) -> dict[str, str]:
+    """The configs with the values that a topic needs, and whose own don't do."""
+    return {key: value for key, value in wanted.configs.items() if not _does(found, key, value)}
+
+
 def difference(
     servers: str, topic: str, wanted: TopicNeeds, found: TopicFound, replicas: int
 ) -> TopicDifference | None:
     """The difference of a topic that exists from what Sluice needs, with so many replicas; None if there is none."""
-    lacking = {key: value for key, value in wanted.configs.items() if not _does(found, key, value)}
+    lacking = lacking_configs(wanted, found)
     texts = [f"{key} is {found.configs[key]} ({_RULES[key].lost})" for key in lacking]
     lines = []
     if lacking:

@@ -1,7 +1,7 @@
 """Creates the Kafka topics that the job reads and writes, and compares those that exist with what it needs."""
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, MutableMapping
 from typing import Any
 from uuid import UUID
 
@@ -11,13 +11,14 @@ from kafka.errors import InvalidConfigurationError, KafkaError, PolicyViolationE
 
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicCreationError, UnfitTopicError
-from sluice.kafka_io.kafka_python import topic_id_text
+from sluice.kafka_io.kafka_python import ConfigsAdmin, topic_id_text
 from sluice.kafka_io.topic_needs import (
     TopicDifference,
     TopicFound,
     TopicNeeds,
     creation_line,
     difference,
+    lacking_configs,
     lease_needs,
     lost_without,
     needs,
@@ -139,34 +140,46 @@ def _reason(answer: Mapping[str, Any]) -> str:
     return answer.get("error_message") or f"error code {answer['error_code']}"
 
 
+Refused = MutableMapping[tuple[str, str], bool]
+"""Topic and config -> whether the cluster refuses it."""
+
+
 def differing_topics(
-    topics: TopicSettings, kafka: Mapping[str, str], *, in_shared_storage: bool = False
+    topics: TopicSettings, kafka: Mapping[str, str], *, in_shared_storage: bool = False, refused: Refused | None = None
 ) -> list[TopicDifference]:
     """The topics that exist and differ from what the job needs; the lease topic counts `in_shared_storage`.
 
-    A config that the login may not see doesn't differ. Raises KafkaUnavailableError, KafkaError and OSError.
+    A config that the login may not see doesn't differ, nor, if `refused` is given, one that the cluster refuses, which
+    is asked once. Raises KafkaUnavailableError, KafkaError and OSError.
     """
     wanted = needs(topics) | (lease_needs(topics) if in_shared_storage else {})
-    with connect(KafkaAdminClient, kafka) as admin:
+    with connect(ConfigsAdmin, kafka) as admin:
         brokers = len(admin.describe_cluster()["brokers"])
         described = {each["name"]: each for each in admin.describe_topics(list(wanted)) if not each["error_code"]}
         asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in described]
         configs = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
+        found = {name: _found(described[name], configs.get(name, {})) for name in wanted if name in described}
+        for name, each in found.items() if refused is not None else ():
+            for key in (lacking := lacking_configs(wanted[name], each)):
+                if (name, key) not in refused:
+                    refused[name, key] = admin.tried_config(name, key, lacking[key]) in _REFUSED
+            kept = {key: value for key, value in wanted[name].configs.items() if not refused.get((name, key))}
+            wanted[name] = wanted[name]._replace(configs=kept)
     replicas = max(topics.replication_factor, min(2, brokers))
-    found = (
-        difference(kafka["bootstrap.servers"], name, wanted[name], _found(each, configs.get(name, {})), replicas)
-        for name, each in ((name, described[name]) for name in wanted if name in described)
-    )
-    return [each for each in found if each is not None]
+    servers = kafka["bootstrap.servers"]
+    differences = (difference(servers, name, wanted[name], each, replicas) for name, each in found.items())
+    return [each for each in differences if each is not None]
 
 
-def topics_seen(topics: TopicSettings, kafka: Mapping[str, str], *, in_shared_storage: bool = False) -> TopicsSeen:
-    """The topics that are missing and those that differ. Raises as `differing_topics`."""
+def topics_seen(
+    topics: TopicSettings, kafka: Mapping[str, str], refused: Refused, *, in_shared_storage: bool = False
+) -> TopicsSeen:
+    """The topics that are missing and those that differ. Takes `refused` and raises as `differing_topics`."""
     wanted = needs(topics) | (lease_needs(topics) if in_shared_storage else {})
     with connect(KafkaAdminClient, kafka) as admin:
         existing = set(admin.list_topics())
-    found = differing_topics(topics, kafka, in_shared_storage=in_shared_storage)
-    return TopicsSeen([name for name in wanted if name not in existing], {str(each): each.is_fatal for each in found})
+    found = differing_topics(topics, kafka, in_shared_storage=in_shared_storage, refused=refused)
+    return TopicsSeen([name for name in wanted if name not in existing], {each.text: each.is_fatal for each in found})
 
 
 def note_differences(
@@ -183,9 +196,9 @@ def note_differences(
         return
     for each in found:
         if each.is_fatal:
-            raise UnfitTopicError(str(each))
+            raise UnfitTopicError(each.text)
         if each.topic not in created:
-            log.warning("%s", each)
+            log.warning("%s", each.text)
 
 
 def max_record_bytes(topics: TopicSettings, kafka: Mapping[str, str]) -> int:

@@ -54,6 +54,7 @@ class TroublesWatch:
         self._clock_ms = clock_ms
         self._polled = Facts()
         self._unreadable: Mapping[str, str | None] | None = None
+        self._refused: dict[tuple[str, str], bool] = {}
 
     def facts(self) -> Facts:
         """The facts of the last poll, and those of heartbeats unless the job reads old ones."""
@@ -106,7 +107,8 @@ class TroublesWatch:
         names = (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
         with suppress(KafkaError, OSError):
             in_shared_storage = "://" in self._settings.enforce.checkpoint
-            self._polled = replace(self._polled, topics=topics_seen(topics, kafka, in_shared_storage=in_shared_storage))
+            seen = topics_seen(topics, kafka, self._refused, in_shared_storage=in_shared_storage)
+            self._polled = replace(self._polled, topics=seen)
         with connect(ClientQuotasAdmin, kafka) as admin:
             with suppress(KafkaError):
                 self._polled = replace(

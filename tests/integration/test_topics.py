@@ -15,6 +15,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from scripts.java.build import PLUGIN
 from scripts.java.compiler import compile_java
+from sluice.cli import doctor
+from sluice.cli.errors import CheckWarningError
+from sluice.configs.settings import Properties
 from sluice.jvm.java import find_java
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.errors import TopicCreationError
@@ -22,6 +25,7 @@ from sluice.kafka_io.topics import differing_topics, ensure_topics
 from sluice_demo.broker import Broker
 from sluice_demo.jars import BROKER_JARS
 from tests.broker_plugin import JAVA_SOURCES
+from tests.builders import DEFAULTS
 from tests.deciding_side import own_topics
 from tests.waiting import eventually
 
@@ -30,14 +34,17 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A broker that refuses new topics with the configs in a file; the file and the broker's address."""
+    """A broker that refuses topics with the configs in a file; the file and the broker's address."""
     folder = tmp_path_factory.mktemp("managed")
     refused, classes = folder / "refused", folder / "classes"
     refused.touch()
     classes.mkdir()
     policy = JAVA_SOURCES / "sluice" / "kafka" / "RefusingPolicy.java"
     compile_java([policy], BROKER_JARS.paths(), classes, PLUGIN.release)
-    properties = {"create.topic.policy.class.name": "sluice.kafka.RefusingPolicy", "test.refused.configs": str(refused)}
+    policies = dict.fromkeys(
+        ("create.topic.policy.class.name", "alter.config.policy.class.name"), "sluice.kafka.RefusingPolicy"
+    )
+    properties = policies | {"test.refused.configs": str(refused)}
     with Broker(folder / "broker", properties, plugins=[classes]) as broker:
         yield refused, broker.bootstrap_servers
 
@@ -85,6 +92,11 @@ def test_a_cluster_that_refuses_configs_gets_the_topics_without_them(
     first = differing_topics(topics, kafka)[0]
     assert first.topic == topics.requests
     assert "compression.type is producer" in first.text
+    settings = replace(DEFAULTS, kafka=Properties(kafka), topics=topics)
+    assert f"but for what the cluster refuses: compression.type of {topics.requests} (" in doctor.check_topics(settings)
+    file.write_text("")
+    with pytest.raises(CheckWarningError, match=r"compression\.type is producer"):
+        doctor.check_topics(settings)
 
 
 def test_a_cluster_that_refuses_every_topic_is_answered_with_the_line_that_makes_one(managed: tuple[Path, str]) -> None:

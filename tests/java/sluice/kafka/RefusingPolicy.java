@@ -5,11 +5,13 @@ import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.Set;
 import org.apache.kafka.common.errors.PolicyViolationException;
+import org.apache.kafka.server.policy.AlterConfigPolicy;
 import org.apache.kafka.server.policy.CreateTopicPolicy;
 
-/** Refuses new topics with a config that the file `test.refused.configs` has as a line, as managed clusters do. */
-public final class RefusingPolicy implements CreateTopicPolicy {
+/** Refuses topics with a config that the file `test.refused.configs` has as a line, as managed clusters do. */
+public final class RefusingPolicy implements CreateTopicPolicy, AlterConfigPolicy {
     private Path refused;
 
     @Override
@@ -18,10 +20,19 @@ public final class RefusingPolicy implements CreateTopicPolicy {
     }
 
     @Override
-    public void validate(RequestMetadata topic) {
+    public void validate(CreateTopicPolicy.RequestMetadata topic) {
+        check(topic.configs().keySet());
+    }
+
+    @Override
+    public void validate(AlterConfigPolicy.RequestMetadata topic) {
+        check(topic.configs().keySet());
+    }
+
+    private void check(Set<String> configs) {
         try {
             for (String config : Files.readAllLines(refused)) {
-                if (topic.configs().containsKey(config) || config.equals("replication.factor")) {
+                if (configs.contains(config) || config.equals("replication.factor")) {
                     throw new PolicyViolationException("Altering " + config + " is not allowed.");
                 }
             }
