@@ -33,7 +33,8 @@ def say_of_then(delta: DeltaSettings, until: datetime) -> None:
         typer.echo(f"sluice: {hint}", err=True)
     elif min(until, now) - written_at > _FRESH:
         at = written_at.isoformat(timespec="seconds")
-        typer.echo(f"sluice: nothing was written since {at}, so this ends there; `sluice doctor` says why", err=True)
+        why = "or this machine's clock is ahead of the job's; `sluice doctor` says which"
+        typer.echo(f"sluice: nothing was written since {at}, so this ends there, {why}", err=True)
 
 
 def no_rows_hint(written_at: datetime | None, now: datetime) -> str:

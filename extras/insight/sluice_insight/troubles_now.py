@@ -9,6 +9,7 @@ from threading import Event
 from urllib.request import ProxyHandler, build_opener
 
 from kafka.errors import KafkaError
+from msgspec import structs
 
 from sluice.kafka_io.brokers_seen import silent_servers
 from sluice.kafka_io.client import TopicSettings
@@ -95,7 +96,7 @@ class TroublesNow:
         facts = replace(self.seen, beats=beats, heard_s=heard.heard_s, capacities=capacities, overrides=self.overrides)
         if all(each.name != "table_unreadable" for each in self.probe.troubles):  # the job reads more tables
             facts = replace(facts, tables=self._tables())
-        return in_order([*troubles_of(facts, now_ms), *self._own_clock(), *self.probe.troubles])
+        return in_order([*troubles_of(facts, now_ms), *self._clocks(), *self.probe.troubles])
 
     def compare_clocks(self, clock_ms: Callable[[], int]) -> None:
         """Ask the job's time, to a second."""
@@ -106,12 +107,14 @@ class TroublesNow:
             ahead_ms = int(at.timestamp() * 1000) - clock_ms()
         self.job_ahead_ms = ahead_ms
 
-    def _own_clock(self) -> Iterator[Trouble]:
-        """This machine's clock, if it is off: the job's troubles have that of the job and its gateways."""
+    def _clocks(self) -> Iterator[Trouble]:
+        """This machine's clock, if it is off, and those that the job names: a place shows one line of each name."""
         if abs(ahead_ms := self.job_ahead_ms) >= MAX_SKEW_MS:
             off = f"{duration(abs(ahead_ms))} {'behind' if ahead_ms > 0 else 'ahead of'}"
             text, effect = f"this machine's clock is {off} the job's", "ages and times here are off by as much"
-            yield Trouble("clocks", "warn", text, meanwhile=effect, next="set the clocks by NTP")
+            own = Trouble("clocks", "warn", text, meanwhile=effect, next="set the clocks by NTP")
+            named = next((each for each in self.probe.troubles if each.name == "clocks"), None)
+            yield structs.replace(named, text=f"{text} ({effect}), and {named.text}") if named else own
 
     def _look(self, clock_ms: Callable[[], int]) -> Iterator[None]:
         count = 0

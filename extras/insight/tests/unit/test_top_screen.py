@@ -1,6 +1,7 @@
 """The screen of `sluice top` and its keys, without a terminal."""
 
 import json
+import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from sluice.process.format import moment
 from sluice.process.job_probe import JobProbe
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.troubles import Facts, Flow, JobSeen
+from sluice.state.troubles import Facts, Flow, JobSeen, Trouble
 from sluice_insight.commands.top import QUOTAS, SORTS, View, after_key, json_row, row_lines, rows_of, screen
 from sluice_insight.live import LiveModel
 from sluice_insight.texts import counter_name
@@ -227,3 +228,12 @@ def test_a_clock_that_is_not_the_jobs_is_said_once_with_the_cure(off_s: int, sai
         f"this machine's clock is {each} the job's: ages and times here are off by as much; set the clocks by NTP"
         for each in said
     ]
+
+
+def test_a_clock_that_is_off_here_hides_none_that_the_job_names() -> None:
+    now = TroublesNow({}, DEFAULTS.topics, JobProbe("http://127.0.0.1:1"))
+    now.probe.troubles = [Trouble("clocks", "fail", "ahead of this machine's: gateway a by 90 s")]
+    now.job_ahead_ms = 3_600_000
+    (found,) = now.troubles(model_of(), AT_MS)
+    assert found.severity == "fail"
+    assert re.match("this machine's clock is 1 h 0 min behind the job's .*gateway a by 90 s", found.line)
