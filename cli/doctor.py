@@ -1,8 +1,6 @@
 """Checks of everything the job depends on, a line for each, with the fix for each failure."""
 
 import math
-import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
@@ -31,7 +29,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.own_login import exemptions_of, own_login
-from sluice.kafka_io.topic_needs import needs
+from sluice.kafka_io.topic_needs import lost_without, needs
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import topic_id_now, topics_seen
 from sluice.process.addresses import is_loopback
@@ -73,14 +71,12 @@ from sluice.state.troubles import (
     source_troubles,
     topic_troubles,
 )
-from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
-from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
+from sluice.streaming.checkpoint.origin import check_origin, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
-from sluice.streaming.workers.engine_start import are_batched
 
 T = TypeVar("T")
 
@@ -106,7 +102,9 @@ _HANGING = "the storage of tables or checkpoints hangs: see that its disk or mou
 _NO_TIMES = "no gateway sends heartbeats with its time"
 _NOBODY_KNOWS = "nobody can tell whether one runs on {}, which is no local folder, or one of another account"
 
-_SAID_BY_THE_JOB = ("enforce_down", "audit_down", "foreign_decisions", "mirror_down", "native_missing")
+_SAID_BY_THE_JOB = (
+    *("enforce_down", "audit_down", "foreign_decisions", "input_unreadable", "mirror_down", "native_missing"),
+)
 """Troubles that a running job alone knows; all others have lines of their own."""
 
 _REQUEST = msgspec.json.Decoder(Request)
@@ -268,9 +266,12 @@ def check_topics(settings: Settings) -> str:
     Raises CheckError if one is missing after the first start or loses records, CheckWarningError, and KafkaError.
     """
     in_shared_storage = not Checkpoint(settings.enforce.checkpoint).is_local
-    seen = topics_seen(settings.topics, settings.kafka, in_shared_storage=in_shared_storage)
+    refused: dict[tuple[str, str], bool] = {}
+    seen = topics_seen(settings.topics, settings.kafka, refused, in_shared_storage=in_shared_storage)
     wanted = [*needs(settings.topics), *([settings.topics.claims] if in_shared_storage else [])]
     well = f"{', '.join(wanted)} are there, as the job needs them"
+    if lost := [f"{key} of {name} ({lost_without(key)})" for (name, key), is_refused in refused.items() if is_refused]:
+        well += f", but for what the cluster refuses: {some(lost)}"
     if seen.missing and _is_new(settings):
         seen, well = seen._replace(missing=()), f"{', '.join(seen.missing)} will be created by sluice run"
     return verdict(topic_troubles(Facts(topics=seen), 0), well)
@@ -494,15 +495,11 @@ def check_checkpoint(settings: Settings) -> str:
         return f"{checkpoint.location} is new"
     check_origin(checkpoint, with_pages(settings))
     committed = check_spark_files(checkpoint).committed
+    frozen = ", ".join(f"{name} {value}" for name, value in structs.asdict(origin).items())
     return (
-        f"{checkpoint.location} was made with {_origin_text(origin)}; {committed + 1} micro-batches,"
+        f"{checkpoint.location} was made with {frozen}; {committed + 1} micro-batches,"
         f" {_mebibytes(checkpoint.size_bytes())}"
     )
-
-
-def _origin_text(origin: Origin) -> str:
-    """The frozen settings, such as `pages 32, requests_topic quota-requests`."""
-    return ", ".join(f"{name} {value}" for name, value in structs.asdict(origin).items())
 
 
 def _is_new(settings: Settings) -> bool:
@@ -590,18 +587,6 @@ def check_holds_table(settings: Settings) -> str:
     return f"{held} in force" if is_there else "no table, as before the first hold; overrides says who is held"
 
 
-def check_inputs(settings: Settings) -> str:
-    """Inputs beside the requests that a running job can't read. Raises CheckWarningError with the reasons."""
-    health = settings.health
-    if not health.port:
-        return "unknown; health.port lets the running job say what it can't read"
-    try:
-        failing = job_answer(asked(f"http://{health.place}/readyz", _METRICS_TIMEOUT_S)).inputs
-    except NO_ANSWER as error:
-        return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
-    return verdict(source_troubles(Facts(inputs=failing), 0), "the job reads all of them")
-
-
 def check_health(settings: Settings) -> str:
     """Address of the health checks. Raises CheckError if the job couldn't listen there."""
     health = settings.health
@@ -612,21 +597,6 @@ def check_health(settings: Settings) -> str:
         health_server(JobHealth("", 0), health.port, health.address).stop()
     readers = "this machine alone" if is_loopback(health.address) else "every host that reaches it"
     return f"{place}; readable for {readers}"
-
-
-def check_tracked_entities(settings: Settings) -> str:
-    """The tracked entities in the metrics of the running job; none found is no failure."""
-    health = settings.health
-    if not health.port:
-        return "unknown; health.port makes them a metric of the running job"
-    try:
-        metrics = asked(f"http://{health.place}/metrics", _METRICS_TIMEOUT_S).decode()
-    except NO_ANSWER as error:
-        return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
-    found = re.search(r"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
-    if found is None:
-        return f"unknown; what answers at {health.place} is no job of this release"
-    return f"{float(found[1]):.0f} with stored counters, in the pages that were charged since the job's start"
 
 
 def _mebibytes(size: int) -> str:
@@ -678,26 +648,12 @@ def _beside_the_table(settings: Settings) -> str:
     return f"; the cluster has {len(entries)} of its own, which quotas.source: kafka would mirror"
 
 
-def check_sizing(settings: Settings) -> str:
-    """The settings frozen with the checkpoint, on this machine; docs/sizing.md helps to choose them."""
-    first_pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
-    pages = BatchLog(Checkpoint(settings.enforce.checkpoint)).pages or first_pages
-    partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
-    tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
-    workers = "batched" if are_batched(settings.enforce.batched_workers) else "PySpark's own, a millisecond for a page"
-    found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
-    return found if first_pages == wanted else f"{found}; `sluice state import` moves the balances to {wanted} pages"
-
-
 CHECKS_OF_JOB: Sequence[tuple[str, Callable[[Settings], str]]] = (
     ("job", check_job),
     ("checkpoint", check_checkpoint),
     ("quotas table", check_quotas_table),
     ("holds", check_holds_table),
-    ("inputs", check_inputs),
     ("tables", check_tables),
     ("health", check_health),
-    ("tracked entities", check_tracked_entities),
-    ("sizing", check_sizing),
 )
 """The checks that need no broker, which may use the settings alone."""

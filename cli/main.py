@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import sys
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from sluice.cli.errors import BadInputError, CheckWarningError, UsageError
+from sluice.cli.errors import BadInputError, CheckError, CheckWarningError, UsageError
 from sluice.cli.explain import explain
 from sluice.cli.extras import CommandLine
 from sluice.cli.options import (
@@ -123,6 +124,8 @@ def run(
             check()
         except CheckWarningError as warning:
             log.warning("%s: %s", name, warning)
+        except OSError as error:  # of a file that the system refuses; the doctor says the same
+            raise CheckError(str(error)) from error
     java = start_java(settings) if warm or not standby else None
     from sluice.streaming.job import Job  # Spark takes a second to import, while Java starts
 
@@ -333,8 +336,8 @@ def _place(error: Exception) -> str:
 
 
 def _check_surroundings() -> None:
-    """End the process if a name isn't UTF-8, or its working directory is gone."""
-    if (odd := next((each for each in sys.argv if not _is_text(each)), None)) is not None:
+    """End the process if a name isn't UTF-8, of which Python has surrogates, or its working directory is gone."""
+    if (odd := next((each for each in sys.argv if re.search("[\ud800-\udfff]", each)), None)) is not None:
         if sys.getfilesystemencoding() != "utf-8":
             cure = f"this Python reads them as {sys.getfilesystemencoding()}: set LC_ALL=C.UTF-8 and no PYTHONUTF8"
         else:
@@ -344,15 +347,6 @@ def _check_surroundings() -> None:
         os.getcwd()
     except OSError as error:
         _fail(f"the working directory was removed, or can't be read ({error.strerror}); go to another one: cd /", 1)
-
-
-def _is_text(argument: str) -> bool:
-    """False for bytes that aren't UTF-8: Python keeps them as halves of surrogate pairs, which nothing can store."""
-    try:
-        argument.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _fail(message: str, code: int) -> None:

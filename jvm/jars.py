@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Annotated, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
 import typer
 from filelock import FileLock, Timeout
@@ -73,6 +75,7 @@ class JarSet:
         Raises JarError (can't be downloaded, not the right one, or another user's) and JavaError.
         """
         if not self.complete:
+            self._jars()  # what can't be read can't be replaced either
             with home_lock(self.name):
                 if not self.complete:  # another process may have downloaded them meanwhile
                     self._make_complete()
@@ -112,8 +115,17 @@ class JarSet:
         return f"{self.checksums.parent.name}/{self.checksums.name}"  # an extra's set lies outside of Sluice's package
 
     def _jars(self) -> list[Path]:
-        jars = sorted(self.folder.glob("*.jar"))
-        check_owner("jars", self.folder, *jars)
+        """Those that are there. Raises JarError for one that is another user's, or that this account can't read."""
+        try:
+            jars = sorted(path for path in self.folder.iterdir() if path.suffix == ".jar")
+            check_owner("jars", self.folder, *jars)
+            for jar in jars:
+                jar.open("rb").close()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            cure = f"give this account ({os.geteuid()}) the right to read it, or set SLUICE_HOME to a folder of its own"
+            raise JarError(f"{error.filename} can't be read ({error.strerror}); {cure}") from error
         return jars
 
     @property
@@ -181,7 +193,7 @@ class JarSet:
         retrieved = home / f"{self.name}.retrieved"
         shutil.rmtree(retrieved, ignore_errors=True)
         command = [
-            *(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options),
+            *(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *proxy_options(), *options),
             *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
             *("-settings", str(_CONFIGS / "ivysettings.xml"), "-ivy", str(module)),
             *("-cache", str(self._cache), "-confs", self.name),
@@ -194,8 +206,9 @@ class JarSet:
             if ended.returncode == 0:
                 return retrieved
         raise JarError(
-            f"the jars of conf {self.name} can't be downloaded: {_reason(log.read_text())}; check the network (proxy"
-            f" and mirror settings reach Ivy through JAVA_TOOL_OPTIONS), then try again; all of it: {log}"
+            f"the jars of conf {self.name} can't be downloaded: {_reason(log.read_text())}; check the disk's room and"
+            " the network (a mirror, and a proxy with a password, reach Ivy through JAVA_TOOL_OPTIONS), then try again;"
+            f" all of it: {log}"
         )
 
 
@@ -291,6 +304,19 @@ def run_download_command(jars: JarSet, then: Callable[[], object] = lambda: None
     typer.run(download)
 
 
+def proxy_options() -> list[str]:
+    """Java's options for the proxies of HTTP_PROXY, HTTPS_PROXY and NO_PROXY, which pip takes and Java doesn't."""
+    found, options = getproxies_environment(), list[str]()
+    for scheme in ("http", "https"):
+        given = found.get(scheme, "")
+        address = urlsplit(given if "//" in given else f"//{given}")
+        with suppress(ValueError):  # of a port that is no number: pip has said it
+            port = address.port or (443 if address.scheme == "https" else 80)
+            options += [f"-D{scheme}.proxyHost={address.hostname}", f"-D{scheme}.proxyPort={port}"] * bool(given)
+    names = [name.strip().lstrip(".") for name in found.get("no", "").split(",") if name.strip()]
+    return options + ([f"-Dhttp.nonProxyHosts={'|'.join(f'{each}|*.{each}' for each in names)}"] if names else [])
+
+
 @contextmanager
 def home_lock(name: str) -> Iterator[None]:
     """One download of this name at a time for all processes; the lock goes with the process, however it ends."""
@@ -304,10 +330,10 @@ def home_lock(name: str) -> Iterator[None]:
                 break
             except Timeout:
                 print(f"jars: another process makes {name} ready; waiting for it", file=sys.stderr, flush=True)
-    except OSError as error:
-        raise JarError(f"the jars can't be kept in {home} ({error}); set SLUICE_HOME to a writable folder") from error
-    try:
         yield
+    except OSError as error:
+        cure = "make room there, or set SLUICE_HOME to a writable folder"
+        raise JarError(f"the jars can't be kept in {home} ({error}); {cure}") from error
     finally:
         lock.release()
 

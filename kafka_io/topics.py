@@ -141,7 +141,6 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 Refused = MutableMapping[tuple[str, str], bool]
-"""Topic and config -> whether the cluster refuses it."""
 
 
 def differing_topics(
@@ -149,8 +148,8 @@ def differing_topics(
 ) -> list[TopicDifference]:
     """The topics that exist and differ from what the job needs; the lease topic counts `in_shared_storage`.
 
-    A config that the login may not see doesn't differ, nor, if `refused` is given, one that the cluster refuses, which
-    is asked once. Raises KafkaUnavailableError, KafkaError and OSError.
+    A config that the login may not see doesn't differ. `refused`, if given, has and gets for a topic's config whether
+    the cluster refuses it: then it doesn't differ either. Raises KafkaUnavailableError, KafkaError and OSError.
     """
     wanted = needs(topics) | (lease_needs(topics) if in_shared_storage else {})
     with connect(ConfigsAdmin, kafka) as admin:
@@ -159,10 +158,12 @@ def differing_topics(
         asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in described]
         configs = admin.describe_configs(asked, config_filter="all")["topic"] if asked else {}
         found = {name: _found(described[name], configs.get(name, {})) for name in wanted if name in described}
-        for name, each in found.items() if refused is not None else ():
-            for key in (lacking := lacking_configs(wanted[name], each)):
+        for name, each in found.items():
+            if refused is None:
+                break
+            for key, value in lacking_configs(wanted[name], each).items():
                 if (name, key) not in refused:
-                    refused[name, key] = admin.tried_config(name, key, lacking[key]) in _REFUSED
+                    refused[name, key] = admin.tried_config(name, key, value) in _REFUSED
             kept = {key: value for key, value in wanted[name].configs.items() if not refused.get((name, key))}
             wanted[name] = wanted[name]._replace(configs=kept)
     replicas = max(topics.replication_factor, min(2, brokers))

@@ -19,7 +19,6 @@ _MOST_BYTES = 16 * 1024 * 1024
 class JobAnswer(msgspec.Struct):
     """The part of `/readyz` that says what is wrong."""
 
-    inputs: dict[str, str] = {}
     troubles: list[Trouble] = []
 
     def known_troubles(self) -> list[Trouble]:

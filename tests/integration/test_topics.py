@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shlex
 import subprocess
 from argparse import ArgumentParser
@@ -93,7 +94,7 @@ def test_a_cluster_that_refuses_configs_gets_the_topics_without_them(
     assert first.topic == topics.requests
     assert "compression.type is producer" in first.text
     settings = replace(DEFAULTS, kafka=Properties(kafka), topics=topics)
-    assert f"but for what the cluster refuses: compression.type of {topics.requests} (" in doctor.check_topics(settings)
+    assert re.search(f"but for what the cluster refuses: .*{topics.requests} ", doctor.check_topics(settings))
     file.write_text("")
     with pytest.raises(CheckWarningError, match=r"compression\.type is producer"):
         doctor.check_topics(settings)

@@ -47,16 +47,12 @@ from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.store.pages import Evicted
 from sluice.state.troubles import TopicsSeen
-from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime.health import JobHealth, health_server
 from tests.builders import DEFAULTS, changed, quota
 from tests.commands import invoke
-from tests.web import answering
 
 
 @pytest.fixture
@@ -93,11 +89,8 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
         "checkpoint",
         "quotas table",
         "holds",
-        "inputs",
         "tables",
         "health",
-        "tracked entities",
-        "sizing",
     )
     failing = ("jars of Spark", "broker")
     assert verdicts == dict.fromkeys(well, "ok") | dict.fromkeys(failing, "FAIL")
@@ -120,27 +113,6 @@ def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mo
 
     with pytest.raises(JarError, match=rf"^no jars in {tmp_path}/jars/spark yet; run \./scripts/setup$"):
         start_checks.check_jars(SPARK_JARS)
-
-
-def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:
-    wide = changed(settings, "enforce", shuffle_partitions=12)
-
-    found = doctor.check_sizing(changed(wide, "state", pages=64))
-
-    assert found == "64 pages; a micro-batch reads and writes those it charges, in 12 tasks; the workers are batched"
-
-
-def test_a_checkpoint_with_few_pages_is_told_of_more(settings: Settings) -> None:
-    """One of a release with fewer; it goes on with them."""
-    check_origin(Checkpoint(settings.enforce.checkpoint), changed(settings, "state", pages=32))
-
-    found = doctor.check_sizing(settings)
-
-    assert found.startswith("32 pages; ")
-    assert found.endswith("; `sluice state import` moves the balances to 256 pages")
-
-    BatchLog(Checkpoint(settings.enforce.checkpoint)).begin(0, quota_version=0, now_ms=1, pages=512)
-    assert doctor.check_sizing(settings).startswith("512 pages; "), "they were split since"
 
 
 def test_a_broker_that_does_not_answer_is_named(settings: Settings) -> None:
@@ -329,37 +301,6 @@ def test_a_query_that_has_done_nothing_says_how_many_records_wait(
     assert found == "no micro-batch is committed yet; still to be read: 3 records of decisions, 0 records of letters"
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 # what a job may listen on
-def test_the_tracked_entities_of_a_running_job_are_shown(settings: Settings, address: str) -> None:
-    running = JobHealth("enforce", stalled_after_s=600)
-    running.report_known(12, Evicted())
-    server = health_server(running, 0, address)
-    server.start()
-    try:
-        found = doctor.check_tracked_entities(changed(settings, "health", address=address, port=server.port))
-    finally:
-        server.stop()
-
-    assert found.startswith("12 with stored counters")
-
-
-def test_without_a_running_job_the_tracked_entities_are_unknown(settings: Settings) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-
-    assert doctor.check_tracked_entities(settings).startswith("unknown; health.port")
-    found = doctor.check_tracked_entities(changed(settings, "health", port=port))
-    assert found.startswith(f"unknown; no job answers at 127.0.0.1:{port} (")
-
-
-def test_what_answers_without_http_is_no_job(settings: Settings) -> None:
-    with answering(b"SSH-2.0-x\r\n") as port:
-        found = doctor.check_tracked_entities(changed(settings, "health", port=port))
-
-    assert found.startswith(f"unknown; no job answers at 127.0.0.1:{port} (SSH-2.0-x")
-
-
 def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
     write_deltalake(settings.delta.decisions, pa.table({"user": ["alice", "bob"]}))
     write_deltalake(settings.delta.decisions, pa.table({"user": ["carol"]}), mode="append")
@@ -374,13 +315,13 @@ def test_storage_that_hangs_fails_its_own_line_alone(settings: Settings, monkeyp
     monkeypatch.setattr(doctor, "_ANSWER_S", 0.1)
     monkeypatch.setattr(doctor, "start_checks", lambda _: iter(()))
     monkeypatch.setattr(doctor, "checks_of_kafka", lambda _: iter(()))
-    checks = [("tables", lambda _: str(Event().wait())), ("sizing", lambda _: "right")]
+    checks = [("tables", lambda _: str(Event().wait())), ("health", lambda _: "right")]
     monkeypatch.setattr(doctor, "CHECKS_OF_JOB", checks)
     lines: list[str] = []
 
     assert doctor.run_doctor(settings, lines.append) == 1
     assert lines[0].startswith("FAIL  tables: no answer in 0 s; the storage of tables or checkpoints hangs: ")
-    assert lines[1] == "ok    sizing: right"
+    assert lines[1] == "ok    health: right"
 
 
 def test_the_table_of_overrides_is_told_of_where_limits_give_way(settings: Settings) -> None:

@@ -175,6 +175,8 @@ def test_a_download_asks_for_the_listed_jars_and_for_no_pom(
     java.write_text(f'#!/bin/bash\n[[ $1 != -version ]] || exec echo \'version "17"\'\necho "$@" >{asked}\nexit 1\n')
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    for name, value in {"https": "http://proxy.corp:3128/", "http": "proxy", "no": "localhost, .corp"}.items():
+        monkeypatch.setenv(f"{name}_proxy", value)
     jar_set.checksums.write_text(
         f"{'0' * 64}  org.example/a/1/a-1.jar\n{'0' * 64}  org.example/a/1/a-1-test.jar\n"
         f"{'0' * 64}  org.example/b/2.0/b-2.0-linux.jar\n"
@@ -186,6 +188,10 @@ def test_a_download_asks_for_the_listed_jars_and_for_no_pom(
     dependencies = list(module.iter("dependency"))
 
     assert "-Dpoms=true" not in asked.read_text()
+    assert (
+        " -Dhttp.proxyHost=proxy -Dhttp.proxyPort=80 -Dhttps.proxyHost=proxy.corp -Dhttps.proxyPort=3128"
+        " -Dhttp.nonProxyHosts=localhost|*.localhost|corp|*.corp "
+    ) in asked.read_text()
     assert [(each.get("org"), each.get("name"), each.get("rev"), each.get("transitive")) for each in dependencies] == [
         ("org.example", "a", "1", "false"),
         ("org.example", "b", "2.0", "false"),
@@ -246,6 +252,16 @@ def test_a_download_says_how_far_it_is_and_its_java_ends_with_it(
     assert said == "jars: fetching own 1 of 1 (3 MB)\n"
     assert rest.endswith("" if sent == signal.SIGKILL else "sluice: error: interrupted\n")
     assert downloading.returncode == (-sent if sent == signal.SIGKILL else 128 + sent)
+
+
+def test_a_folder_that_takes_no_file_is_one_line(jar_set: JarSet) -> None:
+    """As on a full disk."""
+    (jar_set.folder / "stamp.json").mkdir()
+
+    with pytest.raises(
+        JarError, match=r"^the jars can't be kept in .* \(\[Errno 21\] Is a directory.*; make room there"
+    ):
+        jar_set.paths()
 
 
 def test_without_a_checkout_the_fix_names_a_command_that_is_installed(jar_set: JarSet) -> None:

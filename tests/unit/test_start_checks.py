@@ -12,7 +12,8 @@ import pytest
 from sluice.cli.errors import CheckError
 from sluice.cli.start_checks import NEEDED, check_environment, check_folders, check_temporary_files
 from sluice.configs.settings import Settings
-from sluice.jvm.jars import REPOSITORY
+from sluice.jvm.errors import JarError
+from sluice.jvm.jars import REPOSITORY, SPARK_JARS
 from sluice.streaming.runtime.properties import left_out
 from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed
@@ -49,6 +50,11 @@ def _old_java(folder: Path, patch: pytest.MonkeyPatch) -> str:
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     return _no_java(folder, patch)
+
+
+def _no_jar(folder: Path, patch: pytest.MonkeyPatch) -> str:
+    (folder / "home" / "jars" / "spark" / "a.jar").mkdir(parents=True)
+    return _no_jars(folder, patch)
 
 
 def _own_dice(folder: Path, patch: pytest.MonkeyPatch) -> str:
@@ -93,6 +99,7 @@ def _variable(_: Path, patch: pytest.MonkeyPatch) -> str:
 FAULTS: dict[str, tuple[Foreign, int, str]] = {
     "no Java": (_no_java, 1, "but there is no bin/java in it"),
     "an old Java": (_old_java, 1, "is Java 11, which is too old"),
+    "a jar that can't be read": (_no_jar, 1, "a.jar can't be read (Is a directory); give this account"),
     "a random.py in PYTHONPATH": (_own_dice, 1, "has another random "),
     "another Spark in PYTHONPATH": (_another_spark, 1, "has another pyspark "),
     "no jars": (_no_jars, 1, "no jars in "),
@@ -238,6 +245,22 @@ def test_run_and_doctor_name_a_small_or_forbidding_mount_before_java_starts(
 
     assert words in run.error_line
     assert [line.split(":")[0] for line in lines] == ["FAIL  temporary files"]
+
+
+@as_root
+@pytest.mark.parametrize("place", ["home/jars/spark/a.jar", "home/jars/spark", "home/jars"])
+def test_jars_of_another_account_are_named(place: str, everybodys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java would say that it doesn't find a class, and a folder that can't be listed seems empty."""
+    _no_jars(everybodys, monkeypatch)
+    jar = everybodys / "home" / "jars" / "spark" / "a.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"PK")
+    (everybodys / place).chmod(0)
+
+    with as_account(STRANGER):
+        for ask in (SPARK_JARS.verify, SPARK_JARS.paths):
+            with pytest.raises(JarError, match=r"^/.* can't be .*\(Permission denied\); "):
+                ask()
 
 
 def test_all_modules_of_others_are_looked_for() -> None:

@@ -21,7 +21,8 @@ def found(topic: str, **configs: str) -> TopicFound:
 
 def text_of(topic: str, of_topic: TopicFound, replicas: int = 3) -> str:
     """The line of a topic that differs; empty for another one."""
-    return str(difference("h:9092", topic, NEEDED[topic], of_topic, replicas) or "")
+    found = difference("h:9092", topic, NEEDED[topic], of_topic, replicas)
+    return found.text if found else ""
 
 
 @pytest.mark.parametrize("topic", NEEDED)

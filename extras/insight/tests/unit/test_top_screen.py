@@ -235,5 +235,4 @@ def test_a_clock_that_is_off_here_hides_none_that_the_job_names() -> None:
     now.probe.troubles = [Trouble("clocks", "fail", "ahead of this machine's: gateway a by 90 s")]
     now.job_ahead_ms = 3_600_000
     (found,) = now.troubles(model_of(), AT_MS)
-    assert found.severity == "fail"
-    assert re.match("this machine's clock is 1 h 0 min behind the job's .*gateway a by 90 s", found.line)
+    assert re.match("fail this machine's clock is 1 h .*gateway a by 90 s", f"{found.severity} {found.line}")
