@@ -213,7 +213,7 @@ def _if_read(source: str, check: Check) -> Check:
     def answer() -> str:
         try:
             return check()
-        except (KafkaError, TopicLostError) as error:
+        except (KafkaError, KafkaUnavailableError, TopicLostError) as error:
             return f"unknown; {source} can't be read ({error})"
 
     return answer

@@ -16,6 +16,7 @@ class RunState(StrEnum):
     """The states of a query; the texts are part of `/readyz` and the status file."""
 
     STARTING = "starting"
+    RETRYING = "trying again"
     RUNNING = "running"
     BACKING_OFF = "backing off"
     GIVEN_UP = "given up"
@@ -94,6 +95,7 @@ _REPORTS = {
         " message.timestamp.before.max.ms and message.timestamp.after.max.ms, delete its records up to that one with"
         " kafka-delete-records.sh, and set {query}.fail_on_data_loss: false"
     ),
+    r"AuthorizationException": "this login lacks a right that it needs ({cause}); docs/security.md has all of them",
     r"\(Service: S3, Status Code: 403": f"{{cause}}: {S3_RIGHTS}",
     r"No space left on device|File too large": "there is no room to write ({cause}); make room on the disk",
 }

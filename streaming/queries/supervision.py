@@ -164,7 +164,8 @@ class SupervisedQuery:
         text: str | None = None
         place: Place | None = None
         while not self._stopping.is_set():
-            ended = self._run_once(QueryState(RunState.RUNNING, restarts, failures, text, place))
+            state = RunState.RETRYING if failures else RunState.RUNNING
+            ended = self._run_once(QueryState(state, restarts, failures, text, place))
             if self._stopping.is_set():
                 break
             failures = 1 if self._progressed else failures + 1
@@ -241,7 +242,7 @@ class SupervisedQuery:
         if not self._progressed and _has_progressed(query):
             self._progressed = True
             self._first_trigger_ended.set()
-            self.state = replace(self.state, failures_in_a_row=0)
+            self.state = replace(self.state, state=RunState.RUNNING, failures_in_a_row=0)
 
     def _collect(self, progress: QueryProgress) -> None:
         known_at = progress.newest_at

@@ -191,7 +191,7 @@ class JobHealth:
         """Why each query doesn't run; None while the job starts or stops, which is no trouble."""
         if self._phase is not None:
             return None
-        down = RunState.BACKING_OFF, RunState.GIVEN_UP
+        down = RunState.BACKING_OFF, RunState.RETRYING, RunState.GIVEN_UP
         reasons = {
             name: f"is {query.state}" + (f": {query.reason}" if query.reason else "") if query.state in down else None
             for name, query in self._queries.items()
@@ -227,7 +227,7 @@ class JobHealth:
         if time.monotonic() - self._heartbeat_at_s >= _MAX_HEARTBEAT_AGE_S:
             return f"the job has given no sign of life for {_MAX_HEARTBEAT_AGE_S:g} s"
         required = self._queries.get(self._required_query)
-        runs = required is not None and required.state is RunState.RUNNING
+        runs = required is not None and required.state in (RunState.RETRYING, RunState.RUNNING)
         if runs and 0 < self._stalled_after_s <= self._quiet_s:
             return f"query {self._required_query} is stuck: no micro-batch has ended for {self._quiet_s:.0f} s"
         return None

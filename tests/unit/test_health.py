@@ -342,6 +342,7 @@ def test_both_probes_and_the_metrics_have_what_is_wrong_now_until_it_ends(
     ("queries", "more", "words"),
     [
         ({"enforce": QueryState(RunState.BACKING_OFF, 1, 1, "no room")}, {}, "query enforce is backing off: no room"),
+        ({"enforce": QueryState(RunState.RETRYING, 1, 1, "no room")}, {}, "query enforce is trying again: no room"),
         ({"enforce": RUNNING}, {"waits_for": "waiting for a heartbeat"}, "decides nothing: waiting for a heartbeat"),
         ({"enforce": RUNNING}, {"quiet_s": 600.0}, "decides nothing: query enforce is stuck"),
     ],

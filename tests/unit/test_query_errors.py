@@ -52,6 +52,8 @@ def test_a_store_that_refuses_is_said_with_the_rights_that_the_job_needs() -> No
 
     assert "S3Exception: FORBIDDEN (Service: S3, Status Code: 403" in text
     assert "may not all of s3:GetObject, PutObject, DeleteObject and ListBucket there" in text
+    of_kafka = "x\nCaused by: org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized: [requests]"
+    assert "lacks a right that it needs (org.apache" in text_of(RuntimeError(of_kafka))
 
 
 def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.errors import CheckError
-from sluice.cli.start_checks import NEEDED, check_environment, check_folders, check_temporary_files
+from sluice.cli.start_checks import NEEDED, check_environment, check_folders
 from sluice.configs.settings import Settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
@@ -212,12 +212,6 @@ def test_a_folder_that_cannot_be_made_says_how_to_make_it(everybodys: Path) -> N
         pytest.raises(CheckError, match=r"is of root; make it: install -d -m 700 -o 54321 /.*/ck$"),
     ):
         check_folders(settings_in(everybodys))
-
-
-@pytest.mark.skipif(not os.statvfs("/proc").f_flag & os.ST_NOEXEC, reason="no mount to try")
-def test_a_mount_without_programs_is_refused() -> None:
-    with pytest.raises(CheckError, match=r"^/proc is mounted noexec, .*set enforce\.checkpoint to a folder elsewhere"):
-        check_temporary_files(changed(DEFAULTS, "enforce", checkpoint="/proc/sluice"))
 
 
 @as_root

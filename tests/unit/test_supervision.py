@@ -71,7 +71,9 @@ def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pyte
     report = "[STREAM_FAILED] Query terminated\n  at x.y\njava.io.IOException: disk\x1b is gone\n\tat z"
     with caplog.at_level(logging.ERROR):
         query = supervised([MadeUpQuery(RuntimeError(report)), running := MadeUpQuery()], QUICK)
-        eventually(lambda: query.state.state == "running" and query.state.restarts == 1)
+        eventually(lambda: query.state.state == "trying again" and query.state.restarts == 1)
+        running._batches = 1
+        eventually(lambda: query.state.state == "running")
     end(query)
 
     (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("sluice.")]
@@ -164,7 +166,7 @@ class BrokenCall(MadeUpQuery):
 def test_a_query_whose_progress_cant_be_read_is_stopped_before_the_next_starts(is_stoppable: bool) -> None:
     """Three times, each after a micro-batch: that is no failure in a row, and no two queries run at once."""
     active_at_start: list[bool] = []
-    runs = [*(BrokenCall(is_stoppable) for _ in range(4)), MadeUpQuery()]
+    runs = [*(BrokenCall(is_stoppable) for _ in range(4)), MadeUpQuery(batches=1)]
     made = iter(runs)
 
     def make() -> MadeUpQuery:
