@@ -127,15 +127,13 @@ def check_folders(settings: Settings) -> str:
     Raises CheckError, and CheckWarningError for tables of a job that has run before: it goes on without them.
     """
     local = {key: Path(place).absolute() for key, place in folders(settings).items() if "://" not in place}
-    for key, folder in sorted(local.items(), key=lambda each: _is_table(each[0])):
+    for key, folder in sorted(local.items(), key=lambda each: each[0].startswith("delta.")):
         if (fault := _fault(key, folder)) is not None:
-            has_run = _is_table(key) and Checkpoint(settings.enforce.checkpoint).sluice.read(ORIGIN) is not None
+            has_run = (
+                key.startswith("delta.") and Checkpoint(settings.enforce.checkpoint).sluice.read(ORIGIN) is not None
+            )
             raise (CheckWarningError if has_run else CheckError)(fault)
     return f"{len(local)} of this machine, readable and writable" if local else "none is of this machine"
-
-
-def _is_table(key: str) -> bool:
-    return key.startswith("delta.")
 
 
 def _fault(key: str, folder: Path) -> str | None:
@@ -189,7 +187,7 @@ def _owner(place: Path) -> str:
 def check_temporary_files(settings: Settings) -> str:
     """The place of sockets and of working copies of the state. Raises CheckError if Java can't use it."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
-    place = Path(checkpoint.location) / RUNS if checkpoint.is_local else Path(_temporary_folder())
+    place = Path(checkpoint.location) / RUNS if checkpoint.is_local else Path(gettempdir())
     existing = _nearest(place)
     found = os.statvfs(existing)
     cure = "set enforce.checkpoint to a folder elsewhere" if checkpoint.is_local else "set TMPDIR to a folder elsewhere"
@@ -203,13 +201,6 @@ def check_temporary_files(settings: Settings) -> str:
             f"{existing} has {free >> 20} MiB free, and Java unpacks libraries there; make room, or {cure}"
         )
     return f"in {place} while a job runs"
-
-
-def _temporary_folder() -> str:
-    try:
-        return gettempdir()
-    except FileNotFoundError:
-        raise CheckError("no temporary folder can be written to; set TMPDIR to one that can") from None
 
 
 def check_capacities(settings: Settings) -> str:
