@@ -22,6 +22,7 @@ from sluice.configs.settings import Settings, folders
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
+from sluice.process.folders import owner
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
 from sluice.streaming.runtime.capacities import has_copy
 from sluice.streaming.runtime.properties import left_out
@@ -146,17 +147,17 @@ def _fault(key: str, folder: Path) -> str | None:
         if not os.access(existing, os.X_OK, effective_ids=_EFFECTIVE):
             return (
                 f"{folder}, of {key}, is out of reach of this account ({os.geteuid()}), as {existing} is of"
-                f" {_owner(existing)}; use that account, or let this one in"
+                f" {owner(existing)}; use that account, or let this one in"
             )
         return (
             f"{folder}, of {key}, can't be made by this account ({os.geteuid()}), as {existing} is of"
-            f" {_owner(existing)}; make it: install -d -m 700 -o {os.geteuid()} {quote(str(folder))}"
+            f" {owner(existing)}; make it: install -d -m 700 -o {os.geteuid()} {quote(str(folder))}"
         )
     inner = (place for name in _INNER for place in sorted(folder.glob(name)) if place.is_dir())
     if (place := next((each for each in (folder, *inner) if not _is_usable(each)), None)) is not None:
         return (
             f"{place}, of {key}, can't be read and written by this account ({os.geteuid()}), as the job has to; use"
-            f" that of its owner, {_owner(place)}, or give it to this one: chown -R {os.geteuid()}"
+            f" that of its owner, {owner(place)}, or give it to this one: chown -R {os.geteuid()}"
             f" {quote(str(place))}"
         )
     return None
@@ -175,13 +176,6 @@ def _nearest(folder: Path) -> Path:
 
 def _is_usable(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)
-
-
-def _owner(place: Path) -> str:
-    try:
-        return place.owner()
-    except KeyError:
-        return str(place.stat().st_uid)
 
 
 def check_temporary_files(settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""Sizes of files in folders that others write to meanwhile."""
+"""Sizes of files in folders that others write to meanwhile, and owners."""
 
 import os
 from collections.abc import Iterator
@@ -17,3 +17,11 @@ def file_sizes(folder: Path) -> Iterator[tuple[Path, int]]:
 def folder_bytes(folder: Path) -> int:
     """Size of all files below the folder."""
     return sum(size for _, size in file_sizes(folder))
+
+
+def owner(place: Path) -> str:
+    """The name of an owner, or the number of one that has none."""
+    try:
+        return place.owner()
+    except KeyError:
+        return str(place.stat().st_uid)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from sluice.process.folders import owner
 from sluice.sinks.errors import TableReadError, storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 
@@ -92,14 +93,6 @@ def missing_rights(path: str) -> str | None:
         f"{who}, in a table of {owner(folder)}: a command of another account has written it; give it to the table's:"
         f" chown -R {own.st_uid}:{own.st_gid} {quote(str(folder))}"
     )
-
-
-def owner(place: Path) -> str:
-    """The name of an owner, or the number of one that has none."""
-    try:
-        return place.owner()
-    except KeyError:
-        return str(place.stat().st_uid)
 
 
 def lost_files(path: str, files: Sequence[str] | None = None) -> str | None:
