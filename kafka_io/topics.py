@@ -224,7 +224,7 @@ def _found(described: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]
 
 
 def _complete(admin: KafkaAdminClient, topics: Mapping[str, TopicNeeds]) -> None:
-    """Give the compacted ones of these topics the configs that they lack, such as those that an earlier release made.
+    """Give the compacted ones of these topics the configs that they lack, such as those that were made by hand.
 
     A config that an operator has set stays. A login without the rights leaves a line in the log: all works, but whoever
     reads the topic from its beginning takes longer with each week.

@@ -181,8 +181,7 @@ def _publish_difference(
     view: LimitsView, version: int, wanted: dict[bytes, QuotaEntry], producer: KafkaProducer, topic: str
 ) -> None:
     readable = {key: entry for key, entry in view.entries.items() if key not in view.unreadable}
-    foreign = view.ignored - wanted.keys()
-    changes = [*((key, None) for key in sorted(foreign)), *changed_limits(readable, wanted, version)]
+    changes = changed_limits(readable, wanted, version)
     if not changes and _is_complete(view, version):
         return
     for key, value in changes:

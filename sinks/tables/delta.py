@@ -17,7 +17,7 @@ SOURCE_COLUMNS = ("source_topic", "source_partition", "source_offset")
 """The request event that a row answers; an event has one decision or one dead letter."""
 
 SOURCE_ID = "source_topic_id"
-"""Kafka's id of its topic; null in rows of earlier releases, and where brokers give no ids."""
+"""Kafka's id of its topic; null where brokers give no ids."""
 
 Offsets = Mapping[int, npt.NDArray[np.int64]]
 """Offsets of records by partition."""

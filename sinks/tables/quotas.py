@@ -1,7 +1,6 @@
 """The Delta table `quotas`: the quotas in force; its versions are the history of all quotas."""
 
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,10 +22,8 @@ from sluice.sinks.tables.trouble import missing_rights, warn_of_owner
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import REMOVED_KEYS, REMOVED_TEXT, EntryKind
+from sluice.state.quotas.kinds import EntryKind
 from sluice.state.quotas.tenants import check_members
-
-log = logging.getLogger("sluice.quotas")
 
 QUOTAS_SCHEMA = Schema(
     [
@@ -115,14 +112,10 @@ class QuotaChange:
 
 
 class _Content(NamedTuple):
-    """The rows of one version, sorted by entity, key and mode: as columns, and as quotas.
-
-    `ignored` are the keys of REMOVED_KEYS that other rows have, which are in neither.
-    """
+    """The rows of one version, sorted by entity, key and mode: as columns, and as quotas."""
 
     columns: RecordBatch
     entries: dict[EntryKey, QuotaEntry]
-    ignored: set[str]
 
 
 class QuotasTable:
@@ -169,7 +162,6 @@ class QuotasTable:
     def _take_newest(
         self, content: "_Content", commit: Commit, files: frozenset[str] | None
     ) -> tuple[int, list[QuotaEntry]]:
-        self._say(content)
         self._newest.known, self._newest.files = commit, files
         return commit.version, list(content.entries.values())
 
@@ -186,7 +178,7 @@ class QuotasTable:
 
     def rows(self, version: int | None = None) -> list[QuotaRow]:
         """The quotas of a version, by default the latest, with author and time; sorted by entity, key and mode."""
-        content = self._read_and_say(self._open(version))
+        content = self._read(self._open(version))
         authors, times = (content.columns[name].to_pylist() for name in ("changed_by", "changed_at"))
         return [QuotaRow(*row) for row in zip(content.entries.values(), authors, times, strict=True)]
 
@@ -220,17 +212,16 @@ class QuotasTable:
         """Replaces the quotas by `change(quotas)` in one commit; returns the version that has them.
 
         `change` is called again if somebody else commits at the same time, so no change is lost. Quotas that stay the
-        same keep their author and time; if all stay the same there is no commit, unless there are rows that are
-        ignored, as only earlier releases had their keys: the next commit is without them. If `change` raises, nothing
-        is written. Raises InvalidQuotaError if a change makes a member of a tenant one of two.
+        same keep their author and time; if all stay the same there is no commit. If `change` raises, nothing is
+        written. Raises InvalidQuotaError if a change makes a member of a tenant one of two.
         """
         for _ in range(MAX_COMMIT_ATTEMPTS):
             table = self._open()
-            columns, before, ignored = self._read(table)
+            columns, before = self._read(table)
             after = _by_key(change(list(before.values())))
             kept = [position for position, (key, entry) in enumerate(before.items()) if after.get(key) == entry]
             new = [entry for key, entry in after.items() if before.get(key) != entry]
-            if len(kept) == len(before) and not new and not ignored:
+            if len(kept) == len(before) and not new:
                 return table.version()
             if any(entry.entity.is_member for entry in new):
                 check_members(after.values())
@@ -293,17 +284,7 @@ class QuotasTable:
         return table
 
     def _entries(self, table: DeltaTable) -> list[QuotaEntry]:
-        return list(self._read_and_say(table).entries.values())
-
-    def _read_and_say(self, table: DeltaTable) -> "_Content":
-        """The content of a table; says which of its rows are ignored."""
-        content = self._read(table)
-        self._say(content)
-        return content
-
-    def _say(self, content: "_Content") -> None:
-        for key in sorted(content.ignored):
-            log.warning("the quotas table %s has %s, which %s", self.path, key, REMOVED_TEXT)
+        return list(self._read(table).entries.values())
 
     def _read(self, table: DeltaTable) -> "_Content":
         try:
@@ -323,9 +304,7 @@ class QuotasTable:
         names = (scanned[name].to_pylist() for name in ("entity", "key", "mode"))
         # sorted, because a scan has no order of its own
         rows = sorted(zip(*names, range(scanned.num_rows), strict=True))
-        ignored = {key for _, key, _, _ in rows} & REMOVED_KEYS
-        order = [position for _, key, _, position in rows if key not in ignored]
-        columns = _taken(scanned.combine_chunks().to_batches()[0], order)
+        columns = _taken(scanned.combine_chunks().to_batches()[0], [position for *_, position in rows])
         entries: dict[EntryKey, QuotaEntry] = {}
         for values in zip(*(columns[name].to_pylist() for name in ("entity", "key", "value", "mode")), strict=True):
             try:
@@ -336,12 +315,12 @@ class QuotasTable:
                     f" {storage_reason(error)}; correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
                 ) from None
             entries[entry.entity, entry.kind, entry.shadow] = entry
-        if len(entries) != len(order):
+        if len(entries) != len(rows):
             raise QuotasTableError(
                 f"the quotas table {self.path} has two rows of the same entity, key and mode in version"
                 f" {version}; delete one with Spark SQL (DELETE or RESTORE TABLE)"
             )
-        return _Content(columns, entries, ignored)
+        return _Content(columns, entries)
 
     def _replace(self, table: DeltaTable, rows: Table, commit: CommitProperties) -> bool:
         """Commits `rows` as the version after `table`; writes nothing and returns False if somebody else did first."""

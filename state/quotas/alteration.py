@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_entries, check_number, check_value, quota_kind
-from sluice.state.quotas.kinds import KEY_ALIASES, REMOVED_KEYS, EntryKind, QuotaKind
+from sluice.state.quotas.kinds import KEY_ALIASES, EntryKind, QuotaKind
 
 RawEntity = Mapping[str, str | None]
 """An entity as Kafka's protocol names it: type (`user`, `client-id`, ...) to name, None for the default."""
@@ -180,8 +180,7 @@ def with_altered(
     """`entries` with the keys of one entity set and removed, all or none: of its shadow quotas, or its enforced ones.
 
     The quotas of the other mode stay as they are. Raises InvalidQuotaError as Kafka's controller does and, like
-    kafka-configs.sh, for removing a key that isn't set, unless only earlier releases had it; and as `check_entries`
-    does for the entity.
+    kafka-configs.sh, for removing a key that isn't set; and as `check_entries` does for the entity.
     """
     if "ip" in entity or CONNECTION_CREATION_RATE in added:
         raise InvalidQuotaError(
@@ -198,7 +197,7 @@ def with_altered(
         else:
             others.append(entry)
     after = altered(own, entity, [*added.items(), *((key, None) for key in deleted)], shadow=shadow)
-    unset = [key for key in deleted if KEY_ALIASES.get(key, key) not in own.keys() | REMOVED_KEYS]
+    unset = [key for key in deleted if KEY_ALIASES.get(key, key) not in own]
     if unset:
         hint = _other_mode_hint(unset, target, others)
         raise InvalidQuotaError("key_not_set", f"Invalid config(s): {','.join(unset)}{hint}")

@@ -11,7 +11,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import PROXY_KINDS, REMOVED_KEYS, ElasticKey, EntryKind
+from sluice.state.quotas.kinds import PROXY_KINDS, ElasticKey, EntryKind
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 
@@ -61,7 +61,7 @@ client-ids"]
     return found
 
 
-SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS, *REMOVED_KEYS])
+SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS])
 """Keys that no cluster has on users and client-ids, so that they stay in the table beside the mirrored quotas."""
 
 

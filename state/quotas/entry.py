@@ -14,8 +14,6 @@ from sluice.state.quotas.kinds import (
     CLIENT_KINDS,
     ENTRY_KINDS,
     KEY_ALIASES,
-    REMOVED_KEYS,
-    REMOVED_TEXT,
     TOPIC_KINDS,
     UNLIMITED,
     ElasticKey,
@@ -57,8 +55,7 @@ FRACTION_TOLERANCE = 1e-6
 def quota_kind(entity: QuotaEntity, key: object) -> EntryKind:
     """The kind that `key`, or an alias of it, names on such an entity.
 
-    Raises InvalidQuotaError (`unknown_key`) naming the keys that the entity can have, nearest first, or
-    (`removed_key`) what to use in place of a key of an earlier release.
+    Raises InvalidQuotaError (`unknown_key`) naming the keys that the entity can have, nearest first.
     """
     allowed: Sequence[EntryKind] = CLIENT_KINDS if entity.topic is None else TOPIC_KINDS
     beside: Sequence[EntryKind] = list(ElasticKey) if entity.topic is None else ()
@@ -70,8 +67,6 @@ def quota_kind(entity: QuotaEntity, key: object) -> EntryKind:
     for candidate in (*allowed, *beside):
         if candidate == kind:
             return candidate
-    if kind in REMOVED_KEYS:
-        raise InvalidQuotaError("removed_key", f"{kind} {REMOVED_TEXT}")
     whom = "users and client-ids" if entity.topic is None else "a topic"
     if entity.tenant is not None:
         whom = "a member of a tenant" if entity.is_member else "a tenant"

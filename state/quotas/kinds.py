@@ -70,7 +70,6 @@ class QuotaKind(StrEnum):
     TOPIC_CONSUMER_BYTE_RATE = "consumer.byte.rate", 4, Scope.TOPIC, Family.BYTES, "Fetch", True
     CONNECTION_RATE = "connection_rate", 6, Scope.CLIENT, Family.REQUESTS, "Connect"
     CONNECTION_COUNT = "connection_count", 10, Scope.CLIENT, Family.COUNT, "Connect"
-    # 7, 8, 9, 11 and 12 were those of removed kinds
 
     code: int
     scope: Scope
@@ -157,15 +156,6 @@ TOPIC_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.TOPIC)
 
 PROXY_KINDS = tuple(kind for kind in QuotaKind if kind.family in (Family.REQUESTS, Family.COUNT))
 """The quotas that proxies alone hold; Kafka has none of them on users and client-ids."""
-
-REMOVED_KEYS = frozenset({"topic_count", "partition_count"})
-"""Keys of limits that only earlier releases enforced. Where they are stored they are ignored; nobody can set them."""
-
-REMOVED_TEXT = (
-    f"was removed and limits nothing; use {QuotaKind.CONTROLLER_MUTATION_RATE}, and a"
-    " create.topic.policy.class.name of the brokers"
-)
-"""Completes a sentence about a key of REMOVED_KEYS: what to use."""
 
 KEY_ALIASES = {
     "request_time_percent": QuotaKind.REQUEST_PERCENTAGE,  # the earlier draft of KIP-124

@@ -14,7 +14,6 @@ from sluice.state.contract.records import LimitKey, LimitRecord, Overrides, Vers
 from sluice.state.errors import UNREADABLE, InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import REMOVED_KEYS
 from sluice.state.quotas.resolution import ModeQuotas, Quotas
 
 VERSION_KEY = b'"version"'
@@ -105,11 +104,8 @@ def overrides_value(said: Overrides) -> bytes:
     return _ENCODER.encode(said)
 
 
-def read_limit(key: bytes, value: bytes) -> QuotaEntry | None:
-    """The quota of a record; None if its key is one of an earlier release, which limits nothing.
-
-    Raises InvalidQuotaError if Sluice would not have written the record.
-    """
+def read_limit(key: bytes, value: bytes) -> QuotaEntry:
+    """The quota of a record. Raises InvalidQuotaError if Sluice would not have written the record."""
     try:
         record = _LIMIT.decode(value)
         entity = QuotaEntity.from_mapping(record.entity)
@@ -117,8 +113,6 @@ def read_limit(key: bytes, value: bytes) -> QuotaEntry | None:
         raise InvalidQuotaError("bad_limit", f"the record is no limit ({error}); expected a limit as JSON") from None
     if key != _ENCODER.encode(LimitKey(entity.to_mapping(), record.mode, record.quota)):
         raise InvalidQuotaError("bad_limit", "the record's key names another quota than its value; expected the same")
-    if record.quota in REMOVED_KEYS:
-        return None
     kind = quota_kind(entity, record.quota)
     check_value(kind, record.value)
     return QuotaEntry(entity, kind, record.value, record.mode == "shadow")
@@ -169,7 +163,6 @@ class LimitsView:
         self.garbage = 0
         self.missed_removals = False
         self._entries: dict[bytes, QuotaEntry] = {}
-        self._ignored: set[bytes] = set()
         self._unreadable = _UnreadableKeys()
 
     @property
@@ -181,11 +174,6 @@ class LimitsView:
     def is_override(key: bytes | None) -> bool:
         """True for the key of a record that overrides limits, and is none of a version's."""
         return key is not None and key.startswith(_OVERRIDES)
-
-    @property
-    def ignored(self) -> set[bytes]:
-        """The keys of records that only earlier releases write: they limit nothing, and count among their version's."""
-        return self._ignored
 
     @property
     def unreadable(self) -> set[bytes]:
@@ -201,8 +189,7 @@ class LimitsView:
 
     def begin_again(self) -> None:
         """Forget the records: the topic was made again. The limits in force stay until a version is complete."""
-        self._entries, self._ignored, self._unreadable = {}, set(), _UnreadableKeys()
-        self.missed_removals = False
+        self._entries, self._unreadable, self.missed_removals = {}, _UnreadableKeys(), False
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take over one record. Raises InvalidQuotaError for garbage, which is counted and changes nothing."""
@@ -229,11 +216,8 @@ class LimitsView:
             self._override(key, value)
         elif value is None:
             self._entries.pop(key, None)
-            self._ignored.discard(key)
-        elif (entry := read_limit(key, value)) is None:
-            self._ignored.add(key)
         else:
-            self._entries[key] = entry
+            self._entries[key] = read_limit(key, value)
 
     def _override(self, key: bytes, value: bytes | None) -> None:
         try:
@@ -253,9 +237,9 @@ class LimitsView:
             end = _VERSION_END.decode(value or b"")
         except UNREADABLE as error:
             raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
-        known = self._entries.keys() | self._ignored
+        known = self._entries.keys()
         self.missed_removals = end.count < len(known)
-        if not len(known) <= end.count <= len(known.union(filter(_may_be_limit, self.unreadable))):
+        if not len(known) <= end.count <= len({*known, *filter(_may_be_limit, self.unreadable)}):
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow

@@ -206,10 +206,9 @@ class CounterShare(msgspec.Struct, gc=False):
         >>> [counter.is_new("5b", *each) for each in ((30, 9_000), (30, 9_000), (12, 9_700), (12, 9_700), (13, 9_800))]
         [True, False, True, False, True]
         """
-        if self._batch - REPEATED_BATCHES < batch <= self._batch and job_id == self._job_id:
-            is_later = 0 < self._batch_ms < decided_at_ms  # 0 before an earlier release said it
-            if not is_later:
-                return False
+        is_known = self._batch - REPEATED_BATCHES < batch <= self._batch and job_id == self._job_id
+        if is_known and decided_at_ms <= self._batch_ms:
+            return False
         self._job_id, self._batch, self._batch_ms = job_id, batch, decided_at_ms
         return True
 

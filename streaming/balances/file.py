@@ -29,7 +29,7 @@ class Balances(msgspec.Struct, frozen=True):
 
     `offsets`: partition of the requests topic to the offset of the first request not charged.
     `pages`: number to the stored form (state/store/codec.py) of each page that has counters.
-    `topic_id`: Kafka's id of the requests topic; None if the checkpoint is of a release without it.
+    `topic_id`: Kafka's id of the requests topic; None if it isn't known.
     """
 
     origin: Origin

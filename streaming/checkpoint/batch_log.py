@@ -38,13 +38,13 @@ class Batch:
     quota_version: int
     decided_at_ms: int
     pages: int = 0
-    """The number of pages that it leaves; 0 if an earlier release began it: those that the checkpoint began with."""
+    """The number of pages that it leaves; before the first 0: those that the checkpoint began with."""
     pages_before: int = 0
     overrides: Overrides | None = None
     quota_digest: str = ""
-    """The digest of its snapshot of the quotas; empty if an earlier release began it."""
+    """The digest of its snapshot of the quotas."""
     judged_by: JudgedBy | None = None
-    """None if an earlier release began it."""
+    """None before the first."""
 
 
 class BatchLog:

@@ -9,7 +9,7 @@ import msgspec
 from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ENTRY_KINDS, REMOVED_KEYS
+from sluice.state.quotas.kinds import ENTRY_KINDS
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -20,10 +20,6 @@ _KEPT = 10
 
 _FOLDER = "quotas"
 _FILE = re.compile(r"(\d{10})-(\d+)-([0-9a-f]{16})\.quotas")
-_EARLIER_FILE = re.compile(r"(\d{20})\.msgpack")
-
-EARLIER = ""
-"""The digest of a snapshot by an earlier release, which named it by its version alone."""
 
 
 class _SnapshotRow(NamedTuple):
@@ -48,8 +44,6 @@ class Snapshot(NamedTuple):
     @property
     def file(self) -> str:
         """Its file in the checkpoint."""
-        if self.digest == EARLIER:
-            return f"{_FOLDER}/{self.version:020d}.msgpack"
         return f"{_FOLDER}/{self.number:010d}-{self.version}-{self.digest}.quotas"
 
 
@@ -68,7 +62,7 @@ class QuotaSnapshots:
         """Keep these quotas as the newest, and drop all but a few newest and those that begun micro-batches need."""
         content = _content(entries)
         kept, digest = self.kept(), _digest(content)
-        newest = kept[-1] if kept else Snapshot(0, -1, EARLIER)
+        newest = kept[-1] if kept else Snapshot(0, -1, "")
         if (newest.version, newest.digest) == (version, digest) and self._files.read(newest.file) == content:
             return newest
         saved = Snapshot(newest.number + 1, version, digest)
@@ -79,7 +73,7 @@ class QuotaSnapshots:
     def restore(self, version: int, digest: str, entries: list[QuotaEntry]) -> bool:
         """Write a snapshot that is gone or damaged again; False, and nothing is written, if it had other quotas."""
         content = _content(entries)
-        if digest not in (EARLIER, _digest(content)):
+        if digest != _digest(content):
             return False
         lost = self._found(version, digest) or Snapshot(0, version, digest)
         self._files.write(lost.file, content)
@@ -109,13 +103,12 @@ class QuotaSnapshots:
                 f"no snapshot of quotas version {version} in {self._checkpoint.location}; a start of the job makes it"
                 " from the quotas table if that still has this version"
             )
-        if snapshot.digest not in (EARLIER, _digest(content)):
+        if snapshot.digest != _digest(content):
             raise self._files.damaged_file(snapshot.file, "it isn't what was written")
         try:
-            stored = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
+            rows = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
         except UNREADABLE as error:
             raise self._files.damaged_file(snapshot.file, str(error)) from error
-        rows = [row for row in stored if row.kind not in REMOVED_KEYS]
         if unknown := {row.kind for row in rows} - ENTRY_KINDS.keys():
             raise self._files.damaged_file(snapshot.file, f"unknown key {min(unknown)}")
         return [QuotaEntry(_entity(row.entity), ENTRY_KINDS[row.kind], row.value, row.shadow) for row in rows]
@@ -150,8 +143,5 @@ def _entity(names: dict[str, str | None]) -> QuotaEntity:
 
 def _named(file: str) -> Snapshot | None:
     """The snapshot with this file name; None if it is no snapshot's."""
-    if found := _FILE.fullmatch(file):
-        return Snapshot(int(found[1]), int(found[2]), found[3])
-    if found := _EARLIER_FILE.fullmatch(file):
-        return Snapshot(0, int(found[1]), EARLIER)
-    return None
+    found = _FILE.fullmatch(file)
+    return Snapshot(int(found[1]), int(found[2]), found[3]) if found else None

@@ -184,9 +184,10 @@ class EnforceQuery(GatedQuery):
             rows = self._combined(rows, properties.settings(self._pipeline))
         if repeated:
             log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
-            if batch.judged_by is not None and batch.judged_by.release != self._judged_by.release:
+            release = (batch.judged_by or self._judged_by).release
+            if release != self._judged_by.release:
                 told = "micro-batch %d was begun by release %s; the events that it has left are decided by this one, %s"
-                log.warning(told, batch_id, batch.judged_by.release, self._judged_by.release)
+                log.warning(told, batch_id, release, self._judged_by.release)
             rows = self._unwritten(rows, batch)
         self._publish(rows)
 
@@ -239,8 +240,8 @@ class EnforceQuery(GatedQuery):
         return BatchAnswers(
             frozenset((topics.decisions, topics.dead_letters)),
             topics.requests,
-            topic_ids_of_answers(self._pipeline.topic_id, batch),
-            None if batch.judged_by is None else self._pipeline.job_id,
+            topic_ids_of_answers(self._pipeline.topic_id, (batch.judged_by or self._judged_by).topic_id),
+            self._pipeline.job_id,
             before.get(topics.requests, {}),
             read_offsets(checkpoint, batch.batch_id).get(topics.requests, {}),
         )

@@ -16,7 +16,7 @@ from sluice.state.quotas.entry import QuotaEntry, check_entries
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.quota_snapshots import EARLIER, QuotaSnapshots
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 
 log = logging.getLogger("sluice.quotas")
@@ -124,13 +124,12 @@ class QuotaWatch:
             log.error("%s; quotas version %d, the last good one, stays in force", self._last_error.line, version)
         self._report(self._last_error.line)
 
-    def _load(self, version_before: int = -1, digest_before: str = EARLIER) -> QuotasInForce:
+    def _load(self, version_before: int = -1, digest_before: str = "") -> QuotasInForce:
         """The newest version of the table; the log says if it can't come after the version before."""
         self._is_loaded = False
         version, entries = self._table.newest()
         digest = self._snapshots.save(version, entries).digest
-        is_changed = version == version_before and digest_before not in (EARLIER, digest)
-        if version < version_before or is_changed:
+        if version < version_before or (version == version_before and digest != digest_before):
             told = "the quotas table %s is another one than before: after version %d its version %d is in force"
             log.warning(told, self._table.path, version_before, version)
         loaded = QuotasInForce(version, entries, Quotas(entries, version), digest)

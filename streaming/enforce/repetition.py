@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sluice.state.contract.decision_id import answered_event
-from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.enforce.stages import ArrowStage
 
 ANSWERED_SCHEMA = "partition int, offset bigint"
@@ -43,12 +42,11 @@ class BatchAnswers(NamedTuple):
         return (event.partition, event.offset) if first <= event.offset < end else None
 
 
-def topic_ids_of_answers(now: str | None, batch: Batch) -> frozenset[str | None]:
-    """The ids of the requests topic that answers to a micro-batch may give: that of now, and that of its beginning.
+def topic_ids_of_answers(now: str | None, begun: str | None) -> frozenset[str | None]:
+    """The ids of the requests topic that answers to a micro-batch may give: that of now, and that when it was begun.
 
     Where both are known the one of now alone counts: with another one they answer events of another topic.
     """
-    begun = None if batch.judged_by is None else batch.judged_by.topic_id
     return frozenset({now} if now is not None and begun is not None else {now, begun})
 
 

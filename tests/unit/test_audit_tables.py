@@ -105,7 +105,7 @@ def test_a_topic_id_that_nobody_knows_makes_no_second_row_of_an_event(tables: Se
 
 
 @pytest.mark.parametrize("unnamed", ["first", ""])
-def test_rows_of_a_release_without_ids_of_topics_are_of_the_topic_that_it_knew(tables: Settings, unnamed: str) -> None:
+def test_rows_of_a_time_without_ids_of_topics_are_of_the_topic_that_was_there(tables: Settings, unnamed: str) -> None:
     """Unless it was made again meanwhile."""
     write(tables, records(as_records([decision(0), decision(1)])), 0)
     requests = RequestsTopic("my-requests", [9] * 4, "first", [] if unnamed else [""], unnamed)
@@ -255,7 +255,7 @@ def _remove_old_files(metrics: DeltaTable) -> None:
 
 
 def _write_values(metrics: DeltaTable) -> None:
-    """An earlier release goes on after a crash, or an operator deletes rows: a restore would undo that too."""
+    """By an operator: a restore would undo that too."""
     metrics.update({"value": "777.0"})
 
 

@@ -196,16 +196,3 @@ def test_no_limit_is_published_that_nobody_would_read() -> None:
     """As from a client that makes quotas by itself."""
     with pytest.raises(InvalidQuotaError, match="expected a whole number"):
         limit_value(quota(QuotaKind.PRODUCER_BYTE_RATE, 13_333.33, user="alice"), 1)
-
-
-def test_a_quota_that_only_earlier_releases_have_counts_in_a_version_and_limits_nothing() -> None:
-    """So readers take over what a job of an earlier release publishes."""
-    key = limit_key(ALICE).replace(b"producer_byte_rate", b"topic_count")
-    view = read([(key, forged(quota="topic_count")), *published([[ALICE]])[:-1], (VERSION_KEY, version_end(1, 2))])
-
-    assert view.in_force is not None
-    assert view.in_force.enforced.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == ALICE.value
-    assert (view.ignored, view.entries) == ({key}, {limit_key(ALICE): ALICE})
-    view.take(key, None)
-    view.take(VERSION_KEY, version_end(2, 1))
-    assert view.in_force.version == 2

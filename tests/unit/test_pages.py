@@ -12,7 +12,7 @@ from sluice.state.arithmetic.columns import columns_of, counters_from
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import KINDS_BY_CODE, REMOVED_KEYS, QuotaKind
+from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind
 from sluice.state.store.codec import CODEC_VERSION, DECODERS, decode, encode
 from sluice.state.store.pages import Pages, page_of_entity
 from tests.stored_pages import FOREVER_MS, GOLDEN, SETTINGS, PageCharge, bytes_of, charged, charges, contents
@@ -47,7 +47,7 @@ def test_the_written_version_can_be_read() -> None:
 
 
 def test_the_code_of_a_kind_never_changes() -> None:
-    """Stored rates are recognised by it; new kinds count up, and those of removed ones aren't given again."""
+    """Stored rates are recognised by it; new kinds count up."""
     assert [kind.value for _, kind in sorted(KINDS_BY_CODE.items())][:6] == [
         "producer_byte_rate",
         "consumer_byte_rate",
@@ -56,8 +56,7 @@ def test_the_code_of_a_kind_never_changes() -> None:
         "consumer.byte.rate",
         "controller_mutation_rate",
     ]
-    assert len(REMOVED_KEYS) == 2
-    assert sorted(KINDS_BY_CODE) == [*range(7), 10]  # once there are more: without 11 and 12
+    assert sorted(KINDS_BY_CODE) == [*range(7), 10]
 
 
 @given(charges=charges)

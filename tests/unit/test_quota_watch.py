@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from sluice.sinks.tables.quotas import QuotasTable
@@ -16,7 +15,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.quota_snapshots import EARLIER, QuotaSnapshots
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.errors import CheckpointError
 from tests.builders import quota
@@ -124,14 +123,6 @@ def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_pa
     assert restarted.in_force() == (0, [entry(1.0)])
 
 
-def test_a_snapshot_of_an_earlier_release_is_read_without_the_keys_that_this_one_has_not(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(str(tmp_path))
-    rows = [({"user": "alice"}, kind, 1.0, False) for kind in (KIND, "partition_count")]
-    checkpoint.sluice.write(f"quotas/{1:020d}.msgpack", msgspec.msgpack.encode(rows))
-
-    assert QuotaSnapshots(checkpoint).entries(1) == [entry(1.0)]
-
-
 def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
     """Only a few are kept, for micro-batches that are about to begin."""
     snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
@@ -223,17 +214,6 @@ def test_the_lost_snapshot_of_a_pending_micro_batch_is_made_from_the_history_of_
     assert snapshots.entries(0, pending.quota_digest) == [entry(1.0)]
 
 
-def test_a_micro_batch_begun_by_an_earlier_release_gets_the_snapshot_that_it_removed(tmp_path: Path) -> None:
-    """It names a version alone."""
-    table = made_table(tmp_path)
-    table.alter(lambda _: [entry(2.0)], "test", AT)
-
-    watch_of(table, tmp_path).keep_snapshot_of(Batch(7, 0, 1000))
-
-    snapshots = QuotaSnapshots(Checkpoint(str(tmp_path / "checkpoint")))
-    assert snapshots.entries(0, EARLIER) == [entry(1.0)]
-
-
 @pytest.mark.parametrize("version", [0, 5])
 def test_a_pending_micro_batch_never_gets_the_quotas_of_another_table(tmp_path: Path, version: int) -> None:
     """The error says what the table lacks."""
@@ -260,20 +240,3 @@ def test_a_snapshot_keeps_defaults_and_names_and_both_modes_of_a_quota_apart(tmp
     found = [quotas.resolve_client(KIND, user, "").limit for user in ("<default>", "anyone", "alice")]
     assert found == [1.0, 2.0, 1024.0]
     assert quotas.shadow.resolve_client(KIND, "alice", "").limit == 512.0
-
-
-def test_a_snapshot_of_an_older_release_is_read(tmp_path: Path) -> None:
-    """Its bytes, from before the modes were apart: a quota of alice's, and a shadow quota of everybody's."""
-    checkpoint = Checkpoint(str(tmp_path))
-    stored = (
-        b"\x92\x94\x81\xa4user\xa5alice\xb2producer_byte_rate\xcb@\x90\x00\x00\x00\x00\x00\x00\xc2"
-        b"\x94\x81\xa4user\xc0\xb2producer_byte_rate\xcb@\x80\x00\x00\x00\x00\x00\x00\xc3"
-    )
-    checkpoint.sluice.write(f"quotas/{1:020d}.msgpack", stored)
-
-    quotas = QuotaSnapshots(checkpoint).load(1)
-
-    assert quotas.shadow is not None
-    assert quotas.resolve_client(KIND, "alice", "").limit == 1024.0
-    assert quotas.resolve_client(KIND, "bob", "").limit is None
-    assert quotas.shadow.resolve_client(KIND, "bob", "").limit == 512.0

@@ -902,25 +902,6 @@ def test_quotas_that_no_broker_has_stay_in_the_table(mirroring: MirroringShell) 
     assert said.endswith("--entity-name alice --add-config producer_byte_rate=2")
 
 
-@pytest.mark.parametrize("mirrors", [False, True])
-def test_a_key_that_only_earlier_releases_had_can_be_removed_and_not_set(tmp_path: Path, mirrors: bool) -> None:
-    """Nor is it described or exported; it limits nothing."""
-    shell = MirroringShell(tmp_path) if mirrors else Shell(tmp_path / "quotas")
-    if not mirrors:
-        shell.table.create(MIRRORED, "kafka", datetime(2026, 1, 1, tzinfo=UTC))
-    DeltaTable(shell.table.path).update(updates={"key": "'topic_count'"}, predicate="key = 'producer_byte_rate'")
-
-    assert "use controller_mutation_rate, and a create.topic.policy" in shell.error(
-        "alter --user alice --add-config topic_count=2"
-    )
-    for command in ("describe", "export", "describe --user alice"):
-        assert "topic_count" not in "\n".join(shell.lines(command))
-    assert shell.lines("alter --user alice --delete-config topic_count") == [
-        "Completed updating config for user alice."
-    ]
-    assert "topic_count" not in DeltaTable(shell.table.path).scan(columns=["key"]).read_all()["key"].to_pylist()
-
-
 def test_a_login_of_the_settings_is_named_in_the_command(mirroring: MirroringShell) -> None:
     mirroring.settings.write_text(mirroring.settings.read_text().replace("9092'", "9092', security.protocol: SASL_SSL"))
     said = mirroring.error("alter --user alice --add-config producer_byte_rate=1")

@@ -239,33 +239,6 @@ def test_a_row_that_another_tool_broke(table: QuotasTable, column: str, value: s
         table.entries()
 
 
-def with_a_row_of_an_earlier_release(table: QuotasTable) -> None:
-    table.create([ALICE, EVERYBODY], "carol", MONDAY)
-    DeltaTable(table.path).update(updates={"key": "'topic_count'"}, predicate="key = 'request_percentage'")
-
-
-def test_rows_whose_key_only_earlier_releases_had_are_ignored_with_one_line_that_says_what_to_use(
-    table: QuotasTable, caplog: pytest.LogCaptureFixture
-) -> None:
-    with_a_row_of_an_earlier_release(table)
-
-    assert table.entries() == [ALICE]
-    (said,) = caplog.messages
-    assert "has topic_count, which was removed and limits nothing" in said
-    assert "use controller_mutation_rate, and a create.topic.policy.class.name of the brokers" in said
-    assert [row.entry for row in table.rows()] == [ALICE]
-
-
-def test_the_next_change_removes_rows_that_are_ignored(table: QuotasTable, caplog: pytest.LogCaptureFixture) -> None:
-    """Also one that changes no quota, such as the removal of their key."""
-    with_a_row_of_an_earlier_release(table)
-
-    assert table.alter(lambda entries: entries, "dave", TUESDAY) == 2
-    assert [(row.entry, row.changed_by) for row in table.rows()] == [(ALICE, "carol")]
-    assert not caplog.messages
-    assert table.alter(lambda entries: entries, "dave", TUESDAY) == 2
-
-
 def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(QuotasTableError, match="can't be written"):

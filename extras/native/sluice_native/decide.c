@@ -1148,15 +1148,6 @@ static int order_rows(Decider *s, const Entity *e) {
     return DONE;
 }
 
-static void sort_rates(Decider *s, const Entity *e) { /* seldom: earlier releases stored some in another order */
-    for (uint32_t i = 1; i < e->rates_n; i++)
-        for (uint32_t j = i; j && AT(s->rates, Rate, e->rates_at + j - 1)->kind > AT(s->rates, Rate, e->rates_at + j)->kind; j--) {
-            Rate other = *AT(s->rates, Rate, e->rates_at + j);
-            *AT(s->rates, Rate, e->rates_at + j) = *AT(s->rates, Rate, e->rates_at + j - 1);
-            *AT(s->rates, Rate, e->rates_at + j - 1) = other;
-        }
-}
-
 static int end_counter(Decider *s, const Entity *e) { /* whose rows have all been charged */
     int outcome = say_sums(s, AT(s->rows, Row, e->first_row - 1)->entity);
     return outcome ? outcome : say_long_waits(s);
@@ -1585,7 +1576,6 @@ static int decide_page(Decider *s, const Page *page, uint32_t number, const uint
     if (!outcome) outcome = find_counters(s, page, number);
     for (uint32_t i = 0; i < LENGTH(s->touched, uint32_t) && !outcome; i++) {
         Entity *e = AT(s->entities, Entity, *AT(s->touched, uint32_t, i));
-        sort_rates(s, e);
         if (!mark_of(e->key)) outcome = charge_entity(s, e);
     }
     if (!outcome) outcome = charge_tenants(s);

@@ -416,8 +416,9 @@ def test_one_image_is_used_everywhere(install: str, settings: Settings) -> None:
         for each in objects(install, APPLICATION)
     }
 
-    of_executors = settings.spark.get("spark.kubernetes.container.image", "sluice:0.1.0")
-    assert images | of_operators == {of_executors} == {"sluice:0.1.0"}
+    own = f"sluice:{yaml.safe_load((CHART / 'Chart.yaml').read_text())['appVersion']}"
+    of_executors = settings.spark.get("spark.kubernetes.container.image", own)
+    assert images | of_operators == {of_executors} == {own}
 
 
 @pytest.mark.parametrize("install", FORMS[1:])

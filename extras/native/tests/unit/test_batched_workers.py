@@ -156,7 +156,7 @@ def test_java_gets_the_same_from_this_release_of_pyspark_by_both_paths() -> None
 
 
 def test_a_pending_split_of_pages_needs_batched_workers_and_the_start_says_so() -> None:
-    """The micro-batch would fail at each attempt. One that splits nothing, or of an earlier release, needs none."""
+    """The micro-batch would fail at each attempt. One that splits nothing needs none."""
     settings = with_pages(256, batched=False)
     splits = Batch(7, 0, 1_000, pages=512, pages_before=256)
     with pytest.raises(
@@ -167,7 +167,7 @@ def test_a_pending_split_of_pages_needs_batched_workers_and_the_start_says_so() 
         check_can_split(replace(splits, pages_before=0), settings)
 
     check_can_split(splits, with_pages(256, batched=True))
-    for batch in (Batch(7, 0, 1_000), replace(splits, pages_before=512), Batch(7, 0, 1_000, pages=256)):
+    for batch in (Batch(-1, -1, -1), replace(splits, pages_before=512), Batch(7, 0, 1_000, pages=256)):
         check_can_split(batch, settings)
 
 

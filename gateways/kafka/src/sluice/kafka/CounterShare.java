@@ -46,7 +46,7 @@ final class CounterShare {
     private long targetUntilMs;
     private String jobId;
     private long batch = -1; // of the newest sum
-    private long batchMs; // 0 if it doesn't say
+    private long batchMs;
 
     /** This gateway's share of the limit now, in units of the quota per second. */
     double share(double limit, AliveGateways gateways, Window window, long nowMs) {
@@ -80,7 +80,7 @@ final class CounterShare {
      */
     boolean isNew(String job, long number, long decidedAtMs) {
         boolean isKnown = number <= batch && number > batch - REPEATED_BATCHES && Objects.equals(job, jobId);
-        if (isKnown && (batchMs == 0 || decidedAtMs <= batchMs)) {
+        if (isKnown && decidedAtMs <= batchMs) {
             return false;
         }
         jobId = job;

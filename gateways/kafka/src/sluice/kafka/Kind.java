@@ -2,7 +2,6 @@ package sluice.kafka;
 
 import java.util.HashMap;
 import java.util.Map;
-import java.util.Set;
 import org.apache.kafka.server.quota.ClientQuotaType;
 
 /** A quota: its key, what events say of it, and the metrics in which a broker or a proxy keeps it. */
@@ -23,7 +22,6 @@ public enum Kind {
     CONNECTIONS("connection_count", "Connect", false);
 
     private static final Map<String, Kind> BY_KEY = new HashMap<>();
-    private static final Set<String> REMOVED = Set.of("topic_count", "partition_count");
 
     static {
         for (Kind kind : values()) {
@@ -111,11 +109,6 @@ public enum Kind {
     /** The kind of a key; null if no gateway in Java meters it. */
     static Kind ofKey(String key) {
         return BY_KEY.get(key);
-    }
-
-    /** Whether an earlier release had such a key, which limits nothing any more. */
-    static boolean isRemoved(String key) {
-        return REMOVED.contains(key);
     }
 
     /** The kind of one of Kafka's types. */

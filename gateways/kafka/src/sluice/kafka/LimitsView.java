@@ -158,9 +158,6 @@ final class LimitsView {
         Json.check(isKeyOf(key, names, mode, quota), "the key names another quota");
         Json.check(topic == null || user == null && clientId == null, "a topic can't be combined");
         checkTenant(tenant);
-        if (Kind.isRemoved(quota)) { // it limits nothing, and counts among the records of its version
-            return new Entry(null, null, null, 0, mode);
-        }
         if (tenant != null && parts > 1) {
             Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
             boolean isDefault = tenant == Entity.DEFAULT || user == Entity.DEFAULT || clientId == Entity.DEFAULT;
@@ -231,7 +228,7 @@ final class LimitsView {
         return JSON.writeValueAsString(wanted).equals(key);
     }
 
-    /** A record of the topic. `kind` is null for members and budgets of tenants, and for keys of an earlier release. */
+    /** A record of the topic. `kind` is null for members and budgets of tenants. */
     private static final class Entry {
         private final Kind kind;
         private final Object tenant; // null if it isn't of one
