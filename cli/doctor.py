@@ -578,7 +578,7 @@ def check_holds_table(settings: Settings) -> str:
     table = HoldsTable(settings.delta.quotas, settings.delta.storage_options)
     try:
         check_commits("quotas-holds", table.path, settings.delta.storage_options)
-        is_there = table.look()
+        is_there = table.poll()
     except SluiceError as error:
         raise CheckWarningError(f"{error}; a job goes on with the holds that it read last") from error
     held = len(holds_at(table.holds or (), now_ms()))

@@ -445,7 +445,6 @@ def _altered_text(entity_type: str, name: str | None) -> str:
 
 
 def _show_changes(before: Sequence[QuotaEntry], after: Sequence[QuotaEntry]) -> list[Difference]:
-    """Print and return the changes, or print that there are none."""
     changed = differences(before, after)
     print_lines([change_text(old, new) for old, new in changed] or ["Nothing changes."])
     return changed

@@ -162,7 +162,6 @@ def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
 
 
 def _publish(kafka: Mapping[str, str], topic: str, unmute: Unmute) -> SourceRecord:
-    """Publish the control record where the client's events go."""
     entity = unmute.entity
     key = client_key(entity.user or "", entity.client_id or "").encode()
     bounds = {"max_block_ms": _SEND_TIMEOUT_MS, "delivery_timeout_ms": _SEND_TIMEOUT_MS}

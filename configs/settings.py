@@ -517,7 +517,6 @@ def _shown(value: object) -> str:
 
 
 def _expected(kind: Type) -> str:
-    """A right value of `kind`, in words."""
     match kind:
         case BoolType():
             return "true or false"

@@ -181,7 +181,6 @@ class JarSet:
         return jars_home() / "ivy-cache" / self.name
 
     def _progress(self) -> str:
-        """The progress of the download in a line."""
         wanted, found = self.expected(), [(path.name, size) for path, size in file_sizes(self._cache)]
         count, mb = len(wanted.keys() & {name for name, _ in found}), sum(size for _, size in found) / 1e6
         return f"jars: fetching {self.name} {count} of {len(wanted)} ({mb:.0f} MB)"

@@ -204,7 +204,6 @@ def is_own_client_id(kafka: Mapping[str, str], client_id: str | None) -> bool:
 
 
 def _certificates(kafka: Mapping[str, str]) -> dict[str, object]:
-    """The PEM files of the certificate authority and of the client."""
     if not has_layer(kafka, "SSL"):
         return {}
     files = {

@@ -269,7 +269,6 @@ class TopicReader:
     def _beginnings(
         self, consumer: KafkaConsumer, new: set[TopicPartition], ends: Mapping[TopicPartition, int]
     ) -> dict[int, int]:
-        """The offset from which to read each of these partitions."""
         if self._since_ms is None:
             firsts = self._offsets(consumer.beginning_offsets, new)
             return {each.partition: first for each, first in firsts.items()}

@@ -123,7 +123,6 @@ class _TopicMaker:
         return wanted._replace(configs=kept), refused
 
     def _ask(self, wanted: Mapping[str, TopicNeeds], validate_only: bool = False) -> dict[str, dict[str, Any]]:
-        """The cluster's answers, by topic."""
         asked = {
             name: {
                 "num_partitions": each.partitions,

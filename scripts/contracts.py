@@ -26,7 +26,6 @@ def schemas() -> dict[str, str]:
 
 
 def _schema(record: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of what a reader of the record takes."""
     _, components = msgspec.json.schema_components([record])
     for component in components.values():
         component["description"] = " ".join(component["description"].split())

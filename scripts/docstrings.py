@@ -50,7 +50,6 @@ def refused(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _prose(docstring: str) -> str:
-    """A docstring without its examples and code."""
     return " ".join(re.sub(r"`[^`]*`", "code", docstring.partition(">>>")[0]).split())
 
 

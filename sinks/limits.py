@@ -28,7 +28,7 @@ from sluice.state.quotas.overrides import are_alike, by_another_clock
 
 log = logging.getLogger("sluice.limits")
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 """Interval between two polls for a new version, and for records that others wrote or removed."""
 
 _RETRY_S = 1.0
@@ -99,7 +99,7 @@ def limits_publisher(
                     sent.get(_SEND_TIMEOUT_S)
                 yield
 
-    return BackgroundService("limits", publish, _LOOK_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
+    return BackgroundService("limits", publish, _POLL_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
 
 
 class _Overriding:

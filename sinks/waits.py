@@ -19,7 +19,7 @@ log = logging.getLogger("sluice.waits")
 ENDED_MS = 3_600_000
 """Time after the end of a wait at which its record goes: for gateways whose clocks are behind it still lasts."""
 
-_LOOK_S = 600.0
+_POLL_S = 600.0
 _RETRY_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
@@ -28,13 +28,13 @@ _MAX_KEYS = 100_000
 
 
 def ended_waits_remover(topic: str, kafka: Mapping[str, str]) -> BackgroundService:
-    """The service that removes them: those of earlier starts with the first look."""
+    """The service that removes them: those of earlier starts with the first poll."""
 
     def remove() -> None:
         remove_ended_waits(topic, kafka, now_ms() - ENDED_MS)
 
     failure = "records of ended waits can't be removed"
-    return BackgroundService("waits", remove, _LOOK_S, retry_s=_RETRY_S, failure=failure, log=log)
+    return BackgroundService("waits", remove, _POLL_S, retry_s=_RETRY_S, failure=failure, log=log)
 
 
 def remove_ended_waits(topic: str, kafka: Mapping[str, str], before_ms: int, max_keys: int = _MAX_KEYS) -> int:

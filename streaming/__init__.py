@@ -1,1 +1,1 @@
-"""The Spark job: session, source, operator, queries and the command line."""
+"""The Spark job: session, source, operator and queries."""

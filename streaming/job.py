@@ -157,12 +157,11 @@ class Job:
             ClusterQuotasReader(kafka), table, watch.in_force, quotas.poll_ms, self._health.report_mirror
         )
         self._status.wait_for("quotas", f"the client quotas at {kafka['bootstrap.servers']}")
-        mirror.look()
-        watch.look()
-        return BackgroundService("quota-mirror", mirror.looks, quotas.poll_ms / 1000.0, stop_timeout_s=5.0)
+        mirror.poll()
+        watch.poll()
+        return BackgroundService("quota-mirror", mirror.polls, quotas.poll_ms / 1000.0, stop_timeout_s=5.0)
 
     def _started_session(self) -> SparkSession:
-        """The session, a new one unless there is one that runs."""
         if self._spark is None or is_stopped(self._spark):
             self._stop_session()
             self._status.wait_for("session", "Java and Spark to start")

@@ -52,7 +52,7 @@ from sluice.streaming.runtime.troubles import TroublesWatch
 log = logging.getLogger("sluice.job")
 
 _POLL_S = 0.25
-_LOOK_S = 1.0
+_POLL_INPUTS_S = 1.0
 
 
 class RunningJob:
@@ -107,13 +107,13 @@ class RunningJob:
         self._health.registry.register(self._overrides)
         has_floor, is_elastic = any(settings.elastic.disk_floor), settings.elastic.limits == "elastic"
         services = [
-            BackgroundService("quota-watch", self._watch.look, settings.quotas.poll_ms / 1000.0),
+            BackgroundService("quota-watch", self._watch.poll, settings.quotas.poll_ms / 1000.0),
             limits_publisher(
                 topics, kafka, self._watch.in_force, lambda: self._overrides.said, self._overrides.remember
             ),
             ended_waits_remover(topics.waits, kafka),
             self._disks.service(kafka),
-            BackgroundService("holds", self._holds.look, _LOOK_S),
+            BackgroundService("holds", self._holds.poll, _POLL_INPUTS_S),
             *self._capacities.services(),
             *self._overrides.services(topics, kafka, heartbeats=has_floor or is_elastic),
             self._topic.service(),
@@ -155,7 +155,6 @@ class RunningJob:
         )
 
     def _troubles_watch(self, gateways: GatewayMetrics) -> list[BackgroundService]:
-        """Look for what is wrong at brokers, in topics and tables."""
         troubles = TroublesWatch(self._settings, gateways.facts, lambda: self._watch.in_force()[1])
         gateways.is_stale = troubles.is_stale
         for observer in self._observers:
@@ -178,7 +177,7 @@ class RunningJob:
             if (pending := pending_batch(Checkpoint(settings.enforce.checkpoint))) is not None:
                 check_can_split(pending, settings)
                 self._watch.keep_snapshot_of(pending)
-            most = bound.look(deciding.last_cause is Cause.TOO_LARGE)
+            most = bound.poll(deciding.last_cause is Cause.TOO_LARGE)
             return EnforceQuery(self._job, self._tracked, self._overrides.limits_now, self._topic, most, start)
 
         def make_audit() -> AuditQuery:

@@ -428,7 +428,7 @@ class Cluster:
     def settle(self) -> None:
         """Start the job if it doesn't run, and let it decide and write all there is."""
         self.driver = self.driver or Driver(self)
-        self.driver.watch.look()
+        self.driver.watch.poll()
         self.driver.decide()
         self.driver.write()
 

@@ -27,12 +27,12 @@ def storm(servers: str, brokers: str, patience_s: float) -> list[tuple[float, in
         begun_s = time.monotonic()
         admin = _create_topics(jvm, servers)
 
-        def look() -> bool:
+        def poll() -> bool:
             count = sum(topic.startswith("storm-") for topic in watcher.list_topics())
             there.append((time.monotonic() - begun_s, count))
             return bool(count == TOPICS)
 
-        eventually(look, patience_s)
+        eventually(poll, patience_s)
         admin.close()
     return there
 

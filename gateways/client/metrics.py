@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
+from typing import Annotated, NamedTuple, Protocol, get_type_hints
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sluice.gateways.client.options import GatewayOptions
 from sluice.state.contract.records import Share
-
-if TYPE_CHECKING:
-    from sluice.gateways.client.client import Gateway
 
 _SHARE_LABELS = ["gateway", "quota", "user", "client_id", "topic", "partition", "tenant"]
 
@@ -71,10 +69,22 @@ METRICS: dict[str, Gauge] = {
 """Field of GatewayStats -> its metric."""
 
 
+class Counted(Protocol):
+    """The part of a `Gateway` that is collected."""
+
+    options: GatewayOptions
+
+    def stats(self) -> GatewayStats:
+        """Its counts."""
+
+    def shares(self) -> list[Share]:
+        """Its busiest counters."""
+
+
 class GatewayCollector(Collector):
     """Metrics `sluice_gateway_*`, collected at each scrape: `registry.register(GatewayCollector(gateway))`."""
 
-    def __init__(self, gateway: "Gateway") -> None:
+    def __init__(self, gateway: Counted) -> None:
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:

@@ -178,7 +178,6 @@ def by_partition(partitions: npt.NDArray[np.int64], offsets: npt.NDArray[np.int6
 
 
 def _near(sources: Offsets) -> str:
-    """A condition for the rows near these source records."""
     spans = [(number, int(offsets.min()), int(offsets.max())) for number, offsets in sources.items()]
     if len(spans) > _MAX_SPANS:
         return f"source_offset BETWEEN {min(first for _, first, _ in spans)} AND {max(last for *_, last in spans)}"

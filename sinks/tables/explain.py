@@ -84,7 +84,6 @@ def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: i
 
 
 def _rows(tables: Tables, found: Iterable[tuple[Any, ...]]) -> list[Json]:
-    """The row of each decision with one of these names."""
     return [
         next(row for row in decisions_by_id(tables, decision_id) if row["source_topic_id"] == topic_id)
         for decision_id, topic_id in found
@@ -145,7 +144,7 @@ def _holds(table: HoldsTable, decision: Json) -> Iterator[str]:
     waits = [wait["entity"] for wait in decision["throttled_by"] or () if wait["quota"] == OperatorHolds.name]
     if not waits:
         return
-    table.look()
+    table.poll()
     at_ms = decision["timestamp_ms"]
     for hold in holds_at((each for each in table.holds or () if each.at_ms <= at_ms), at_ms):
         if any(hold.client.to_mapping().items() <= entity.items() for entity in waits):

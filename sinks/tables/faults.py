@@ -75,7 +75,7 @@ class RequestsTopic(NamedTuple):
     """The requests topic, and by partition the offset after the newest event that an answer may be of.
 
     `topic_id` is Kafka's, or empty. `former` are the ids of topics of this name before it; their ends aren't known, as
-    events may have come after the last look. An answer without an id is of the one that is `unnamed`.
+    events may have come after the last poll. An answer without an id is of the one that is `unnamed`.
     """
 
     name: str

@@ -41,7 +41,7 @@ class HoldChange(NamedTuple):
 class HoldsTable:
     """The table beside the quotas table at `quotas`, a folder or a URI; the first hold makes it.
 
-    `holds` are the commands that the last look read, whose reason begins with the author; None before it could be read.
+    `holds` are the commands that the last poll read, whose reason begins with the author; None before it could be read.
     Raises QuotasTableError.
     """
 
@@ -98,7 +98,7 @@ class HoldsTable:
         found = [change for row in rows if (change := _change(*row)) is not None]
         return sorted(found, key=lambda change: -change.hold.number), len(rows) - len(found)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read the rows if there are others; False if nobody was stopped yet, so there is no table.
 
         One that was there before is missed. Its newest commit has to be whole, or a hold would be passed over.
@@ -157,7 +157,6 @@ class HoldsTable:
 
 
 def _rows(change: HoldChange) -> Table:
-    """A table of one row."""
     hold, client = change.hold, change.hold.client
     numbers, whose = (hold.number, hold.at_ms, hold.lasting_ms), (change.changed_by, *change.changed_from)
     row = (client.user, client.client_id, client.tenant, *numbers, hold.reason, *whose)

@@ -439,7 +439,6 @@ def _changes(
 
 
 def _time_of(commit: Mapping[str, Any]) -> datetime:
-    """The time of the change that a commit made."""
     if CHANGED_AT in commit:
         return datetime.fromisoformat(commit[CHANGED_AT])
     return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC)

@@ -170,7 +170,6 @@ class ElasticRule:
         return min(lend, max(1.0, most))
 
     def _causes(self, measured_ms: int) -> list[_Past]:
-        """The decisions that may have caused a load."""
         ended = [past for past in self._past if past.at_ms <= measured_ms - LATEST_MS]
         later = [past for past in self._past if measured_ms - LATEST_MS < past.at_ms <= measured_ms - SOONEST_MS]
         return [*(ended[-1:] or [self._past[0]]), *later]

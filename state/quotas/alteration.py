@@ -207,7 +207,6 @@ def with_altered(
 
 
 def _other_mode_hint(keys: Sequence[str], target: QuotaEntity, others: Iterable[QuotaEntry]) -> str:
-    """A hint for keys that are set in the other mode."""
     modes: dict[str, Mode] = {entry.kind: entry.mode for entry in others if entry.entity == target}
     found = ((key, modes.get(KEY_ALIASES.get(key, key))) for key in keys)
     return "".join(f"; {key} is set in mode {mode}: add --mode {mode}" for key, mode in found if mode)

@@ -508,14 +508,12 @@ def _bounded_part(name: EntityName) -> EntityName:
 
 
 def _part(name: EntityName) -> Part:
-    """The kind of part that this name is."""
     if name is None:
         return Part.ABSENT
     return Part.DEFAULT if name is DEFAULT else Part.OWN
 
 
 def _name(part: Part, own: str | None) -> EntityName:
-    """The entity name at this level for a request named `own`."""
     if part is Part.OWN:
         return own
     return DEFAULT if part is Part.DEFAULT else None

@@ -160,7 +160,6 @@ class GatewayShares:
         return dict(zip(charges, outcomes, strict=True))
 
     def _admission(self, request: Request, charged: Sequence[_Charged], now_ms: int, delivered: bool) -> Admission:
-        """The answer to these charges, of which one waits or is refused."""
         refused = tuple(map(any, zip(*(inline.refused for *_, inline in charged if inline.refused), strict=True)))
         _, deciding, _, longest = max(charged, key=_wait_ms)
         least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
@@ -365,7 +364,6 @@ class _Heard:
 
 
 def _throttled(charged: Sequence[_Charged], now_ms: int) -> Iterator[ThrottledCounter]:
-    """The throttled counters of a request."""
     for counter, _, share, inline in charged:
         if share.throttled_until_ms > now_ms:
             asked_ms = min(inline.wait_ms, share.throttled_until_ms - now_ms)

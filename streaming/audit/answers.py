@@ -99,7 +99,6 @@ def _rows(answers: pa.Table, feed: Feed, table: DeltaTable, requests: RequestsTo
 
 
 def _sources(parts: Iterable[pa.Table]) -> Offsets:
-    """The source records that these rows answer."""
     keys = [part.select(_KEY) for part in parts]
     if not keys:
         return {}
@@ -154,7 +153,7 @@ class RequestEnds:
     def _with(self, now: list[int], topic_id: str) -> _Ends:
         last = structs.replace(self._last, former=[each for each in self._last.former if each != self._last.topic_id])
         if not now:
-            # The topic is gone. Its last events may have come after the last look.
+            # The topic is gone. Its last events may have come after the last poll.
             return structs.replace(last, former=sorted({*last.former, last.topic_id}))
         if topic_id in ("", last.topic_id):
             return structs.replace(last, ends=_greatest(last.ends, now))

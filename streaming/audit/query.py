@@ -280,7 +280,6 @@ class AuditQuery(GatedQuery):
             raise
 
     def _known_topics(self) -> set[str]:
-        """The ids of requests topics whose events the tables have."""
         delta = self._settings.delta
         options = dict(delta.storage_options)
         paths = delta.decisions, delta.dead_letters

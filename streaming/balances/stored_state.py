@@ -87,7 +87,6 @@ def _taking(java: Any, pair: Any, collected: Any) -> Any:
 
 
 def _pages(records: bytes) -> Iterator[tuple[int, bytes]]:
-    """Key and bytes of each page in the records of a state store."""
     at = 0
     while at < len(records):
         (key,) = _KEY.unpack_from(records, at)

@@ -168,7 +168,6 @@ def _unreachable(location: str, reason: str) -> CheckpointError:
 
 
 def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
-    """The file system that a checkpoint is in, and its path there."""
     if "://" not in location:
         return fs.LocalFileSystem(), PurePosixPath(location)
     if location.startswith("hdfs://"):

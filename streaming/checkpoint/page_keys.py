@@ -61,7 +61,6 @@ def can_split(partitions: int) -> bool:
 
 
 def _spark_hash(key: int) -> int:
-    """Spark's `hash(key)`."""
     mixed = _product(_rotated(_product(key, _KEY_FACTORS[0]), _KEY_ROTATION), _KEY_FACTORS[1])
     state = _product(_rotated(mixed ^ _SEED, _STATE_ROTATION), _STATE_FACTOR) + _STATE_ADDEND
     state = _xor_shifted((state & _MASK) ^ _INT_BYTES, _MIX_SHIFTS[0])
@@ -70,7 +69,6 @@ def _spark_hash(key: int) -> int:
 
 
 def _key_of_hash(number: int) -> int:
-    """The key with this hash."""
     state = _product(_xor_unshifted(number, _MIX_SHIFTS[2]), _inverse(_MIX_FACTORS[1]))
     state = _product(_xor_unshifted(state, _MIX_SHIFTS[1]), _inverse(_MIX_FACTORS[0]))
     state = _xor_unshifted(state, _MIX_SHIFTS[0]) ^ _INT_BYTES
@@ -90,7 +88,6 @@ def _inverse(factor: int) -> int:
 
 
 def _rotated(word: int, bits: int) -> int:
-    """The 32-bit word rotated to the left by `bits`."""
     return (word << bits | word >> 32 - bits) & _MASK
 
 

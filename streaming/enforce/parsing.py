@@ -156,7 +156,6 @@ def _check_distance(ahead_ms: int, limits: EventLimits) -> None:
 
 
 def _too_many(field: str, entries: int, most: int) -> InvalidRequestError:
-    """The error for so many entries."""
     return InvalidRequestError(field, f"has {entries} entries", f"at most {most}")
 
 

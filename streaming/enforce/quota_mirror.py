@@ -52,14 +52,14 @@ class QuotaMirror:
         self._left_out: frozenset[str] = frozenset()
         self._odd_names: frozenset[str] = frozenset()
 
-    def looks(self) -> Iterator[float]:
+    def polls(self) -> Iterator[float]:
         """Look again and again; gives the pause in seconds after each time."""
         with self._reader:
             while True:
-                self.look()
+                self.poll()
                 yield self.pause_s()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the cluster once and mirror what differs. Never raises: the job goes on with what is in force."""
         try:
             self._mirror(self._reader.read())
@@ -71,7 +71,7 @@ class QuotaMirror:
         self._report(self._last_error.line, len(self._left_out))
 
     def pause_s(self) -> float:
-        """The pause after the last look, in seconds."""
+        """The pause after the last poll, in seconds."""
         if self._last_error.line is not None:
             return _RETRY_S
         return max(self._poll_s, len(self._answer) * _PAUSE_PER_ENTITY_S)

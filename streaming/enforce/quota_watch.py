@@ -68,7 +68,7 @@ class QuotaWatch:
         in_force = self._in_force
         return in_force.version, in_force.entries
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Put a new version in force if there is one."""
         try:
             if not (self._is_loaded and self._table.is_newest()):

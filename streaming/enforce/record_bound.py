@@ -22,7 +22,7 @@ class RecordBound:
         self._settings = settings
         self._most = self.bytes = settings.topics.max_message_bytes
 
-    def look(self, was_too_large: bool) -> int:
+    def poll(self, was_too_large: bool) -> int:
         """The bound of the next start in bytes; half of the last one if that let through what was too large."""
         if was_too_large:
             self._most = max(LEAST_BYTES, self.bytes // 2)

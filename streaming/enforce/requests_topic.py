@@ -20,7 +20,7 @@ from sluice.streaming.errors import CheckpointError
 
 log = logging.getLogger("sluice.enforce")
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 class RequestsTopicWatch:
@@ -55,9 +55,9 @@ class RequestsTopicWatch:
 
     def service(self) -> BackgroundService:
         """The watch in the background."""
-        return BackgroundService("requests-topic", self._look, _LOOK_S, log=log)
+        return BackgroundService("requests-topic", self._poll, _POLL_S, log=log)
 
-    def _look(self) -> Iterator[None]:
+    def _poll(self) -> Iterator[None]:
         with connect(KafkaAdminClient, self._settings.kafka) as admin:
             while True:
                 self.id = topic_id_now(admin, self._settings.topics.requests) or self.id

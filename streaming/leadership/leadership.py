@@ -29,7 +29,7 @@ HEARTBEAT_S = 2.0
 LEASE_S = 10.0
 """A leader without a heartbeat for so long may be replaced. It begins no micro-batch then until it has read its own."""
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _RETRY_S = 1.0
 _SEND_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
@@ -97,7 +97,7 @@ class Leadership:
         self._heartbeats = BackgroundService(
             "leadership",
             self._keep,
-            _LOOK_S,
+            _POLL_S,
             retry_s=_RETRY_S,
             failure="no heartbeat can be sent",
             log=log,
@@ -202,7 +202,7 @@ class Leadership:
                 log.warning("%s, which leads %s, sends no heartbeat; taking over", leader, self._key)
                 lease.write(Acquisition(self.driver, lease.log.lease))
             else:
-                stop.wait(_LOOK_S)
+                stop.wait(_POLL_S)
         return False
 
     def _keep(self) -> Iterator[float | None]:

@@ -21,12 +21,12 @@ from sluice.state.shares.load import DiskFloor
 
 log = logging.getLogger("sluice.storage")
 
-_LOOK_S = 10.0
+_POLL_S = 10.0
 
 _ANSWER_TIMEOUT_MS = 5_000
-"""Longest wait for a broker, so that one that is frozen holds up no look."""
+"""Longest wait for a broker, so that one that is frozen holds up no poll."""
 
-_LONGEST_LOOK_S = 20.0
+_LONGEST_POLL_S = 20.0
 """Time after which no further broker is asked: what they said counts for a minute."""
 
 
@@ -45,12 +45,12 @@ class DisksWatch(Collector):
     def service(self, kafka: Mapping[str, str]) -> BackgroundService:
         """The service that asks."""
 
-        def look() -> None:
-            self.look(lambda late: read_log_dirs(kafka, late))
+        def poll() -> None:
+            self.poll(lambda late: read_log_dirs(kafka, late))
 
-        return BackgroundService("storage", look, _LOOK_S, failure="the brokers' disks can't be read", log=log)
+        return BackgroundService("storage", poll, _POLL_S, failure="the brokers' disks can't be read", log=log)
 
-    def look(self, read: Callable[[frozenset[int]], list[dict[str, Any]]]) -> None:
+    def poll(self, read: Callable[[frozenset[int]], list[dict[str, Any]]]) -> None:
         """Ask the brokers. The last answer of each counts while it doesn't answer, or nobody can be asked.
 
         `read` is told whom to ask last. Raises what it raises.
@@ -93,7 +93,7 @@ def read_log_dirs(kafka: Mapping[str, str], late: frozenset[int] = frozenset()) 
     with connect(LogDirsAdmin, {**kafka, "request.timeout.ms": str(_ANSWER_TIMEOUT_MS)}) as admin:
         for number in sorted(admin.broker_numbers(), key=lambda number: (number in late, number)):
             log_dirs: list[dict[str, Any]] = []
-            if time.monotonic() - began_s < _LONGEST_LOOK_S:
+            if time.monotonic() - began_s < _LONGEST_POLL_S:
                 with suppress(KafkaError, OSError):  # it is away, frozen, or has come to its end
                     log_dirs = admin.describe_all_log_dirs(number)
             answers.append({"broker": number, "log_dirs": log_dirs})

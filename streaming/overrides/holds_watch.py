@@ -40,10 +40,10 @@ class HoldsWatch:
         """The rows of the table; safe to read from any thread."""
         return self._holds if self._knows_table else None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the table if it has changed. Raises nothing: the log and `report` say what can't be read."""
         try:
-            self._look()
+            self._poll()
         except Exception as error:  # of any class: no hold ends by it, and no start
             if self._last_error.is_new(error):
                 log.error("%s; holds stay as they were known last, until their ends", self._last_error.line)
@@ -52,8 +52,8 @@ class HoldsWatch:
                 log.info("the table of holds can be read again")
         self._report(self._last_error.line)
 
-    def _look(self) -> None:
-        is_there = self._table.look()
+    def _poll(self) -> None:
+        is_there = self._table.poll()
         if not is_there and not self._knows_table:
             published, now_ms = self._published(), self._clock_ms()
             if published is None:

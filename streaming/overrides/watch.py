@@ -25,7 +25,7 @@ from sluice.state.quotas.overrides import are_alike, overrides_now
 
 log = logging.getLogger("sluice.overrides")
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 _WRITE_MS = 10_000
 """Interval between two commits to the table."""
@@ -111,8 +111,8 @@ class OverridesWatch(Collector):
                         self.on_record(record.value, self._clock_ms())
                     yield
 
-        reading = BackgroundService("heartbeats", read, _LOOK_S, failure="heartbeats can't be read", log=log)
-        return [BackgroundService("overrides", decide, _LOOK_S, log=log), *([reading] if heartbeats else [])]
+        reading = BackgroundService("heartbeats", read, _POLL_S, failure="heartbeats can't be read", log=log)
+        return [BackgroundService("overrides", decide, _POLL_S, log=log), *([reading] if heartbeats else [])]
 
     def on_record(self, value: bytes | None, arrived_ms: int) -> None:
         """Give a record of the sums topic to the deciders, if it is a heartbeat."""

@@ -1,4 +1,4 @@
-"""The job's look at its own answers: decisions of other jobs, the newest decisions for metrics, and dead letters."""
+"""The job's poll of its own answers: decisions of other jobs, the newest decisions for metrics, and dead letters."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from sluice.state.contract.records import Decision
 from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.origin import JobIdentity
 
-_LOOK_S = 2.0
+_POLL_S = 2.0
 """Interval between two polls of the newest decisions."""
 
 _COUNT_S = 10.0
@@ -37,7 +37,7 @@ def decisions_watch(
     driver that was replaced are left out.
     """
 
-    def look() -> Iterator[None]:
+    def poll() -> Iterator[None]:
         with TopicReader(kafka, topic, fenced=True) as reader:
             while True:
                 partitions = reader.partitions()
@@ -51,7 +51,7 @@ def decisions_watch(
     failure = "can't read the newest decisions"
     log = logging.getLogger("sluice.decisions")
     return BackgroundService(
-        "decisions-watch", look, _LOOK_S, retry_s=_RETRY_S, failure=failure, log=log, level=logging.WARNING
+        "decisions-watch", poll, _POLL_S, retry_s=_RETRY_S, failure=failure, log=log, level=logging.WARNING
     )
 
 
@@ -59,7 +59,7 @@ def dead_letters_watch(topic: str, kafka: Mapping[str, str], count: Callable[[in
     """A service that tells `count` how many records the topic has got, by the ends of its partitions."""
     growth = TopicGrowth()
 
-    def look() -> Iterator[None]:
+    def poll() -> Iterator[None]:
         with TopicReader(kafka, topic) as reader:
             while True:
                 count(growth.since_last({partition: each.end for partition, each in reader.offsets().items()}))
@@ -67,7 +67,7 @@ def dead_letters_watch(topic: str, kafka: Mapping[str, str], count: Callable[[in
 
     failure = "can't count dead letters"
     log = logging.getLogger("sluice.dead_letters")
-    return BackgroundService("dead-letters-watch", look, _COUNT_S, failure=failure, log=log, level=logging.WARNING)
+    return BackgroundService("dead-letters-watch", poll, _COUNT_S, failure=failure, log=log, level=logging.WARNING)
 
 
 class TopicGrowth:
@@ -82,7 +82,7 @@ class TopicGrowth:
         self._ends: dict[int, int] | None = None
 
     def since_last(self, ends: Mapping[int, int]) -> int:
-        """Records since the last look, at the first one 0; all of a partition that is new, or was made again."""
+        """Records since the last poll, at the first one 0; all of a partition that is new, or was made again."""
         before, self._ends = self._ends, dict(ends)
         if before is None:
             return 0

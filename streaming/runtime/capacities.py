@@ -12,7 +12,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 
 log = logging.getLogger("sluice.overrides")
 
-_LOOK_S = 60.0
+_POLL_S = 60.0
 _FILE = "capacity.json"
 
 
@@ -57,7 +57,7 @@ class CapacityFile:
     def services(self) -> list[BackgroundService]:
         """The service that looks whether there is still a file, if the settings name one."""
 
-        def look() -> None:
+        def poll() -> None:
             self.limits()
 
-        return [BackgroundService("capacities", look, _LOOK_S)] if self._elastic.capacity_file else []
+        return [BackgroundService("capacities", poll, _POLL_S)] if self._elastic.capacity_file else []

@@ -171,7 +171,6 @@ def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: 
 
 
 def _has_older(table: DeltaTable, first_day: date) -> bool:
-    """True if the table has days before this one."""
     return any(str(each["date"]) < f"{first_day}" for each in table.partitions())
 
 

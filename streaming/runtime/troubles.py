@@ -28,7 +28,7 @@ from sluice.state.troubles import KNOWN, Facts, Trouble, is_stale
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 """Interval between two polls of the newest records."""
 
 _BROKERS_EVERY = 6
@@ -73,7 +73,7 @@ class TroublesWatch:
     def services(self) -> list[BackgroundService]:
         """The services that poll: storage that hangs stops that of the tables alone."""
 
-        def look() -> Iterator[None]:
+        def poll() -> Iterator[None]:
             count = 0
             with NewestRecords(self._settings.kafka, self._settings.topics) as newest:
                 while True:
@@ -99,7 +99,7 @@ class TroublesWatch:
                 stop_timeout_s=stop_s,
             )
 
-        return [polling("troubles", look, _LOOK_S, 10.0), polling("tables", self._look_at_tables, _TABLES_S, 0.0)]
+        return [polling("troubles", poll, _POLL_S, 10.0), polling("tables", self._poll_tables, _TABLES_S, 0.0)]
 
     def _look_at_brokers(self) -> None:
         """Ask brokers what this login may know; what it may not stays unknown."""
@@ -122,7 +122,7 @@ class TroublesWatch:
                 cluster = client_quotas(describe_quotas(admin, kafka)).entries
                 self._polled = replace(self._polled, own_login=self._own_login(cluster, configs))
 
-    def _look_at_tables(self) -> None:
+    def _poll_tables(self) -> None:
         self._unreadable = see_tables(self._settings)[1]
 
     def _look_at_answers(self) -> None:

@@ -36,7 +36,7 @@ def job(settings: Settings, quotas: str, folder: Path) -> Iterator[None]:
     holds = HoldsWatch(HoldsTable(quotas), lambda: watch.published(OperatorHolds.name), lambda _: None)
     watch = OverridesWatch([OperatorHolds(lambda: holds.holds)], OverridesTable(str(folder / "overrides"), {}), 0)
     deciding, *_ = watch.services(settings.topics, settings.kafka, heartbeats=False)
-    with BackgroundService("holds", holds.look, 0.1), deciding, deciding_side(settings, ENTRIES, watch):
+    with BackgroundService("holds", holds.poll, 0.1), deciding, deciding_side(settings, ENTRIES, watch):
         yield
 
 

@@ -58,7 +58,7 @@ class _Rates:
         self._client = client_bean, client_attribute
         self.most_of_brokers = self.most_of_client = 0.0
 
-    def look(self) -> float:
+    def poll(self) -> float:
         """Look once; returns the one-minute rate, summed over the brokers."""
         rate = sum(sum(broker.read(self._meter, "OneMinuteRate").values()) for broker in self._brokers)
         self.most_of_brokers = max(self.most_of_brokers, rate)
@@ -70,7 +70,7 @@ class _Rates:
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(client)
             while not running.done():
-                self.look()
+                self.poll()
                 time.sleep(1)  # a look a second, as kafkatest's JmxTool
             return running.result()
 
@@ -161,7 +161,7 @@ def test_kafkas_own_system_test_of_quotas_passes_cluster_wide(tmp_path: Path, jv
             "bytes-consumed-rate",
         )
         _touch_every_partition(cluster)
-        wait_until(lambda: producing.look() > 0 and consuming.look() > 0, 120)
+        wait_until(lambda: producing.poll() > 0 and consuming.poll() > 0, 120)
         serializers = {f"{kind}_serializer": f"{strings}ByteArraySerializer" for kind in ("key", "value")}
         produced = producing.while_runs(lambda: _produce(jvm, _properties(jvm, cluster, **serializers)))
         deserializers = {f"{kind}_deserializer": f"{strings}ByteArrayDeserializer" for kind in ("key", "value")}

@@ -129,7 +129,7 @@ def test_the_job_forgets_commands_that_ended_a_month_ago(tmp_path: Path) -> None
     watch = HoldsWatch(table, lambda: None, lambda _: None, clock_ms=lambda: NOW_MS + REMEMBERED_MS + 19 * HOUR_MS)
     decider = OperatorHolds(lambda: watch.holds)
 
-    watch.look()
+    watch.poll()
 
     assert [hold.client.client_id for hold in watch.holds or ()] == ["app-19"]
     assert decider.decide(NOW_MS + REMEMBERED_MS).command == NOW_MS + 19 * HOUR_MS

@@ -167,7 +167,7 @@ class OperatedJob(RuleBasedStateMachine):
             if self.cluster.driver is None:
                 self.cluster.kill(0)
             else:
-                self.cluster.driver.watch.look()
+                self.cluster.driver.watch.poll()
 
     @rule(in_place=st.booleans())
     def move_quotas(self, in_place: bool) -> None:

@@ -54,11 +54,11 @@ class Mirrored:
             self.cluster, self.table, self.watch.in_force, 1, lambda *report: self.reports.append(report)
         )
 
-    def look(self, times: int = 1) -> None:
+    def poll(self, times: int = 1) -> None:
         """Do so often what both threads of the job do."""
         for _ in range(times):
-            self.mirror.look()
-            self.watch.look()
+            self.mirror.poll()
+            self.watch.poll()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_the_first_look_replaces_the_tables_client_quotas_in_one_version(
         ({"user": "alice"}, {"producer_byte_rate": 4096.0}),
         ({"user": None, "client-id": None}, {"request_percentage": 50.0, "consumer_byte_rate": 1.0}),
     ]
-    mirrored.look()
+    mirrored.poll()
 
     default = QuotaEntity(user=DEFAULT, client_id=DEFAULT)
     assert set(mirrored.table.entries()) == {
@@ -100,11 +100,11 @@ def test_the_first_look_replaces_the_tables_client_quotas_in_one_version(
 
 def test_only_a_change_makes_a_version(mirrored: Mirrored) -> None:
     mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 4096.0})]
-    mirrored.look(3)
+    mirrored.poll(3)
     assert mirrored.table.version() == 1
 
     mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 8192.0})]
-    mirrored.look(3)
+    mirrored.poll(3)
     assert mirrored.table.version() == 2
 
 
@@ -114,8 +114,8 @@ def test_a_change_that_is_not_yet_in_force_is_not_made_or_logged_again(
     """The mirror may look twice before the watch does."""
     caplog.set_level(logging.INFO)
     mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 4096.0})]
-    mirrored.mirror.look()
-    mirrored.mirror.look()
+    mirrored.mirror.poll()
+    mirrored.mirror.poll()
 
     assert mirrored.table.version() == 1
     assert len(messages(caplog)) == 1
@@ -123,9 +123,9 @@ def test_a_change_that_is_not_yet_in_force_is_not_made_or_logged_again(
 
 def test_a_quota_that_was_removed_in_the_cluster_is_removed(mirrored: Mirrored) -> None:
     mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 1024.0, "request_percentage": 5.0})]
-    mirrored.look()
+    mirrored.poll()
     mirrored.cluster.quotas = [({"user": "alice"}, {"request_percentage": 5.0})]
-    mirrored.look()
+    mirrored.poll()
 
     enforced = [entry for entry in mirrored.table.entries() if not entry.shadow and entry.entity.topic is None]
     assert enforced == [QuotaEntry(ALICE.entity, QuotaKind.REQUEST_PERCENTAGE, 5.0)]
@@ -136,7 +136,7 @@ def test_a_change_of_the_table_that_is_not_yet_in_force_is_not_lost(mirrored: Mi
     mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 4096.0})]
     new_trial = QuotaEntry(QuotaEntity(user="bob"), KIND, 1.0, shadow=True)
     mirrored.table.alter(lambda entries: [*entries, new_trial], "dave", AT)
-    mirrored.look()
+    mirrored.poll()
 
     assert set(mirrored.table.entries()) == {TRIAL, new_trial, ORDERS, QuotaEntry(ALICE.entity, KIND, 4096.0)}
 
@@ -144,9 +144,9 @@ def test_a_change_of_the_table_that_is_not_yet_in_force_is_not_lost(mirrored: Mi
 def test_what_others_do_to_mirrored_quotas_is_undone(mirrored: Mirrored) -> None:
     """As by Spark SQL, or by a command with other settings."""
     mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 1024.0})]
-    mirrored.look()
+    mirrored.poll()
     mirrored.table.alter(lambda entries: [*entries, BOB], "dave", AT)
-    mirrored.look(2)
+    mirrored.poll(2)
 
     assert set(mirrored.table.entries()) == {ALICE, TRIAL, ORDERS}
 
@@ -158,7 +158,7 @@ def test_a_cluster_that_cannot_be_read_keeps_what_is_in_force(
     """The log says so once, and once that it is over; the report says so each time."""
     caplog.set_level(logging.INFO)
     mirrored.cluster.fault = fault
-    mirrored.look(3)
+    mirrored.poll(3)
 
     assert mirrored.table.version() == 0
     assert messages(caplog) == [f"{fault}; quotas version 0 stays in force"]
@@ -169,14 +169,14 @@ def test_a_cluster_that_cannot_be_read_keeps_what_is_in_force(
         ({"user": "alice"}, {"producer_byte_rate": 1024.0}),
         ({"user": "bob"}, {"producer_byte_rate": 2048.0}),
     ]
-    mirrored.look(2)
+    mirrored.poll(2)
     assert messages(caplog)[1:] == ["the cluster's quotas are mirrored again"]
     assert mirrored.reports[3:] == [(None, 0)] * 2
 
 
 def test_a_table_that_cannot_be_altered_is_a_trouble_too(mirrored: Mirrored) -> None:
     (Path(mirrored.table.path) / "_delta_log" / f"{0:020d}.json").write_text("{broken")
-    mirrored.look()
+    mirrored.poll()
 
     ((trouble, _),) = mirrored.reports
     assert trouble is not None
@@ -185,13 +185,13 @@ def test_a_table_that_cannot_be_altered_is_a_trouble_too(mirrored: Mirrored) -> 
 
 def test_a_look_is_followed_by_the_pause_of_the_settings_or_longer_for_many_entities(mirrored: Mirrored) -> None:
     """A large answer must not take a core from the job; a failed look is not repeated at once, each is a login."""
-    mirrored.look()
+    mirrored.poll()
     assert mirrored.mirror.pause_s() == 0.001
     mirrored.cluster.quotas = [({"user": str(number)}, {"request_percentage": 1.0}) for number in range(200)]
-    mirrored.look()
+    mirrored.poll()
     assert mirrored.mirror.pause_s() == 0.1
     mirrored.cluster.fault = KafkaUnavailableError("no broker")
-    mirrored.look()
+    mirrored.poll()
     assert mirrored.mirror.pause_s() == 2.0
 
 
@@ -202,7 +202,7 @@ def test_what_sluice_cannot_take_is_left_out_and_said_once(
     bad: tuple[RawEntity, dict[str, float]] = ({"user": "eve"}, {"fetch_rate": 1.0})
     for quotas in ([bad], [bad], [], [bad]):
         mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 1024.0}), *quotas]
-        mirrored.look()
+        mirrored.poll()
 
     said = [message for message in messages(caplog) if message.startswith("left out fetch_rate of {'user': 'eve'}: ")]
     assert len(said) == 2
@@ -215,9 +215,9 @@ def test_a_name_that_no_client_has_is_mirrored_and_asked_about_once(
     mirrored: Mirrored, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     mirrored.cluster.quotas = [({"user": name}, {"producer_byte_rate": 1024.0})]
-    mirrored.look()
+    mirrored.poll()
     mirrored.cluster.quotas.append(({"user": "bob"}, {"producer_byte_rate": 2048.0}))
-    mirrored.look()
+    mirrored.poll()
 
     (said,) = [message for message in messages(caplog) if message.startswith("is this meant? ")]
     assert f"user-principal '{name}'" in said

@@ -53,7 +53,7 @@ def test_a_new_version_is_in_force_after_a_poll(tmp_path: Path) -> None:
     table.alter(lambda _: [entry(2.0)], "test", AT)
 
     assert (limit(watch), watch.quotas.version) == (1.0, 0)
-    watch.look()
+    watch.poll()
 
     assert (limit(watch), watch.quotas.version) == (2.0, 1)
     assert watch.in_force() == (1, [entry(2.0)])
@@ -78,15 +78,15 @@ def test_a_missing_or_broken_table_keeps_the_last_good_version(
         )
         newest.write_bytes(b"{broken") if trouble == "log damaged" else newest.unlink()
 
-    watch.look()
-    watch.look()
+    watch.poll()
+    watch.poll()
 
     assert (limit(watch), watch.quotas.version) == (1.0, 0)
     assert sum("stays in force" in record.message for record in caplog.records) == 1
     shutil.rmtree(tmp_path / "quotas", ignore_errors=True)
     whole.rename(tmp_path / "quotas")
     table.alter(lambda _: [entry(3.0)], "test", AT)
-    watch.look()
+    watch.poll()
     assert limit(watch) == 3.0
 
 
@@ -99,12 +99,12 @@ def test_a_version_whose_snapshot_could_not_be_stored_is_in_force_once_it_can(tm
     snapshots.rename(tmp_path / "away")
     snapshots.touch()
 
-    watch.look()
-    watch.look()
+    watch.poll()
+    watch.poll()
     assert limit(watch) == 1.0
     snapshots.unlink()
     (tmp_path / "away").rename(snapshots)
-    watch.look()
+    watch.poll()
 
     assert (limit(watch), watch.quotas.version) == (2.0, 1)
 
@@ -157,7 +157,7 @@ def test_a_table_with_lower_versions_comes_into_force_with_one_line_in_the_log(
     watch = watch_of(table, tmp_path)
     for value in range(2, 30):
         table.alter(partial(only, value), "test", AT)
-        watch.look()
+        watch.poll()
     moved = QuotasTable(str(tmp_path / "moved"))
     moved.create([entry(50.0)], "seed", AT)
 
@@ -171,7 +171,7 @@ def test_a_table_with_lower_versions_comes_into_force_with_one_line_in_the_log(
     ]
     caplog.clear()
     moved.alter(lambda _: [entry(51.0)], "test", AT)
-    again.look()
+    again.poll()
     assert watch_of(moved, tmp_path).quotas.version == 1
     assert not any("another" in record.message for record in caplog.records)
 
@@ -184,7 +184,7 @@ def test_another_table_at_the_path_is_noticed_even_with_the_same_version(tmp_pat
     shutil.rmtree(tmp_path / "quotas")
     table.create([entry(9.0)], "seed", AT)
 
-    watch.look()
+    watch.poll()
 
     assert (limit(watch), watch.quotas.version) == (9.0, 0)
     snapshots = QuotaSnapshots(Checkpoint(str(tmp_path / "checkpoint")))
@@ -205,7 +205,7 @@ def test_the_lost_snapshot_of_a_pending_micro_batch_is_made_from_the_history_of_
     pending = Batch(7, 0, 1000, quota_digest=watch.now.digest)
     (snapshot,) = (tmp_path / "checkpoint/sluice/quotas").iterdir()
     table.alter(lambda _: [entry(2.0)], "test", AT)
-    watch.look()
+    watch.poll()
     harm(snapshot)
 
     watch_of(table, tmp_path).keep_snapshot_of(pending)

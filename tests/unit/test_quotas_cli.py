@@ -1012,7 +1012,7 @@ class Said:
         pass
 
     def read(self, _: int) -> Iterator[tuple[int, FetchedRecord]]:
-        self.table.look()
+        self.table.poll()
         command = 0 if self.decider is None else self.decider.decide(now_ms()).command
         if self._topic == "quota-limits" and self.decider is not None:
             yield 0, FetchedRecord(0, overrides_key("operator"), overrides_value(Overrides(1, 1, 1, command=command)))
@@ -1120,7 +1120,7 @@ class TestHold:
         found = []
         for line in (self.HOLD, "hold --user etl --for 1h --reason x --as eve", "release --client-id app"):
             shell.run(line)
-            table.look()
+            table.poll()
             found.append([each.entity for each in decider.decide(now_ms()).overrides])
         app, etl = CountedEntity(client_id="app"), CountedEntity(user="etl")
         assert found == [[app], [app, etl], [etl]]
@@ -1136,12 +1136,12 @@ class TestHold:
         shell.run(self.HOLD)
         shutil.copytree(table.path, backup)
         shell.run("release --client-id app")
-        table.look()
+        table.poll()
         assert [hold.client.client_id for hold in holds_at(table.holds or (), now_ms())] == []
         shutil.rmtree(table.path)
         shutil.copytree(backup, table.path)
         shell.run("hold --client-id etl --for 1h --reason x")
-        table.look()
+        table.poll()
         assert {hold.client.client_id for hold in holds_at(table.holds or (), now_ms())} == {"app", "etl"}
 
     @pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
@@ -1165,7 +1165,7 @@ class TestHold:
             now = began_ms + seconds * 1_000
             monkeypatch.setattr("sluice.cli.holds.now_ms", lambda at_ms=now + clock_ms: at_ms)
             assert shell.run(line).code == 0
-            table.look()
+            table.poll()
             ends.append([each.until_ms - now for each in decider.decide(now).overrides if each.until_ms])
         assert ends == [[600_000], [], [60_000], [120_000], []]
 
@@ -1187,7 +1187,7 @@ class TestHold:
             table.append(HoldChange(hold, "mallory", ChangedFrom("root", "vm")))
         nulls = pa.Table.from_pylist([{}], pa.schema(DeltaTable(table.path).schema().to_arrow()))
         write_deltalake(table.path, nulls, mode="append")
-        table.look()
+        table.poll()
         [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
         assert override.entity == CountedEntity(client_id="app")
         assert f"8 rows of {table.path} stop nobody" in caplog.text
@@ -1203,7 +1203,7 @@ class TestHold:
     def test_what_a_hundred_holds_say_fits_into_a_record_whatever_the_author_calls_himself(self, shell: Shell) -> None:
         shell.run(f"{self.HOLD} --as {'x' * 50_000}")
         table = HoldsTable(shell.table.path)
-        table.look()
+        table.poll()
         [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
         assert len(override.reason) < 400
 

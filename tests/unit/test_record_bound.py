@@ -35,7 +35,7 @@ def test_the_bound_is_what_the_topics_take_at_each_start(
     taking(monkeypatch, 8 * MIB, MIB, KafkaError(), 8 * MIB)
     bound = RecordBound(DEFAULTS)
 
-    assert [bound.look(False) for _ in range(4)] == [8 * MIB, MIB, MIB, 8 * MIB]
+    assert [bound.poll(False) for _ in range(4)] == [8 * MIB, MIB, MIB, 8 * MIB]
     assert sum("answers are bounded to 1048576 bytes" in line for line in caplog.messages) == 1
 
 
@@ -44,18 +44,18 @@ def test_a_login_that_may_not_see_the_bound_finds_it_by_halves(monkeypatch: pyte
     taking(monkeypatch, *[8 * MIB] * 20)
     bound = RecordBound(DEFAULTS)
 
-    found = [bound.look(each > 0) for each in range(8)]
+    found = [bound.poll(each > 0) for each in range(8)]
 
     assert found == [8 * MIB >> each for each in range(8)]
-    assert bound.look(False) == found[-1]
-    assert [bound.look(True) for _ in range(10)][-1] == LEAST_BYTES
+    assert bound.poll(False) == found[-1]
+    assert [bound.poll(True) for _ in range(10)][-1] == LEAST_BYTES
 
 
 def test_a_producers_own_bounds_count(monkeypatch: pytest.MonkeyPatch) -> None:
     taking(monkeypatch, 8 * MIB)
     kafka = Properties(DEFAULTS.kafka | {"max.request.size": "2000000", "buffer.memory": "1000000"})
 
-    assert RecordBound(replace(DEFAULTS, kafka=kafka)).look(False) == 1_000_000
+    assert RecordBound(replace(DEFAULTS, kafka=kafka)).poll(False) == 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class Started:
         self.job = RunningJob(JobContext(spark, settings, self.watch), self.health, JobStatus(None, self.health))
         if has_kafka:
             self.job._overrides.remember({} if published is None else {"operator": published})
-        self.job._holds.look()
+        self.job._holds.poll()
 
     @property
     def reason(self) -> str | None:
@@ -97,7 +97,7 @@ class Input(ABC):
     def change(self, number: int) -> None: ...
 
     @abstractmethod
-    def look(self, job: Started) -> None: ...
+    def poll(self, job: Started) -> None: ...
 
     @abstractmethod
     def in_force(self, job: Started) -> Any: ...
@@ -120,8 +120,8 @@ class Quotas(Input):
         else:
             table.create(entries, "test", AT)
 
-    def look(self, job: Started) -> None:
-        job.watch.look()
+    def poll(self, job: Started) -> None:
+        job.watch.poll()
 
     def in_force(self, job: Started) -> Any:
         return [entry.value for entry in job.watch.now.entries]
@@ -141,8 +141,8 @@ class Holds(Input):
         hold = OperatorHold(Tags(client_id=f"app-{number}"), now_ms(), HOUR_MS, "it floods")
         HoldsTable(self.settings.delta.quotas).append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
 
-    def look(self, job: Started) -> None:
-        job.job._holds.look()
+    def poll(self, job: Started) -> None:
+        job.job._holds.poll()
 
     def in_force(self, job: Started) -> Any:
         job.job._overrides.decide(now_ms())
@@ -163,7 +163,7 @@ class Capacities(Input):
         entry = {"brokerId": "-1", "capacity": {"NW_IN": str(number), "NW_OUT": "1"}}
         self.place.write_text(json.dumps({"brokerCapacities": [entry]}))
 
-    def look(self, job: Started) -> None:
+    def poll(self, job: Started) -> None:
         job.job._capacities.limits()
 
     def in_force(self, job: Started) -> Any:
@@ -290,17 +290,17 @@ def test_a_job_starts_with_the_last_that_was_in_force(
         fault(of.place)
 
         job = Started(settings, before.job._overrides.said.get("operator"), monkeypatch)
-        of.look(job)
+        of.poll(job)
 
         assert of.in_force(job) == of.expected(1)
         (line,) = said_of(kind, caplog)
         assert "in force" in line or "stay" in line
         assert (job.reason or "").startswith(kind.__name__.lower())
         heal()
-    of.look(job)
+    of.poll(job)
     assert (of.in_force(job), job.reason) == (of.expected(1), None)
     of.change(2)
-    of.look(job)
+    of.poll(job)
     assert of.in_force(job) == of.expected(2)
 
 
@@ -320,13 +320,13 @@ def test_a_running_job_goes_on_with_the_last_that_was_in_force(
     with healed(of.place, tmp_path / "aside") as heal:
         fault(of.place)
         for _ in range(3):
-            of.look(job)
+            of.poll(job)
 
         assert of.in_force(job) == of.expected(1)
         assert len(said_of(kind, caplog)) == 1
         assert (job.reason or "").startswith(kind.__name__.lower())
         heal()
-    of.look(job)
+    of.poll(job)
     assert (of.in_force(job), job.reason) == (of.expected(2), None)
 
 
@@ -426,7 +426,7 @@ def test_a_job_starts_though_s3_refuses_its_tables(
             return
         assert Holds(settings).in_force(before) == ["app-1"]
         job = Started(refused, before.job._overrides.said.get("operator"), monkeypatch)
-        job.job._holds.look()
+        job.job._holds.poll()
 
         assert Quotas(settings).in_force(job) == [1]
         assert Holds(settings).in_force(job) == ["app-1"]

@@ -111,10 +111,10 @@ class Looks:
     def known(self) -> Disks:
         return self.disks.disks
 
-    def look(self, *answers: dict[str, Any]) -> tuple[str | None, str | None]:
+    def poll(self, *answers: dict[str, Any]) -> tuple[str | None, str | None]:
         """Poll these brokers; the disk and tenant that stop producers then."""
         self.now_ms += 10_000
-        self.disks.look(lambda _: list(answers))
+        self.disks.poll(lambda _: list(answers))
         return self.held()
 
     def held(self) -> tuple[str | None, str | None]:
@@ -148,17 +148,17 @@ def test_a_broker_that_is_away_with_a_full_disk_releases_nobody_while_it_is_reme
 ) -> None:
     """It isn't in the cluster any more, doesn't answer, or its log directory has failed, as a full one does."""
     others, low = broker(1, log_dir(10)), "broker 2: /data has 5 of 100 bytes free"
-    assert looks.look(others, broker(2, full_disk())) == (low, "shop")
+    assert looks.poll(others, broker(2, full_disk())) == (low, "shop")
     assert looks.metric("sluice_brokers_disks_unknown") == 0.0
 
     for _ in range(300):
-        assert looks.look(others, *away) == (low, "shop")
+        assert looks.poll(others, *away) == (low, "shop")
     has_answered = bool(away and away[0]["log_dirs"])
     assert looks.metric("sluice_brokers_disks_unknown") == float(not has_answered)
     assert sum("doesn't say what is on its disks" in message for message in caplog.messages) == (not has_answered)
 
     looks.now_ms += HOUR_MS
-    assert looks.look(others, *away) == (None, None)
+    assert looks.poll(others, *away) == (None, None)
 
 
 def test_nobody_is_released_while_no_broker_can_be_asked_and_what_they_said_counts(looks: Looks) -> None:
@@ -168,13 +168,13 @@ def test_nobody_is_released_while_no_broker_can_be_asked_and_what_they_said_coun
         raise KafkaUnavailableError("no broker answers")
 
     with pytest.raises(KafkaUnavailableError):
-        looks.disks.look(no_answer)
+        looks.disks.poll(no_answer)
     assert looks.held() == (None, None)
 
-    looks.look(broker(2, full_disk()))
+    looks.poll(broker(2, full_disk()))
     looks.now_ms += 90_000
     with pytest.raises(KafkaUnavailableError):
-        looks.disks.look(no_answer)
+        looks.disks.poll(no_answer)
     assert looks.held() == ("broker 2: /data has 5 of 100 bytes free", "shop")
     assert looks.hold_metric("disk_guard") == 0.0
     assert looks.metric("sluice_brokers_disks_unknown") == 1.0
@@ -182,14 +182,14 @@ def test_nobody_is_released_while_no_broker_can_be_asked_and_what_they_said_coun
 
 def test_a_broker_that_didnt_answer_is_asked_last(looks: Looks) -> None:
     asked = []
-    looks.look(broker(1, log_dir(10)), broker(2))
+    looks.poll(broker(1, log_dir(10)), broker(2))
 
     def read(late: frozenset[int]) -> list[dict[str, Any]]:
         asked.append(late)
         return [broker(1, log_dir(10)), broker(2, log_dir(10))]
 
-    looks.disks.look(read)
-    looks.disks.look(read)
+    looks.disks.poll(read)
+    looks.disks.poll(read)
     assert asked == [{2}, set()]
 
 
@@ -283,7 +283,7 @@ def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(
 ) -> None:
     caplog.set_level(logging.INFO, "sluice.overrides")
     for stored in (1_000, 1_200, 50):
-        looks.look(broker(2, full_disk(stored) | {"usable_bytes": 5 if stored > 50 else 50}))
+        looks.poll(broker(2, full_disk(stored) | {"usable_bytes": 5 if stored > 50 else 50}))
         shown = generate_latest(looks.registry).decode()
         is_held = stored > 50
         assert looks.hold_metric("stored_bytes", "shop") == (0.0 if is_held else None)
@@ -302,7 +302,7 @@ def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(
 
 
 def test_nobody_is_held_when_no_broker_could_be_asked_for_a_minute(looks: Looks) -> None:
-    looks.look(broker(2, full_disk()))
+    looks.poll(broker(2, full_disk()))
     looks.now_ms += FRESH_MS + 1
 
     assert looks.held() == (None, None)

@@ -219,18 +219,18 @@ def test_a_poll_reads_the_newest_commit_alone_whatever_there_is_of_older_ones(de
         hold = OperatorHold(Tags(client_id=f"app-{number}"), number, number + 1, "it floods")
         holds.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
     quotas.newest()
-    holds.look()
+    holds.poll()
     log = Path({"quotas": quotas.path, "holds": holds.path}[kind]) / "_delta_log"
     *old, _ = sorted(log.glob("0*.json"))
     for file in (*old, *log.glob("*.parquet"), *log.glob("_last*")):
         file.unlink()
 
     assert quotas.is_newest()
-    assert holds.look()
+    assert holds.poll()
     assert len(holds.holds or ()) == 12
     (log / f"{12 if kind == 'quotas' else 13:020}.json").write_text("{")
     with pytest.raises(QuotasTableError):
-        (holds.look if kind == "holds" else quotas.newest)()
+        (holds.poll if kind == "holds" else quotas.newest)()
 
 
 def test_the_maintenance_makes_one_file_of_many_holds(delta: DeltaSettings) -> None:

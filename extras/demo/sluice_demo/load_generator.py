@@ -97,7 +97,6 @@ class LoadGenerator:
 
     @cached_property
     def _names(self) -> list[list[str]]:
-        """Names of users, clients and topics."""
         wanted = ((USERS, "user", self.users), (CLIENTS, "client", self.clients), (TOPICS, "topic", self.topics))
         return [[*names[:n], *(f"{stem}-{m}" for m in range(len(names), n))] for names, stem, n in wanted]
 
@@ -141,7 +140,6 @@ class LoadGenerator:
         return self._draws(sequence)[0] < self.bad_share
 
     def _entity(self, sequence: int) -> tuple[int, int]:
-        """The indexes of the event's user and client-id."""
         bits = _hash64(self._offset + 2 * sequence)
         user = sequence % self.users if self.in_turn else bisect_right(self._shares[0], (bits & _MASK_32) * _UNIT_32)
         client = bisect_right(self._shares[1], (bits >> 32) * _UNIT_32)

@@ -244,7 +244,6 @@ class _Demo:
 
 
 def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
-    """The main numbers in one line."""
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(answers.verdicts.items()))
     return (
         f"{sent} requests ({rate:.0f}/s) -> {answers.decisions} decisions ({verdicts or 'none yet'}),"

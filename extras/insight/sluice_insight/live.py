@@ -301,7 +301,6 @@ class CounterState:
 
 
 def _overlap_ms(begin_ms: int, end_ms: int, number: int, step_ms: int) -> int:
-    """The milliseconds of a step that lie between two times."""
     return max(0, min(end_ms, (number + 1) * step_ms) - max(begin_ms, number * step_ms))
 
 

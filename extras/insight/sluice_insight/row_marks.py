@@ -102,7 +102,6 @@ def held_text(hold: Override) -> str:
 
 
 def _stops(hold: Override, key: CounterId, tenant: str) -> bool:
-    """True if a hold stops all clients of a counter."""
     is_moved = key.kind.family is Family.BYTES and (hold.consumers or key.kind in _PRODUCERS)
     if hold.kind != "hold" or not is_moved:
         return False

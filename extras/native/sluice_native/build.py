@@ -90,7 +90,6 @@ def compile_source(made: Path, folder: Path, target: str = "", flags: Sequence[s
 
 
 def _compiler(folder: Path, target: str) -> list[str]:
-    """The beginning of the command that compiles."""
     own = os.environ.get("CC") or "cc"
     if not target and shutil.which(own):
         return [own]

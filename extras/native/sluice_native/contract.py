@@ -77,7 +77,6 @@ def _appended(state: tuple[Any, ...] | None, texts: list[str]) -> tuple[int, str
 
 
 def _answer(worker: Any) -> tuple[list[Any], list[Any]]:
-    """Rows and states that Java gets from this worker."""
     import pyarrow as pa
     from pyspark.util import PythonEvalType
 
@@ -117,7 +116,6 @@ def _command() -> BytesIO:
 
 
 def _state_schema() -> BytesIO:
-    """The type of a state as Java sends it."""
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
     state = StructType([StructField("number", LongType()), StructField("text", StringType())])

@@ -147,7 +147,6 @@ class NativeDecider:
         return self._records()
 
     def _records(self) -> dict[str, KeyedArrays]:
-        """The records of each topic that has some."""
         records = {}
         for place, topic in enumerate(self._topics):
             ends = self._output(_VALUE_ENDS, place)
@@ -158,7 +157,6 @@ class NativeDecider:
         return records
 
     def _waits(self) -> Outputs:
-        """The records of the waits topic."""
         outputs, count = Outputs(), self._native.decide_waits(self._handle)
         for wait in _LONG_WAITS.decode(_listed(count, self._output(_WAITS))) if count else ():
             kind, record = KINDS_BY_CODE[wait.kind], _record_of(wait) if wait.throttle_ms else None
@@ -166,7 +164,6 @@ class NativeDecider:
         return outputs
 
     def _parts(self) -> Keyed:
-        """The parts of each group, encoded."""
         parts, size = Keyed(), ctypes.c_uint64()
         for bucket in range(BUCKETS):
             data = self._native.decide_parts(self._handle, bucket, size)
@@ -182,7 +179,6 @@ class NativeDecider:
         return DecidedSums.of_texts(self._span_ms, base_ms, gateways, self._texts(_SUMS, _SUM_ENDS))
 
     def _texts(self, output: int, ends: int, of: int = 0) -> list[bytes]:
-        """The texts of an output."""
         data = self._output(output, of)
         bounds = np.frombuffer(self._output(ends, of), np.int32).tolist()
         return [data[first:last] for first, last in pairwise([0, *bounds])]
@@ -207,7 +203,6 @@ def _array(ends: bytes, data: bytes, has: "np.ndarray[Any, np.dtype[np.bool_]] |
 
 
 def _listed(count: int, packed: bytes) -> bytes:
-    """Msgpack of a list of so many."""
     return b"\xdd" + count.to_bytes(4) + packed
 
 

@@ -155,7 +155,6 @@ class NativePlanner:
                 self._call("plan_add", each[0], False, *_texts(_PACK.encode(each[1])))
 
     def _taken(self) -> PlannedPages:
-        """The page batches so far."""
         count = ctypes.c_uint32()
         size = self._native.plan_size(self._handle, count)
         if size > _MAX_TAKEN:
@@ -196,7 +195,6 @@ class NativePlanner:
             self._call("plan_member", b"uc"[not user], *of_ends, *texts, numbers[tenant])
 
     def _made(self, alike: Alike) -> int:
-        """The number of a plan, which is told."""
         number = self._call("plan_make", not alike.plan.is_exempt)
         for of_client in alike.counters:
             has = native.HAS_USER * of_client.has_user + native.HAS_CLIENT_ID * of_client.has_client_id
@@ -216,7 +214,6 @@ class NativePlanner:
         return number
 
     def _of_topic(self, of_mode: PartitionCharges, topic: str, partition: int) -> int:
-        """The number of the plan of a topic's partitions."""
         counter = self._planner.partition_counter(of_mode, (topic, partition))
         prefix = "" if counter is None else counter.key.removesuffix(f"{sanitize(bounded_name(topic))}|{partition}")
         shared = prefix, b"" if counter is None else counter.shape
@@ -264,7 +261,6 @@ _native_planner = lru_cache(maxsize=1)(NativePlanner)
 
 
 def _texts(*texts: bytes) -> Iterator[bytes | int]:
-    """Each text and its length."""
     for text in texts:
         yield text
         yield len(text)

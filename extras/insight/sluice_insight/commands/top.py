@@ -336,7 +336,6 @@ def _view(sort: str, quota: str | None, text: str) -> View:
 
 
 def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
-    """One state, with all counters."""
     at_ms, now = now_ms(), reader.now
     is_stale, marks = now.is_stale(at_ms), _marks(reader, at_ms)
     rows = rows_of(reader.model, view, at_ms, most=reader.model.known, is_stale=is_stale)

@@ -199,5 +199,4 @@ def _given(request: Request) -> Given:
 
 
 def _field(body: bytes, name: str) -> str:
-    """A field of a form that isn't multipart."""
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)).get(name, "")

@@ -112,7 +112,6 @@ def _possible_ms(wait_ms: float) -> int:
 
 
 def _amounts(asked: Asked) -> dict[QuotaKind, float]:
-    """The amount of the request for each kind that counts it."""
     amounts = {}
     for kind in (*CLIENT_KINDS, *TOPIC_KINDS):
         mutates = kind.family is Family.MUTATIONS and asked.api in MUTATION_APIS

@@ -162,7 +162,6 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
 
 
 def _key(kind: QuotaKind, found: Resolution) -> CounterId:
-    """The counter of a limit."""
     tags = found.tags
     return CounterId(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition, tags.tenant)
 
@@ -323,7 +322,6 @@ def _counters_of(model: LiveModel, given: Given) -> list[CounterState]:
 
 
 def _tags(given: Given) -> Tags:
-    """The tags in an address."""
     topic, partition = given.get("topic"), given.get("partition", "")
     is_number = topic is not None and partition.isascii() and partition.isdigit() and len(partition) < 11
     number = int(partition) if is_number else -1

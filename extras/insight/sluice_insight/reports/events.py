@@ -138,7 +138,6 @@ class Events:
             yield found.filter(column_of(kept))
 
     def _row_groups(self, part: FilePart) -> Iterator[FilePart]:
-        """The row groups of a file that may have events of the span."""
         with self._opened(part, whole=False) as (_, file):
             found = file.metadata
         places = {found.schema.column(place).path: place for place in range(found.num_columns)}
@@ -150,7 +149,6 @@ class Events:
                 yield FilePart(part.path, part.first_ms if order is None else order.min, number)
 
     def _decoded(self, part: FilePart) -> pa.RecordBatch:
-        """The rows of a part with the wanted columns."""
         with self._opened(part, whole=part.row_group is None) as (source, file):
             columns = [file.schema.column(place) for place in range(file.metadata.num_columns)]
             columns = [column for column in columns if _is_asked(column.path, self._fields)]
@@ -178,7 +176,6 @@ class Events:
             raise self._unreadable(error) from error
 
     def _are_kept(self, part: FilePart, found: pa.RecordBatch) -> Flags:
-        """True for the rows that count."""
         times_ms = numbers(found[_TIME], default=self._span.end_ms)
         apis, places = coded(found[_API])
         of_client = np.array([api not in _OF_NO_CLIENT for api in apis])
@@ -228,7 +225,6 @@ def _is_in(path: str, field: str) -> bool:
 
 
 def _files(table: DeltaTable) -> dict[str, _File]:
-    """The files of a table, by their paths."""
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     columns = ["path", f"min.{_TIME}", f"max.{_TIME}", "size_bytes", "num_records", f"min.{_ORDER}"]
     known = [actions[name].to_pylist() if name in actions.schema.names else [None] * len(actions) for name in columns]
@@ -250,5 +246,4 @@ def _name(path: str) -> str:
 
 
 def _overlaps(span: Span, first_ms: int | None, last_ms: int | None) -> bool:
-    """True if a time from the first to the last may be in the span."""
     return (last_ms is None or last_ms >= span.start_ms) and (first_ms is None or first_ms < span.end_ms)

@@ -276,7 +276,6 @@ def wait_ends(tables: Tables, span: Span) -> WaitEnds:
 
 
 def _unmutes(tables: Tables, span: Span) -> Iterator[WaitEnd]:
-    """The ends of the counters that were reset."""
     unmutes = f"FROM decisions WHERE api = '{UNMUTE_API}' AND timestamp_ms"
     ((first_ms, last_ms),) = tables.rows(
         f"SELECT min(timestamp_ms), max(timestamp_ms) {unmutes} BETWEEN {span.start_ms} AND {span.end_ms - 1}"

@@ -73,7 +73,6 @@ class Recording:
         return (batch_of(rows, self._ends) for rows in self._slices(_MAX_ROWS))
 
     def _slices(self, most: int) -> Iterator[pa.RecordBatch]:
-        """Rows, in order."""
         for batch in self._in_order():
             for start in range(0, batch.num_rows, most):
                 rows = batch.slice(start, most)
@@ -97,7 +96,6 @@ class Recording:
             yield _in_decided_order(joined(kept))
 
     def _read(self, part: FilePart) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a file or row group, in one batch."""
         for batch in self._events.read(part):
             yield batch if self._chosen is None else batch.filter(column_of(self._chosen(batch)))
 
@@ -135,7 +133,6 @@ def decided_order(decided_at_ms: Integers, partitions: Integers, offsets: Intege
 
 
 def _requests(batch: pa.RecordBatch, ends: WaitEnds) -> Iterator[Recorded]:
-    """The requests of a few rows."""
     said, times_ms = _amounts(batch), numbers(batch["timestamp_ms"])
     values: dict[str, list[Any]] = {name: _names(batch[name]) for name in ("api", "user", "client_id", "instance")}
     values |= {name: _plain(said[name], default) for name, default in _PLAIN.items() if _has_any(said[name])}
@@ -219,7 +216,6 @@ _LISTS = {"topic_partitions": "bytes", "mutations": "partitions"}
 
 
 def _amounts(rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The fields of `amounts`."""
     amounts = rows["amounts"]
     return {field.name: part for field, part in zip(amounts.type, amounts.flatten(), strict=True)}
 

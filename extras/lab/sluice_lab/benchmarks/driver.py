@@ -153,7 +153,7 @@ class Driver:
         folder = Checkpoint(settings.enforce.checkpoint)
         check_origin(folder, settings)
         watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(folder))
-        watching = BackgroundService("quota-watch", watch.look, settings.quotas.poll_ms / 1000)
+        watching = BackgroundService("quota-watch", watch.poll, settings.quotas.poll_ms / 1000)
         enforce = EnforceQuery(JobContext(self._spark, settings, watch), tracked_entities(self._spark.sparkContext))
         watching.start()
         self._query = enforce.start()

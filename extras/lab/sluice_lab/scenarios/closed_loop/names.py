@@ -137,12 +137,12 @@ def job_watch(rig: Rig | None) -> Iterator[list[Json]]:
         yield batches
         return
 
-    def look() -> None:
+    def poll() -> None:
         last = rig.status().get("enforce")
         if last and (not batches or last != batches[-1]):
             batches.append(last)
 
-    with BackgroundService("job-watch", look, _WATCH_S):
+    with BackgroundService("job-watch", poll, _WATCH_S):
         yield batches
 
 
