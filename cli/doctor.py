@@ -21,9 +21,15 @@ from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_replicas, silent_servers
+from sluice.kafka_io.brokers_seen import (
+    CALLBACK,
+    BrokerConfigs,
+    plugins_of,
+    read_broker_configs,
+    read_replicas,
+    silent_servers,
+)
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
-from sluice.kafka_io.cluster_facts import CALLBACK
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord

@@ -14,9 +14,13 @@ from sluice.cli.options import Group, command_app
 
 _ENTRY_POINTS = "sluice.commands"
 
-_OWN_EXTRAS = {"demo": "demo", "kafka-gateway": "proxy"}
-_OWN_EXTRAS |= dict.fromkeys(("advise", "console", "slo", "top", "usage", "whatif"), "insight")
-"""Command -> the extra of sluice-kafka that has it, for those that may be missing."""
+_OWN_EXTRAS = {
+    "demo": "demo",
+    "kafka-gateway": "proxy",
+    **dict.fromkeys(("advise", "console", "slo", "top", "usage", "whatif"), "insight"),
+    **dict.fromkeys(("quotas.exposure", "state"), "toolbox"),
+}
+"""Entry point -> the extra of sluice-kafka that has it, for those that may be missing."""
 
 
 class NeedsExtraError(UsageError):
@@ -28,26 +32,34 @@ class NeedsExtraError(UsageError):
 
 
 class CommandLine(Group):
-    """The commands of the core, then those of the extras that are installed."""
+    """The commands of the core, then those of the extras that are installed.
+
+    The entry point `quotas.exposure` is the command `exposure` of the group `quotas`.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names; a command of the core comes before an extra's of the same name."""
-        own = super().list_commands(ctx)
-        return own + sorted({each.name for each in entry_points(group=_ENTRY_POINTS)} - {*own})
+        own, prefix = super().list_commands(ctx), _prefix(ctx)
+        names = {each.name for each in entry_points(group=_ENTRY_POINTS)}
+        of_extras = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+        return own + sorted({name for name in of_extras if "." not in name} - {*own})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name, None if there is none. Raises UsageError if its extra is missing or doesn't fit."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
-        for point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
+        name = _prefix(ctx) + cmd_name
+        for point in entry_points(group=_ENTRY_POINTS, name=name):
             return _loaded(point)
-        if cmd_name in _OWN_EXTRAS:
-            extra = _OWN_EXTRAS[cmd_name]
-            raise NeedsExtraError(
-                f"the command {cmd_name} needs the extra {extra}; pip install 'sluice-kafka[{extra}]'"
-            )
+        if (extra := _OWN_EXTRAS.get(name)) is not None:
+            command = name.replace(".", " ")
+            raise NeedsExtraError(f"the command {command} needs the extra {extra}; pip install 'sluice-kafka[{extra}]'")
         return None
+
+
+def _prefix(ctx: Any) -> str:
+    return "" if ctx.parent is None else f"{ctx.info_name}."
 
 
 def _loaded(point: EntryPoint) -> Any:

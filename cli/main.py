@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
+from sluice.cli.balance import balance
 from sluice.cli.errors import BadInputError, CheckError, CheckWarningError, UsageError
 from sluice.cli.explain import explain
 from sluice.cli.extras import CommandLine
@@ -27,8 +28,6 @@ from sluice.cli.options import (
     settings_file,
 )
 from sluice.cli.quotas import app as quotas_app
-from sluice.cli.state import app as state_app
-from sluice.cli.state import balance
 from sluice.cli.tenants import app as tenants_app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
@@ -40,7 +39,6 @@ from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.checks import check_unmute
 from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.errors import StateFileError
 from sluice.streaming.runtime.log import OWNER_ONLY, configure_logging, leave_rotation_signals
 
 log = logging.getLogger("sluice.job")
@@ -61,7 +59,6 @@ app = command_group(
 )
 app.add_typer(quotas_app, name="quotas")
 app.add_typer(tenants_app, name="tenants")
-app.add_typer(state_app, name="state")
 
 
 @app.callback(invoke_without_command=True)
@@ -301,7 +298,6 @@ BAD_INPUT = (
     BadInputError,
     QueryError,
     SpanError,
-    StateFileError,
 )
 """Errors that end a command with exit code 2."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.exposure import quotas_exposure
+from sluice.cli.extras import CommandLine
 from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.holds import hold_client, hold_json, hold_line, release_client
 from sluice.cli.options import (
@@ -75,9 +75,9 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 
-app = command_group("Alter, describe and explain the quotas. A running job reads each new version by itself.")
-
-app.command("exposure")(quotas_exposure)
+app = command_group(
+    "Alter, describe and explain the quotas. A running job reads each new version by itself.", CommandLine
+)
 
 Change = Callable[[list[QuotaEntry]], list[QuotaEntry]]
 

@@ -9,8 +9,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from sluice.kafka_io.client import kafka_python_config
-from sluice.kafka_io.cluster_facts import CALLBACK
 from sluice.state.troubles import BrokersSeen, Plugin
+
+CALLBACK = "client.quota.callback.class"
+"""The property of a broker that names who decides on its quotas."""
 
 REPORTERS = "metric.reporters"
 EXEMPT = ("sluice.exempt.principals", "sluice.exempt.client.id")

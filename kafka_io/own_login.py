@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sluice.kafka_io.brokers_seen import EXEMPT, BrokerConfigs
+from sluice.kafka_io.brokers_seen import CALLBACK, EXEMPT, BrokerConfigs
 from sluice.kafka_io.client import principal_of
-from sluice.kafka_io.cluster_facts import CALLBACK
 from sluice.kafka_io.properties import has_layer
 from sluice.state.contract.records import NO_LOGIN, Heartbeat
 from sluice.state.quotas.entry import QuotaEntry

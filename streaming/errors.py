@@ -15,10 +15,6 @@ class LeadershipError(SluiceError):
     """Another driver works on the checkpoint, or nobody can say whether one does."""
 
 
-class StateFileError(SluiceError):
-    """A file of exported balances can't be used: missing, damaged, or written with other settings."""
-
-
 class JobError(SluiceError):
     """A streaming query of the job ended and can't be restarted."""
 

@@ -32,9 +32,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.leader_epochs import MARKER_KEY, Fence, LeaderEpoch, read_epoch
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.audit.query import AuditQuery
-from sluice.streaming.balances.extract import stored_balances
-from sluice.streaming.balances.file import read_balances, write_balances
-from sluice.streaming.balances.imported import read_imported_start, store_imported
+from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin, job_identity, with_pages
@@ -59,6 +57,8 @@ from sluice.streaming.leadership.leader_epochs import new_epoch
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.maintenance import maintain
 from sluice.streaming.workers.groups import Group, Groups
+from sluice_toolbox.balances import read_balances, store_imported, write_balances
+from sluice_toolbox.extract import stored_balances
 from tests.audit_records import DAY_MS, T0
 from tests.audit_tables import Tasks
 

@@ -5,21 +5,24 @@ first time. Their files stay in the checkpoint: a repeated micro-batch finds the
 charged keeps its balances.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from sluice.configs.settings import Settings
 from sluice.state.errors import UNREADABLE
-from sluice.streaming.balances.file import Balances, Offset
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.origin import write_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 
 _FOLDER = "seeds"
 _PAGES_PER_FILE = 256
 """Few files for many pages: one costs milliseconds on a disk, and a tenth of a second in an object store."""
+
+
+Offset = Annotated[int, Meta(ge=0)]
 
 
 class ImportedStart(msgspec.Struct, frozen=True):
@@ -29,17 +32,13 @@ class ImportedStart(msgspec.Struct, frozen=True):
     files: list[int]
 
 
-def store_imported(checkpoint: Checkpoint, balances: Balances) -> None:
-    """Initialise a new checkpoint with these balances. Do not start the job on it until this returns."""
-    contents: dict[int, dict[int, bytes]] = {}
-    for number, payload in balances.pages.items():
-        contents.setdefault(number // _PAGES_PER_FILE, {})[number] = payload
-    for file, pages in contents.items():
-        checkpoint.sluice.write(_file(file), msgspec.msgpack.encode(pages))
-    checkpoint.sluice.write("start.json", msgspec.json.encode(ImportedStart(balances.offsets, list(contents))))
-    if balances.topic_id is not None:
-        write_topic_id(checkpoint, balances.topic_id)
-    write_origin(checkpoint, balances.origin)
+def pages_by_file(pages: Mapping[int, bytes]) -> dict[int, tuple[str, dict[int, bytes]]]:
+    """The file of each of these pages, by its number, with its name in the checkpoint: what an import writes."""
+    files: dict[int, tuple[str, dict[int, bytes]]] = {}
+    for number, payload in pages.items():
+        file = number // _PAGES_PER_FILE
+        files.setdefault(file, (_file(file), {}))[1][number] = payload
+    return files
 
 
 def read_imported_start(checkpoint: Checkpoint) -> ImportedStart | None:

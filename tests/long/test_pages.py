@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sluice.kafka_io.topics import ensure_topics
-from sluice.streaming.balances.file import read_balances
 from sluice_demo.job import Json
 from sluice_lab.testbed.reconciliation import reconcile
+from sluice_toolbox.balances import read_balances
 from tests.builders import creates_event
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess

@@ -7,6 +7,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 from sluice.cli import options
@@ -56,11 +57,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 """Arguments of each command, by which it reads what it can."""
 
 
-def leaves(command: Any, path: str = "") -> Iterator[str]:
+def leaves(command: Any, parent: typer.Context | None = None, path: str = "") -> Iterator[str]:
     """The names of all commands below a group."""
-    for name in command.list_commands(None):
-        inner = command.get_command(None, name)
-        yield from leaves(inner, f"{path}{name} ") if hasattr(inner, "commands") else [f"{path}{name}"]
+    context = typer.Context(command, parent, path.rpartition(" ")[2])
+    for name in command.list_commands(context):
+        inner, full = command.get_command(context, name), f"{path} {name}".strip()
+        yield from leaves(inner, context, full) if hasattr(inner, "commands") else [full]
 
 
 def test_a_fault_of_sluices_own_has_its_place_in_sluice_wherever_that_is(monkeypatch: pytest.MonkeyPatch) -> None:

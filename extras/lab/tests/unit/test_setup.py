@@ -15,6 +15,7 @@ import pytest
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
+EXTRAS = ("demo", "insight", "lab", "native", "proxy", "toolbox")
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
 
@@ -22,7 +23,7 @@ INSTALL = "-m pip install --require-hashes -r requirements.lock"
 def project(tmp_path: Path) -> Path:
     """A copy of what ./scripts/setup looks at."""
     project = tmp_path / "project"
-    extras = [f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab", "native", "proxy")]
+    extras = [f"extras/{name}/pyproject.toml" for name in EXTRAS]
     for name in ("scripts/setup", "scripts/steps", "pyproject.toml", *extras, "requirements.lock", "configs/jars.xml"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, project / name)
@@ -100,10 +101,7 @@ def _made_ready(project: Path) -> None:
     (project / ".venv" / "bin").mkdir()
     _program(project / ".venv" / "bin", "python", 'echo "$*" >> .venv/calls')
     (project / ".venv" / "calls").write_text("")
-    projects = (
-        "pyproject.toml",
-        *(f"extras/{name}/pyproject.toml" for name in ("demo", "insight", "lab", "native", "proxy")),
-    )
+    projects = ("pyproject.toml", *(f"extras/{name}/pyproject.toml" for name in EXTRAS))
     wanted = f"{project}\n".encode() + b"".join(
         (project / name).read_bytes() for name in (*projects, "requirements.lock", "configs/jars.xml")
     )

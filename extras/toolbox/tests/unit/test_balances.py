@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.codec import CODEC_VERSION, decode
-from sluice.streaming.balances import file as balances_module
-from sluice.streaming.balances.file import Balances, read_balances, write_balances
 from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import OutputRecord, Source
-from sluice.streaming.errors import StateFileError
+from sluice_toolbox import balances as balances_module
+from sluice_toolbox.balances import Balances, read_balances, write_balances
+from sluice_toolbox.errors import StateFileError
 from tests import strategies
 from tests.builders import DEFAULTS
 from tests.micro_batches import MicroBatches

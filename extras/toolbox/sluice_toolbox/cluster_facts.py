@@ -16,12 +16,13 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
+from sluice.kafka_io.brokers_seen import CALLBACK
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.cluster_quotas import describe_quotas
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.process.format import error_line
 from sluice.state.quotas.cluster import ClusterQuota
-from sluice.state.quotas.exposure import ClusterFacts
+from sluice_toolbox.exposure import ClusterFacts
 
 MAX_GROUPS = 2_000
 """Most consumer groups that are asked for their members."""
@@ -34,9 +35,6 @@ _ALL_ACLS = ACLFilter(
     resource_pattern=ResourcePatternFilter(ResourceType.TOPIC, None, ACLResourcePatternType.ANY),
 )
 _USER = "User:"
-
-CALLBACK = "client.quota.callback.class"
-"""The property of a broker that names who decides on its quotas."""
 
 Leaders = Mapping[str, Mapping[int, int]]
 """Topic -> partition -> the broker that leads it."""

@@ -8,12 +8,12 @@ from msgspec import structs
 from sluice.configs.settings import Settings
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.balances.file import Balances
-from sluice.streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
+from sluice.streaming.balances.imported import ImportedBalances, read_imported_start
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, charged_topic_id, check_origin
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.errors import CheckpointError
+from sluice_toolbox.balances import Balances, store_imported
 from tests.builders import DEFAULTS, changed
 from tests.stored_pages import stored
 

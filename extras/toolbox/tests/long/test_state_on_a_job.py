@@ -10,14 +10,13 @@ from kafka import KafkaAdminClient
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
-from sluice.streaming.balances.file import Balances
-from sluice.streaming.balances.imported import store_imported
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.query import starting_offsets
 from sluice.streaming.errors import CheckpointError
 from sluice_lab.testbed.reconciliation import reconcile
+from sluice_toolbox.balances import Balances, store_imported
 from tests.builders import creates_event
 from tests.commands import Ended, run_sluice
 from tests.integration.job_process import JobProcess, Json, wait_until

@@ -15,8 +15,8 @@ from sluice.process.format import amount, short
 from sluice.process.texts import entity_text, odd_names
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.exposure import ClusterFacts, Exposed, exposed, shadowed, unlimited, unseen
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_toolbox.exposure import ClusterFacts, Exposed, exposed, shadowed, unlimited, unseen
 
 _MOST_NAMES = 10
 """Most users that a line names."""
@@ -35,7 +35,7 @@ def quotas_exposure(
 
     It needs no plugin, job or Java: it asks the cluster for its quotas, leaders, rights, logins and consumer groups.
     """
-    from sluice.kafka_io.cluster_facts import read_cluster  # Kafka's client is slow to import
+    from sluice_toolbox.cluster_facts import read_cluster  # Kafka's client is slow to import
 
     properties = read_properties(command_config) if command_config else {}
     cluster, facts = read_cluster(OF_PERSONS | properties | {"bootstrap.servers": bootstrap_servers}, CALLBACK_CLASS)

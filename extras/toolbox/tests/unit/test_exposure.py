@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
-from sluice.cli.exposure import quotas_exposure
-from sluice.kafka_io import cluster_facts
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.exposure import ClusterFacts, exposed, shadowed
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from sluice_toolbox import cluster_facts
+from sluice_toolbox.exposure import ClusterFacts, exposed, shadowed
+from sluice_toolbox.exposure_command import quotas_exposure
 from tests.builders import quota
 
 PRODUCER, CONSUMER = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE

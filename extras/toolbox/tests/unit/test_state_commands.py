@@ -9,11 +9,11 @@ from sluice.configs.settings import Settings, load_settings
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.codec import decode
-from sluice.streaming.balances.file import Balances, read_balances, write_balances
 from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin
+from sluice_toolbox.balances import Balances, read_balances, write_balances
 from tests.commands import Ended, invoke
 from tests.stored_pages import stored
 

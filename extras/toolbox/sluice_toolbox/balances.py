@@ -3,25 +3,24 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from sluice.state.errors import UNREADABLE
 from sluice.state.store.codec import CODEC_VERSION, decode
 from sluice.state.store.pages import reshard
-from sluice.streaming.checkpoint.origin import Origin
-from sluice.streaming.errors import StateFileError
+from sluice.streaming.balances.imported import ImportedStart, Offset, pages_by_file
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import Origin, write_origin, write_topic_id
+from sluice_toolbox.errors import StateFileError
 
 _KIND = b"sluice state "
 _FIRST_LINE = _KIND + b"1\n"
 """The kind of the file, and the version of its format."""
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
-
-Offset = Annotated[int, Meta(ge=0)]
 
 
 class Balances(msgspec.Struct, frozen=True):
@@ -108,3 +107,14 @@ def _decoded(content: memoryview, path: Path) -> Balances:
             " import it with the release that exported it, or a later one"
         )
     return balances
+
+
+def store_imported(checkpoint: Checkpoint, balances: Balances) -> None:
+    """Initialise a new checkpoint with these balances. Do not start the job on it until this returns."""
+    files = pages_by_file(balances.pages)
+    for name, pages in files.values():
+        checkpoint.sluice.write(name, msgspec.msgpack.encode(pages))
+    checkpoint.sluice.write("start.json", msgspec.json.encode(ImportedStart(balances.offsets, list(files))))
+    if balances.topic_id is not None:
+        write_topic_id(checkpoint, balances.topic_id)
+    write_origin(checkpoint, balances.origin)
