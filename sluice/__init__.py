@@ -9,7 +9,7 @@ A gateway charges a request when its response is ready, and mutes the connection
         served = Request("Produce", user="alice", client_id="app", topic_partitions=written)
         answer = gateway.admit(served)  # answer.throttle_ms: how long to mute the connection
 
-HTTP services wrap their application instead: `AsgiQuotas(app, gateway)`.
+HTTP services wrap their application instead: `sluice_http.AsgiQuotas(app, gateway)`, of the extra `http`.
 """
 
 from importlib import import_module
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sluice.gateways.client.answer import Answer
     from sluice.gateways.client.client import Gateway
     from sluice.gateways.client.metrics import GatewayCollector, GatewayStats
-    from sluice.gateways.client.middleware import AsgiQuotas, HttpQuotas
     from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy, WhenFull
     from sluice.gateways.errors import GatewayClosedError, InvalidOptionError
     from sluice.kafka_io.errors import UnsupportedPropertyError
@@ -34,7 +33,6 @@ _MODULES = {
     "gateways.client.answer": ("Answer",),
     "gateways.client.client": ("Gateway",),
     "gateways.client.metrics": ("GatewayCollector", "GatewayStats"),
-    "gateways.client.middleware": ("AsgiQuotas", "HttpQuotas"),
     "gateways.client.options": ("BeforeKnown", "GatewayOptions", "StalePolicy", "WhenFull"),
     "gateways.errors": ("GatewayClosedError", "InvalidOptionError"),
     "kafka_io.errors": ("UnsupportedPropertyError",),
@@ -47,14 +45,12 @@ and need none of what a gateway needs."""
 
 __all__ = [
     "Answer",
-    "AsgiQuotas",
     "BeforeKnown",
     "Gateway",
     "GatewayClosedError",
     "GatewayCollector",
     "GatewayOptions",
     "GatewayStats",
-    "HttpQuotas",
     "InvalidOptionError",
     "InvalidRequestError",
     "Mutation",

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from sluice import AsgiQuotas, Gateway, GatewayOptions, WhenFull
+from sluice import Gateway, GatewayOptions, WhenFull
 from sluice.configs.settings import Settings, load_settings
-from sluice.gateways.client.middleware import Message, Receive, Scope, Send
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.topics import ensure_topics
@@ -24,6 +23,8 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.broker import Broker
 from sluice_demo.cluster import create_topic
+from sluice_http import AsgiQuotas
+from sluice_http.middleware import Message, Receive, Scope, Send
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice_proxy.gateway import KafkaGateway
 from tests.integration.plugin_broker import published

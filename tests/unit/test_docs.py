@@ -134,7 +134,7 @@ def _gone_file_names(page: Path) -> list[str]:
 @cache
 def _words() -> frozenset[str]:
     """The words of the source, and the names of its files."""
-    files = [file for folder in {*FOLDERS, "examples"} - {"docs"} for file in (REPOSITORY / folder).rglob("*")]
+    files = [file for folder in {*FOLDERS} - {"docs"} for file in (REPOSITORY / folder).rglob("*")]
     suffixes = (".py", ".java", ".yaml", ".json", ".xml", ".html", "")
     source = [file for file in files if file.suffix in suffixes and file != Path(__file__)]
     texts = (file.read_text(errors="ignore") for file in source if file.is_file())

@@ -165,6 +165,14 @@ assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
         ("core", ["demo", "--x"], 2, "the command demo needs the extra demo; pip install 'sluice-kafka[demo]'"),
         ("core", ["top"], 2, "the command top needs the extra insight; pip install 'sluice-kafka[insight]'"),
         (
+            *("core", ["state", "export"], 2),
+            "the command state needs the extra toolbox; pip install 'sluice-kafka[toolbox]'",
+        ),
+        (
+            *("core", ["quotas", "exposure"], 2),
+            "the command quotas exposure needs the extra toolbox; pip install 'sluice-kafka[toolbox]'",
+        ),
+        (
             "core",
             ["kafka-gateway"],
             2,
@@ -217,15 +225,22 @@ def extras(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_the_extra_job_has_the_console_whose_pages_show(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:
-    programs = install(wheel, tmp_path / "venv", "job", beside=[extras["insight"]])
+    programs = install(wheel, tmp_path / "venv", "job", beside=[extras["insight"], extras["toolbox"]])
     load = "from sluice_insight.console.app import PAGES, Pages; pages = Pages(None)"
     load += "; [pages._environment.get_template(f'{name}.html') for name in PAGES]"
 
-    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice_insight"]), folder=tmp_path)
+    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice_insight", "sluice_toolbox"]), folder=tmp_path)
     run(programs / "python", "-c", load, folder=tmp_path)
+    assert "--json" in run(programs / "sluice", "quotas", "exposure", "--help", folder=tmp_path).stdout
     assert "--max-clients" in run(programs / "sluice", "console", "--help", folder=tmp_path).stdout
     with zipfile.ZipFile(extras["insight"]) as archive:
         assert {f"sluice_insight/console/assets/console.{kind}" for kind in ("css", "js")} < {*archive.namelist()}
+
+
+def test_the_extra_http_needs_the_client_alone(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:
+    programs = install(wheel, tmp_path / "venv", "http", beside=[extras["http"]])
+
+    run(programs / "python", "-c", import_all(["sluice_http"]), folder=tmp_path)
 
 
 def test_the_extra_demo_has_all_that_there_is(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:
@@ -266,7 +281,7 @@ def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
         *project["dependency-groups"]["docs"],
     ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
-    for extra in ("demo", "insight", "lab", "proxy", "toolbox"):
+    for extra in ("demo", "insight", "lab", "proxy", "toolbox", "http"):
         of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
         asked += of_extra["project"]["dependencies"]
     lock = (REPOSITORY / "requirements.lock").read_text()

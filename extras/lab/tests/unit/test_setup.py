@@ -15,7 +15,7 @@ import pytest
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
-EXTRAS = ("demo", "insight", "lab", "native", "proxy", "toolbox")
+EXTRAS = ("demo", "http", "insight", "lab", "native", "proxy", "toolbox")
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
 

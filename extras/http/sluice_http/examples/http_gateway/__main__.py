@@ -11,8 +11,8 @@ import uvicorn
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
-from examples.http_gateway.app import KafkaService, create_app
 from sluice import Gateway, GatewayOptions, WhenFull
+from sluice_http.examples.http_gateway.app import KafkaService, create_app
 
 
 def main() -> None:

@@ -1,29 +1,28 @@
-"""The middleware, and its example for WSGI: the answer to a throttled client, the charges, and hostile headers."""
+"""The middleware: the answer to a throttled client, the charges, and hostile headers."""
 
 import asyncio
-import http.client
 import json
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
-from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
-from examples.wsgi_quotas import WsgiQuotas
 from sluice import (
     Answer,
-    AsgiQuotas,
     Gateway,
     GatewayOptions,
-    HttpQuotas,
     Request,
     StalePolicy,
     TopicPartition,
     WhenFull,
 )
-from sluice.gateways.client.middleware import (
+from sluice.gateways.client.wait_table import Wait
+from sluice.state.contract.records import NO_LOGIN, CountedEntity, Override, Overrides
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.limits import overrides_key, overrides_value
+from sluice_http import AsgiQuotas, HttpQuotas
+from sluice_http.middleware import (
     CALLER,
     Caller,
     InvalidNameError,
@@ -34,11 +33,6 @@ from sluice.gateways.client.middleware import (
     clean_name,
     throttle_headers,
 )
-from sluice.gateways.client.wait_table import Wait
-from sluice.state.contract.records import NO_LOGIN, CountedEntity, Override, Overrides
-from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import overrides_key, overrides_value
 from tests.builders import quota
 from tests.gateway_loop import NOBODY, NOW_MS, no_connections, set_limits
 
@@ -167,7 +161,6 @@ def test_a_client_that_an_operator_has_stopped_gets_429_and_the_application_neve
     for client_id, status in (("noisy", 429), ("other", 200)):
         headers = {"X-User": "held", "X-Client-Id": client_id}
         assert drive(AsgiQuotas(hello, gateway), headers)[0]["status"] == status
-        assert get(WsgiQuotas(served, gateway), headers)[0] == status
     assert {event.client_id for event in gateway.events} == {"other"}
     gateway.close()
 
@@ -231,84 +224,6 @@ def test_stale_decisions_of_a_closed_gateway_are_503_and_no_throttle() -> None:
     assert "ratelimit" not in sent_headers(messages)
 
 
-class Chunks:
-    """A WSGI body that remembers if it was closed."""
-
-    def __init__(self) -> None:
-        self.closed = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield b"hel"
-        yield b"lo"
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def served(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    start_response("200 OK", [])
-    return [b"hello"]
-
-
-class QuietHandler(WSGIRequestHandler):
-    """No request lines on stderr."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def get(app: WsgiQuotas, headers: dict[str, str]) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """One GET over a real connection to a real WSGI server."""
-    with make_server("127.0.0.1", 0, app, handler_class=QuietHandler) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
-        connection.request("GET", "/", headers=headers)
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
-        thread.join()
-    return response.status, response.headers, content
-
-
-def test_a_served_wsgi_request_becomes_an_event_when_its_body_is_sent(gateway: RecordingGateway) -> None:
-    chunks = Chunks()
-
-    def app(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        start_response("200 OK", [])
-        return chunks
-
-    status, _, content = get(WsgiQuotas(app, gateway), {"X-User": "alice", "X-Client-Id": "app"})
-
-    assert (status, content) == (200, b"hello")
-    assert chunks.closed
-    [event] = gateway.events
-    assert (event.user, event.client_id) == ("alice", "app")
-    assert (event.request_time_ns or 0) > 0
-
-
-def test_a_throttled_wsgi_client_gets_429(gateway: RecordingGateway) -> None:
-    gateway.throttle("alice", "", 1, quota="request_percentage")
-
-    def app(_environ: WSGIEnvironment, _start_response: StartResponse) -> Iterable[bytes]:
-        raise AssertionError("a throttled client's request must not be served")
-
-    status, headers, _ = get(WsgiQuotas(app, gateway), {"X-User": "alice"})
-
-    assert status == 429
-    assert headers["Retry-After"] == "1"
-
-
-def test_a_wsgi_application_that_fails_is_charged_too(gateway: RecordingGateway) -> None:
-    def broken(_environ: WSGIEnvironment, _start_response: StartResponse) -> Iterable[bytes]:
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        WsgiQuotas(broken, gateway)({"HTTP_X_USER": "alice"}, lambda *_: lambda _: None)
-
-    assert [event.user for event in gateway.events] == ["alice"]
-
-
 @pytest.mark.parametrize("value", ["x" * 256, "%41" * 256, "<a\x00b>", "<a%0d%0ab>", "<\tb>", "x" * 1_000_000])
 def test_a_header_that_is_no_name_is_refused_and_not_echoed(gateway: RecordingGateway, value: str) -> None:
     messages = drive(AsgiQuotas(hello, gateway), {"X-User": value})
@@ -348,40 +263,10 @@ NAMES = {
 def test_a_client_is_one_user_in_any_encoding_and_bytes_that_are_no_text_are_refused(
     gateway: RecordingGateway, value: bytes, user: str | None
 ) -> None:
-    statuses: list[str] = []
-
-    def answer(status: str, *_: object) -> Any:
-        statuses.append(status)
-
     [started, _] = drive(AsgiQuotas(hello, gateway), [("X-User", value.decode("latin-1"))])
-    list(WsgiQuotas(served, gateway)({"HTTP_X_USER": value.decode("latin-1")}, answer))
 
-    assert (started["status"], statuses[0][:3]) == ((400, "400") if user is None else (200, "200"))
-    assert [event.user for event in gateway.events] == ([] if user is None else [user] * 2)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "status"),
-    [
-        ((("X-User", "mallory"), ("X-User", "victim")), "400"),
-        ((("X-User", "mallory"), ("X_User", "fresh-1")), "400"),
-        ((("X-User", "CN=mallory%2CO=shop"),), "200"),
-    ],
-)
-def test_a_wsgi_server_that_joins_two_headers_gives_a_client_no_name_of_its_choice(
-    gateway: RecordingGateway, pairs: tuple[tuple[str, str], ...], status: str
-) -> None:
-    """A proxy that sets X-User may pass the client's X_User on, which WSGI has under the same key."""
-    statuses: list[str] = []
-    environ: WSGIEnvironment = {}
-    for name, value in pairs:  # as wsgiref and gunicorn do
-        key = "HTTP_" + name.upper().replace("-", "_")
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
-
-    list(WsgiQuotas(served, gateway)(environ, lambda status, *_: statuses.append(status)))  # type: ignore[arg-type] # no body is written
-
-    assert statuses[0][:3] == status
-    assert [event.user for event in gateway.events] == (["CN=mallory,O=shop"] if status == "200" else [])
+    assert started["status"] == (400 if user is None else 200)
+    assert [event.user for event in gateway.events] == ([] if user is None else [user])
 
 
 def test_a_name_of_control_characters_is_none() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_on_quota_violation, retry_topics
+from sluice_http.examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_on_quota_violation, retry_topics
 
 
 class Time:

@@ -27,6 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 import sluice
+from sluice_http import AsgiQuotas, HttpQuotas
 
 REFUSED = 89
 """Kafka's error code of a topic that its quota refuses."""
@@ -141,7 +142,7 @@ def create_app(gateway: sluice.Gateway, service: KafkaService) -> Starlette:
     return Starlette(
         routes=[
             Route("/metrics", lambda _: Response(generate_latest(registry), media_type="text/plain; version=0.0.4")),
-            Mount("/", sluice.AsgiQuotas(kafka, gateway, sluice.HttpQuotas(api=None))),
+            Mount("/", AsgiQuotas(kafka, gateway, HttpQuotas(api=None))),
         ],
         exception_handlers={
             msgspec.DecodeError: lambda _, error: _problem(400, f"the body is invalid: {error}"),

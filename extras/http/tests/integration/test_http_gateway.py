@@ -1,4 +1,4 @@
-"""examples/http_gateway on a real server and broker; the deciding side is the job's arithmetic alone."""
+"""The example of an HTTP gateway on a real server and broker; the deciding side is the job's arithmetic alone."""
 
 import http.client
 import json
@@ -19,14 +19,14 @@ import pytest
 import uvicorn
 from kafka import KafkaAdminClient, KafkaProducer
 
-from examples.http_gateway.app import MAX_BODY_BYTES, KafkaService, create_app
-from examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_topics
 from sluice import Gateway, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.gateways import gateway_options
+from sluice_http.examples.http_gateway.app import MAX_BODY_BYTES, KafkaService, create_app
+from sluice_http.examples.retry import ThrottlingQuotaExceededError, TopicErrors, retry_topics
 from tests.builders import quota
 from tests.deciding_side import deciding_side, own_settings, read_events
 from tests.gateway_loop import Clock
@@ -34,7 +34,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[4]
 
 QUOTAS = (
     quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, user="anna"),  # burst: 11 partitions
@@ -127,7 +127,7 @@ def test_a_body_that_is_too_long_or_never_complete_is_refused_and_its_connection
     client: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server itself would take a body of any length into memory, and wait for the rest of one for ever."""
-    monkeypatch.setattr("examples.http_gateway.app.BODY_S", 0.2)
+    monkeypatch.setattr("sluice_http.examples.http_gateway.app.BODY_S", 0.2)
     place = urlsplit(client.address)
     for sent, status in ((b"x" * (MAX_BODY_BYTES + 1), 413), (b"x", 408)):
         with socket.create_connection((place.hostname, place.port), timeout=120) as connection:
