@@ -9,12 +9,14 @@ import pytest
 import scripts
 import sluice
 import sluice_demo
+import sluice_http
 import sluice_insight
 import sluice_lab
+import sluice_proxy
+import sluice_toolbox
 
-PACKAGES = (sluice, sluice_insight, sluice_demo, sluice_lab, scripts)
-OWN_PACKAGES = ("sluice_lab.testbed.object_store_server",)
-"""Modules that run with packages of a lock of their own."""
+PACKAGES = (sluice, sluice_http, sluice_insight, sluice_proxy, sluice_toolbox, sluice_demo, sluice_lab, scripts)
+OWN_PACKAGES = ("sluice_lab.testbed.object_store_server",)  # which run with packages of a lock of their own
 
 MODULES = [
     module.name
@@ -26,7 +28,6 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_worked_examples_hold(name: str) -> None:
-    """The code does what the docstring claims."""
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
