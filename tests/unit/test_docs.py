@@ -121,11 +121,7 @@ def _code_words(page: Path) -> Iterator[str]:
 
 def _gone_paths(page: Path) -> list[str]:
     paths = (match.group(1) for word in _code_words(page) if (match := _PATH.match(word)))
-<<<<<<< HEAD
     made = re.compile(r"(sluice/)?jvm/built\b|extras/\w+/\w+/built\b")  # by ./scripts/setup, if there is Java
-=======
-    made = re.compile(r"((sluice/)?jvm|extras/proxy/sluice_proxy)/built\b")  # by ./scripts/setup, if there is Java
->>>>>>> dad1e6a9 (Docs name the extras beside the core)
     return [path for path in paths if not made.match(path) and not (REPOSITORY / path.rstrip(".")).exists()]
 
 
