@@ -53,7 +53,6 @@ from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.quotas.overrides import lend_of, overrides_now
 from sluice.state.shares.load import BrokerLimits, broker_load, heaviest_unlimited
 from sluice.state.troubles import (
     MAX_AHEAD_MS,
@@ -426,14 +425,8 @@ def overrides_verdict(said: Mapping[str, Overrides], at_ms: int) -> str:
     """The overrides of limits that hold at a time, by the last record of each decider.
 
     Raises CheckWarningError for gateways that are tightened, and for producers that are throttled.
-
-    >>> from sluice.state.contract.records import Override
-    >>> overrides_verdict({"elastic": Overrides(1, 0, 5_000, [Override("lend", 1.5)])}, 1_000)
-    'limits with a ceiling are lent 1.5 times'
     """
-    lent = lend_of(each for _, each in overrides_now(said, at_ms))
-    well = "none" if lent == 1 else f"limits with a ceiling are lent {lent:g} times"
-    return verdict(override_troubles(Facts(overrides=said), at_ms), well)
+    return verdict(override_troubles(Facts(overrides=said), at_ms), "none")
 
 
 def own_login_verdict(

@@ -190,14 +190,11 @@ def _felt(decision: dict[str, Any]) -> str:
 def _elastic_text(note: dict[str, Any], server: str) -> str:
     """Text of how far limits gave way, and why.
 
-    >>> _elastic_text({"number": 7, "lend": None, "factor": 0.75, "reason": "broker 2: queue wait 34 ms"}, "broker 2")
+    >>> _elastic_text({"number": 7, "factor": 0.75, "reason": "broker 2: queue wait 34 ms"}, "broker 2")
     'broker 2 was tightened: queue wait 34 ms; 75 % of its shares were admitted (state 7)'
     """
-    factor, lend = note["factor"] or 1.0, note["lend"] or 1.0
-    parts = [f"{lend:.2f} times the quotas were lent, up to ceilings"] if lend > 1.0 else []
-    if factor < 1.0:
-        parts += [tightened_text(server, note["reason"] or ""), f"{percent(factor)} of its shares were admitted"]
-    return f"{'; '.join(parts)} (state {note['number']})"
+    admitted = f"{percent(note['factor'] or 1.0)} of its shares were admitted"
+    return f"{tightened_text(server, note['reason'] or '')}; {admitted} (state {note['number']})"
 
 
 def _through(decision: dict[str, Any]) -> str:

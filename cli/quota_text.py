@@ -26,7 +26,6 @@ _ENTITY_TYPES = {"user": "users", "client-id": "clients", "client_id": "clients"
 _MIRRORED = "quotas.source is kafka, so quotas of users and client-ids are set with kafka-configs.sh"
 
 _BY_PROXIES = "Held by Kafka proxies alone."
-_ELASTIC_PARTS = {"reservation": "What overload leaves of", "ceiling": "Up to what idle brokers lend beyond"}
 
 KEY_MEANINGS: Mapping[str, str] = {
     QuotaKind.PRODUCER_BYTE_RATE: "Bytes/s produced.",
@@ -38,9 +37,9 @@ KEY_MEANINGS: Mapping[str, str] = {
     QuotaKind.CONNECTION_RATE: f"New connections a second. {_BY_PROXIES}",
     QuotaKind.CONNECTION_COUNT: f"Open connections. {_BY_PROXIES}",
     StorageKey.STORED_BYTES: "Of tenants: bytes of their topics on the disks of all brokers.",
-    **{key: f"{_ELASTIC_PARTS[key.part]} {key.quota}." for key in ElasticKey},
+    **{key: f"What overload leaves of {key.quota}." for key in ElasticKey},
 }
-"""Key of a quota -> its meaning and unit. Numbers beside a limit are in the limit's unit."""
+"""Key of a quota -> its meaning and unit. A reservation is in its limit's unit."""
 
 
 def describe_lines(entries: Iterable[QuotaEntry]) -> list[str]:

@@ -408,11 +408,11 @@ def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:
 
 
 def _say_if_strict(table: TableOptions, keys: Iterable[str], entries: Iterable[QuotaEntry]) -> None:
-    """Say on standard error if reservations or ceilings among the keys don't count."""
+    """Say on standard error if reservations among the keys don't count."""
     if not any(isinstance(ENTRY_KINDS.get(key), ElasticKey) for key in keys):
         return
     if strict := strict_text(table.elastic_limits(), Quotas(entries)):
-        typer.echo(f"sluice: reservations and ceilings are {strict}", err=True)
+        typer.echo(f"sluice: reservations are {strict}", err=True)
 
 
 def _entity(client: Tags) -> QuotaEntity:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sluice.cli.quota_text import entry_json
-from sluice.process.texts import counter_text, elastic_text, entity_text, value_text
+from sluice.process.texts import counter_text, entity_text, reservation_text, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
@@ -53,7 +53,7 @@ class Explanation(NamedTuple):
     """The quotas of one kind and mode that match a request.
 
     `configured` are the matching levels that have a quota, the one that applies first. `counter` is None while no quota
-    of the kind is set anywhere, because then nothing is counted. `reservation` and `ceiling` are those in force.
+    of the kind is set anywhere, because then nothing is counted. `reservation` is the one in force.
     """
 
     kind: QuotaKind
@@ -61,7 +61,6 @@ class Explanation(NamedTuple):
     configured: list[tuple[PrecedenceLevel, QuotaEntry]]
     counter: Tags | None
     reservation: float | None = None
-    ceiling: float | None = None
 
     def lines(self, strict: str | None = None) -> list[str]:
         """Text for people: what applies, then what was passed over; and why limits don't give way."""
@@ -72,7 +71,7 @@ class Explanation(NamedTuple):
             return [f"{self.kind}: unlimited, {counted}"]
         (_, applied), *passed_over = self.configured
         return [
-            f"{self.kind}: {value_text(applied)}{elastic_text(self.reservation, self.ceiling, strict)} from"
+            f"{self.kind}: {value_text(applied)}{reservation_text(self.reservation, strict)} from"
             f" {entity_text(applied.entity)}, {counted}",
             *(f"  passed over {entity_text(entry.entity)}: {value_text(entry)}" for _, entry in passed_over),
         ]
@@ -88,7 +87,6 @@ class Explanation(NamedTuple):
             "mode": self.mode,
             "applies": quotas[0] if quotas else None,
             "reservation": self.reservation,
-            "ceiling": self.ceiling,
             "counter": _counter_mapping(self.counter) if self.counter else None,
             "passed_over": quotas[1:],
         }
@@ -110,7 +108,7 @@ def explain(
         names = user, client_id, topic, found.tags.tenant
         keys = ((level, (kind, mode, bounded_entity(entity_at(level, *names)))) for level in levels)
         configured = [(level, set_on[key]) for level, key in keys if key in set_on]
-        return Explanation(kind, mode, configured, found.tags, found.reservation, found.ceiling)
+        return Explanation(kind, mode, configured, found.tags, found.reservation)
 
     for kind in (*CLIENT_KINDS, *(TOPIC_KINDS if topic is not None else ())):
         for of_mode in (quotas,) if quotas.shadow is None else (quotas, quotas.shadow):

@@ -109,23 +109,21 @@ def value_text(entry: QuotaEntry) -> str:
 
 
 def strict_text(limits: str, quotas: Quotas) -> str | None:
-    """The reason why reservations and ceilings don't count; None if they do. `limits` is the setting."""
+    """The reason why reservations don't count; None if they do. `limits` is the setting."""
     if limits == "strict":
         return "not in force: elastic.limits is strict"
     return f"not in force: {no_default_text(lacking)}" if (lacking := quotas.without_default()) else None
 
 
-def elastic_text(reservation: float | None, ceiling: float | None, strict: str | None = None) -> str:
-    """The numbers beside a limit, nothing without any.
+def reservation_text(reservation: float | None, strict: str | None = None) -> str:
+    """The reservation beside a limit, nothing without one.
 
-    >>> elastic_text(512.0, 4096.0), elastic_text(None, None)
-    (' (reservation 512.0, ceiling 4096.0)', '')
-    >>> elastic_text(None, 4096.0, strict_text("strict", Quotas()))
-    ' (ceiling 4096.0, not in force: elastic.limits is strict)'
+    >>> reservation_text(512.0), reservation_text(None)
+    (' (reservation 512.0)', '')
+    >>> reservation_text(512.0, strict_text("strict", Quotas()))
+    ' (reservation 512.0, not in force: elastic.limits is strict)'
     """
-    numbers = (("reservation", reservation), ("ceiling", ceiling))
-    text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
-    return f" ({text}{f', {strict}' if strict else ''})" if text else ""
+    return "" if reservation is None else f" (reservation {java_double(reservation)}{f', {strict}' if strict else ''})"
 
 
 def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
@@ -164,8 +162,6 @@ def override_text(override: Override) -> str:
     "Producers and consumers of client-id 'app' are stopped: eve: it floods"
     """
     entity, reason = override.entity, override.reason
-    if override.kind == "lend":
-        return f"{override.factor:.2f} times the quotas are lent, up to ceilings ({reason})"
     if override.kind == "tighten":
         return f"{percent(override.factor)} of the shares are let through at {reason}"
     until = "" if override.until_ms is None else f" until {moment(override.until_ms)}"

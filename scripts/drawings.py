@@ -1,4 +1,4 @@
-"""Draws the pictures of the pages that explain: shares, lending and tightening, a tenant. The site's build calls it.
+"""Draws the pictures of the pages that explain: shares, tightening, a tenant. The site's build calls it.
 
 `python -m scripts.drawings [FOLDER]` writes them into docs/images. `sluice_lab.scenarios.picture` those of screens.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sluice.state.overrides.elastic import ElasticRule, MeasuredLoad
-from sluice.state.quotas.overrides import bound_of_share, factor_of, lend_of, lent_limit
+from sluice.state.quotas.overrides import bound_of_share, factor_of
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 
@@ -84,45 +84,42 @@ class _Moment(NamedTuple):
     allowed: float
 
 
-def _minute(limit: float, reservation: float, ceiling: float) -> Iterator[_Moment]:
-    """Limits by the rule while a neighbour without a limit loads the broker from second 28 to second 42."""
+def _minute(limit: float, reservation: float) -> Iterator[_Moment]:
+    """Limits by the rule while a neighbour without a limit loads the broker from second 15 to second 30."""
     rule, allowed = ElasticRule(), limit
     for half in range(120):
         now_ms = 100_000 + 500 * half
-        load = (1.3 if 28 <= half / 2 < 42 else 0.1) + allowed / 10
-        overrides = rule.decide({"b": MeasuredLoad(load, "b: bytes in", now_ms - 1_000)}, ceiling / limit, now_ms)
-        lent = lent_limit(limit, ceiling, lend_of(overrides))
-        allowed = lent * bound_of_share(factor_of(overrides, "b"), limit, reservation)
+        load = (1.3 if 15 <= half / 2 < 30 else 0.1) + allowed / 10
+        overrides = rule.decide({"b": MeasuredLoad(load, "b: bytes in", now_ms - 1_000)}, now_ms)
+        allowed = limit * bound_of_share(factor_of(overrides, "b"), limit, reservation)
         yield _Moment(half / 2, load, allowed)
 
 
 def elastic() -> str:
-    """Lending and tightening over a minute, by the job's own rule."""
-    limit, reservation, ceiling = 1.0, 0.4, 3.0
+    """Tightening over a minute, by the job's own rule."""
+    limit, reservation = 1.0, 0.4
     left, right, top, bottom = 60, _WIDTH - 155, 40, 240
 
     def x(at_s: float) -> float:
         return left + at_s / 60 * (right - left)
 
     def y(rate: float) -> float:
-        return bottom - rate / 3.3 * (bottom - top)
+        return bottom - rate / 1.1 * (bottom - top)
 
     def parts() -> Iterator[str]:
-        yield _box(x(28), top - 8, x(42) - x(28), bottom - top + 8, "shade")
-        yield _text((x(28) + x(42)) / 2, top - 16, "a neighbour loads the broker", "quiet", "middle")
-        for name, rate in (("ceiling C", ceiling), ("limit Q", limit), ("reservation R", reservation)):
+        yield _box(x(15), top - 8, x(30) - x(15), bottom - top + 8, "shade")
+        yield _text((x(15) + x(30)) / 2, top - 16, "a neighbour loads the broker", "quiet", "middle")
+        for name, rate in (("limit Q", limit), ("reservation R", reservation)):
             yield f'<path class="limit" d="M{left} {y(rate):.1f}H{right}"/>'
             yield _text(right + 8, y(rate) + 4, f"{name}, {rate:g} MB/s", "quiet")
-        points = " ".join(f"{x(each.at_s):.1f},{y(each.allowed):.1f}" for each in _minute(limit, reservation, ceiling))
+        points = " ".join(f"{x(each.at_s):.1f},{y(each.allowed):.1f}" for each in _minute(limit, reservation))
         yield f'<polyline class="line" points="{points}"/>'
         yield f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none"/>'
         for second in range(0, 61, 10):
             yield _text(x(second), bottom + 18, f"{second} s", "quiet", "middle")
         yield _text(left, 20, "rate that the client may have", "quiet")
 
-    return _svg(
-        275, "Over a minute a limit is lent up to its ceiling, tightened to its reservation, and lent again", parts()
-    )
+    return _svg(275, "Over a minute a limit is tightened to its reservation, and recovers", parts())
 
 
 def tenant() -> str:

@@ -203,8 +203,8 @@ def _is_news(said: Overrides, known: Overrides | None) -> bool:
     within _SAY_AGAIN_MS. Figures behind it change with each poll.
 
     >>> from sluice.state.contract.records import Override
-    >>> lent = [Override("lend", 1.5)]
-    >>> [_is_news(Overrides(7, at_ms, 5_000, lent), Overrides(7, 9_000, 5_000, lent)) for at_ms in (10_600, 10_700)]
+    >>> tight = [Override("tighten", 0.5, gateway="b-1")]
+    >>> [_is_news(Overrides(7, at_ms, 5_000, tight), Overrides(7, 9_000, 5_000, tight)) for at_ms in (10_600, 10_700)]
     [False, True]
     """
     if said.command != (0 if known is None else known.command):

@@ -313,7 +313,7 @@ class Driver:
     def __init__(self, cluster: "Cluster") -> None:
         settings, kafka = cluster.settings, cluster.kafka
         batch_properties._quotas.cache_clear()  # of the workers, which are new
-        planning._planner.cache_clear()
+        planning.planner.cache_clear()
         checkpoint, audit_checkpoint = Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint)
         check_enforce_checkpoint(settings)
         settings = with_pages(settings)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from threading import Lock
 
 import msgspec
 
@@ -33,7 +32,7 @@ class InForce:
 
     `decided_waits` are those of decisions on events that no gateway had charged inline: nobody has applied them yet.
     `inline_waits` are those that this gateway asked for inline, and `held_waits` those of clients under a hold, by API
-    and client. `limits` is None before the first complete version; what is lent is in them. `overrides` are those that
+    and client. `limits` is None before the first complete version. `overrides` are those that
     gateway `instance` has heard of. `clock_ms` is the time in epoch milliseconds.
     """
 
@@ -48,9 +47,6 @@ class InForce:
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
         self._reads_past = True  # of the limits topic
-        self._lock = Lock()  # guards what is in force: the readers of limits and of sums change it
-        self._quotas: LimitsInForce | None = None
-        self._lend = 1.0
         self._max_wait_ms = options.max_wait_ms
         self._max_kept = options.max_waits
         self._kept_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
@@ -141,23 +137,10 @@ class InForce:
         view = self._limits_view
         known = view.in_force
         view.take(key, value)
-        with self._lock:
-            self.overrides.hear(view.overrides, self._clock_ms(), is_past=self._reads_past)
-            is_new = view.in_force is not known
-            if is_new:
-                self._quotas = self.limits = view.in_force
-                self._lend = 1.0
-            is_raised = self._lend_limits()
-        if is_new or is_raised:
-            self.relax(only_lent=not is_new)
-
-    def _lend_limits(self) -> bool:
-        """Lend what is lent now on top of the quotas. True if more is lent than before, so that waits get shorter."""
-        lend, before = self.overrides.lend(self._clock_ms()), self._lend
-        if self._quotas is not None and lend != before:
-            self._lend = lend
-            self.limits = self._quotas.lent(lend)
-        return lend > before
+        self.overrides.hear(view.overrides, self._clock_ms(), is_past=self._reads_past)
+        if view.in_force is not known:
+            self.limits = view.in_force
+            self.relax()
 
     def restart_limits(self) -> None:
         """Begin with no limits when the topic begins again; those in force stay until a version is complete."""
@@ -171,21 +154,15 @@ class InForce:
         """True if limits are known that the topic has removed: it has to be read from its beginning."""
         return self._limits_view.missed_removals
 
-    def relax(self, only_lent: bool = False) -> None:
-        """Shorten or end the waits whose limit was raised or removed, `only_lent` those whose limit a loan changes."""
+    def relax(self) -> None:
+        """Shorten or end the waits whose limit was raised or removed."""
         limits = self.limits
         if limits is not None:
             for table in self._tables:
-                counters = table.counters()
-                some = filter(limits.enforced.may_be_lent, counters) if only_lent else counters
-                table.relax(some, lambda counter: _limit_of(limits, counter))
+                table.relax(table.counters(), lambda counter: _limit_of(limits, counter))
 
     def expire(self) -> None:
-        """Forget waits that have ended, and loans. Log once that decisions ask for waits that are too long."""
-        with self._lock:
-            is_raised = self._lend_limits()
-        if is_raised:
-            self.relax(only_lent=True)
+        """Forget waits that have ended. Log once that decisions ask for waits that are too long."""
         for table in (*self._tables, self.held_waits):
             table.expire()
         if self.decided_waits.capped and not self._said_capped:

@@ -439,7 +439,6 @@ class ElasticNote(msgspec.Struct, gc=False):
     """
 
     number: Annotated[int, Meta(ge=0)]
-    lend: Annotated[float, _says("Multiple of the quota that limits with a ceiling were lent.")] = 1.0
     factor: Annotated[float, _says("Part of its shares that the gateway let through.")] = 1.0
     reason: Annotated[str, _says("The broker and the signal.")] = ""
 
@@ -686,7 +685,6 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
     """A limit that is overridden, or clients that are stopped, whatever the quotas say.
 
     * `tighten`: gateway `gateway` lets `factor` of its shares through, but of each at least the reservation's part.
-    * `lend`: limits with a ceiling are `factor` times the quota, at most the ceiling, on all gateways.
     * `hold`: the producers of `entity`, without one all, get a trickle; on `gateway`, without one on all. An entity is
       a tenant, or the user and client-id that an event names, each as far as it is given. With `consumers` its
       consumers get nothing, and its producers as little as a gateway can let through.
@@ -694,7 +692,7 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
     It ends at `until_ms`, without one when its decider doesn't say it any more. `reason` is for people.
     """
 
-    kind: Literal["tighten", "lend", "hold"]
+    kind: Literal["tighten", "hold"]
     factor: Annotated[float, Meta(gt=0, le=MAX_VALUE)] = 1.0
     entity: CountedEntity | None = None
     gateway: RequiredName | None = None
@@ -708,8 +706,6 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.kind == "hold":
             is_client = names.keys() <= {"user", "client_id"} or names.keys() == {"tenant"}
             is_possible = self.factor == 1.0 and is_client and "" not in names.values() and (names or not self.entity)
-        elif self.kind == "lend":
-            is_possible = self.factor >= 1.0 and not names and self.gateway is None
         else:
             is_possible = self.factor <= 1.0 and not names and bool(self.gateway)
         if not is_possible or (self.consumers and not names):

@@ -135,7 +135,7 @@ class PartitionCharges(NamedTuple):
 class ChargePlan(_Plan, gc=False):
     """All charges of one request on counters of its client, by their key and in order; those of topic-partitions apart.
 
-    `is_exempt` says that request time is reported as exempt, `has_ceiling` that a limit may be lent.
+    `is_exempt` says that request time is reported as exempt.
     """
 
     limited_only: ClassVar[bool] = False
@@ -143,7 +143,6 @@ class ChargePlan(_Plan, gc=False):
     counters: dict[str, CounterCharges] = {}
     partitions: list[PartitionCharges] = []
     is_exempt: bool = False
-    has_ceiling: bool = False
 
     def exempt(self) -> None:
         """Enforced and shadow quotas report the same time, once."""
@@ -152,12 +151,11 @@ class ChargePlan(_Plan, gc=False):
     def add_partitions(self, _: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
         """Note the charges; shadow quotas report no bytes, as the enforced ones have done it."""
         if quotas.enabled(kind):
-            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, quotas.unlent))
+            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, quotas))
         elif quotas.mode is not _SHADOW:
             self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, None))
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
-        self.has_ceiling = self.has_ceiling or resolution.ceiling is not None
         counter = self.counters.get(resolution.key)
         if counter is None:
             self.counters[resolution.key] = CounterCharges(resolution.tags, [charge])

@@ -31,7 +31,6 @@ from sluice.state.contract.records import (
 )
 from sluice.state.decisions.charge_plan import MUTATION_APIS
 from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, Family, QuotaKind, QuotaSettings
-from sluice.state.quotas.overrides import lend_of
 
 _ENCODER = msgspec.json.Encoder()
 _NO_AMOUNTS = Amounts()
@@ -99,28 +98,21 @@ def batch_text(
     return msgspec.Raw(text % (_CHARGES, *facts))
 
 
-def overridden_texts(batch: msgspec.Raw, overrides: Overrides) -> tuple[msgspec.Raw, dict[str, msgspec.Raw]]:
-    """The texts of a micro-batch that is decided while limits give way: of most gateways, and of those tightened.
+def overridden_texts(batch: msgspec.Raw, overrides: Overrides) -> dict[str, msgspec.Raw]:
+    """The texts of a micro-batch of the gateways that are tightened.
 
     >>> from sluice.state.contract.records import Override
     >>> tight = Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue 34 ms")
-    >>> of_most, tightened = overridden_texts(batch_text(3, 9, None), Overrides(7, 9, 5_000, [tight]))
-    >>> of_most == batch_text(3, 9, None), bytes(tightened["b-2-1f"]).partition(b'"elastic":')[2]
-    (True, b'{"number":7,"lend":1.0,"factor":0.75,"reason":"b-2: queue 34 ms"}')
+    >>> tightened = overridden_texts(batch_text(3, 9, None), Overrides(7, 9, 5_000, [tight]))
+    >>> bytes(tightened["b-2-1f"]).partition(b'"elastic":')[2]
+    b'{"number":7,"factor":0.75,"reason":"b-2: queue 34 ms"}'
     """
-    lend = lend_of(overrides.overrides)
-
-    def with_note(factor: float, reason: str) -> msgspec.Raw:
-        note = ElasticNote(overrides.number, lend, factor, reason)
-        return msgspec.Raw(b'%b,"elastic":%b' % (bytes(batch), _ENCODER.encode(note)))
-
-    of_most, tightened = batch, {}
+    tightened = {}
     for each in sorted(overrides.overrides, key=lambda each: -each.factor):  # the least factor of a gateway is the last
-        if each.kind == "lend":
-            of_most = with_note(1.0, each.reason)
-        elif each.gateway is not None:
-            tightened[each.gateway] = with_note(each.factor, each.reason)
-    return of_most, tightened
+        if each.gateway is not None:
+            note = _ENCODER.encode(ElasticNote(overrides.number, each.factor, each.reason))
+            tightened[each.gateway] = msgspec.Raw(b'%b,"elastic":%b' % (bytes(batch), note))
+    return tightened
 
 
 class Waits(msgspec.Struct, array_like=True, gc=False):

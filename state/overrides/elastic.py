@@ -1,8 +1,7 @@
-"""Elastic quotas: overloaded brokers tighten, idle ones lend. Pure: loads and times are arguments.
+"""Elastic quotas: overloaded brokers tighten. Pure: loads and times are arguments.
 
-Usage above the quota is cut first, then usage above the reservation, and never the reservation. Sources of the numbers:
-DAGOR's 20 ms of queue wait and 0.9 of capacity are in the load (1 is all of the capacity), 5 % a second and a tenth of
-the quota a second are the project's own.
+Usage above the reservation is cut, and never the reservation. Sources of the numbers: DAGOR's 20 ms of queue wait and
+0.9 of capacity are in the load (1 is all of the capacity), 5 % a second is the project's own.
 """
 
 from collections import deque
@@ -25,18 +24,8 @@ TIGHT_LOAD = 0.88
 RECOVERY_LOAD = 0.85
 """Load below which a tightened broker recovers. From this to FULL_LOAD its factor stays, so that it comes to rest."""
 
-IDLE_LOAD = 0.7
-"""Load of the busiest broker below which more is lent. Between this and FULL_LOAD the limits stay as they are."""
-
-LENT_LOAD = 0.8
-"""Load of the busiest broker that growing limits are expected to lead to at most: a load is known late, and limits that
-went on growing meanwhile would pass FULL_LOAD, fall back to the quotas and grow again, for ever."""
-
 RECOVERY_PER_S = 0.05
 """Growth of a factor in a second, until it is 1 again."""
-
-GROWTH_PER_S = 0.1
-"""Growth of `lend` in a second: a tenth of each quota."""
 
 LEAST_LOAD = 0.001
 """Load that less counts as: it is a divisor."""
@@ -63,7 +52,7 @@ _MAX_BROKERS_BYTES = 512 * 1024
 _JUDGED_BY = 3
 """Heartbeats by which a load is judged: a pause of Java in one second is no load, nor is one large request.
 
-Bytes above the capacity count as their mean: a second of them alone stops what grows, and tightens nobody. Their end is
+Bytes above the capacity count as their mean: a second of them alone stops a recovery, and tightens nobody. Their end is
 known at once.
 """
 
@@ -77,10 +66,9 @@ class MeasuredLoad(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """The multiple and the factors that were decided at a time."""
+    """The factors that were decided at a time."""
 
     at_ms: int
-    lend: float
     factors: Mapping[str, float]
 
 
@@ -89,28 +77,22 @@ class ElasticRule:
 
     A load was caused by what was decided some seconds before. The fitting load is computed from that, not from the
     state now: else one overload would be answered three times before the first answer shows. Which decision it was
-    isn't known: tightening takes the largest factor of those that it may have been, growing the median.
+    isn't known: tightening takes the largest factor of those that it may have been, recovery the median.
     """
 
     def __init__(self) -> None:
-        self._past: deque[_Past] = deque([_Past(0, 1.0, {})])
+        self._past: deque[_Past] = deque([_Past(0, {})])
         self._tightened: dict[str, MeasuredLoad] = {}  # what lowered the factor last
 
-    def decide(self, loads: Mapping[str, MeasuredLoad], most_lend: float, now_ms: int) -> list[Override]:
-        """The overrides from now on. `most_lend` is the largest ceiling over its quota, 1 without any.
+    def decide(self, loads: Mapping[str, MeasuredLoad], now_ms: int) -> list[Override]:
+        """The overrides from now on.
 
-        A broker at 1.1 of its capacity gets 0.8 of its shares, which is 0.88 of the capacity. An idle cluster lends a
-        tenth more each second:
+        A broker at 1.1 of its capacity gets 0.8 of its shares, which is 0.88 of the capacity:
 
-        >>> from sluice.state.quotas.overrides import lend_of
         >>> rule = ElasticRule()
-        >>> [tight] = rule.decide({"b-1": MeasuredLoad(1.1, "b-1: queue wait 24 ms", 9_000)}, 1.0, now_ms=10_000)
+        >>> [tight] = rule.decide({"b-1": MeasuredLoad(1.1, "b-1: queue wait 24 ms", 9_000)}, now_ms=10_000)
         >>> tight.kind, tight.factor, tight.gateway, tight.reason
         ('tighten', 0.8, 'b-1', 'b-1: queue wait 24 ms')
-        >>> idle = ElasticRule()
-        >>> times_ms = (10_000, 11_000, 12_000)
-        >>> [lend_of(idle.decide({"b-1": MeasuredLoad(0.1, "", at_ms)}, 3.0, at_ms)) for at_ms in times_ms]
-        [1.0, 1.1, 1.2]
         """
         before = self._past[-1]
         since_s = min(max(0, now_ms - before.at_ms), 1_000) / 1_000.0 if before.at_ms else 0.0
@@ -123,18 +105,13 @@ class ElasticRule:
                 if factor < before.factors.get(name, 1.0):
                     self._tightened[name] = fresh[name]
         self._tightened = {name: each for name, each in self._tightened.items() if name in factors}
-        lend = self._lend(fresh, bool(factors), most_lend, since_s)
-        self._past.append(_Past(now_ms, lend, factors))
+        self._past.append(_Past(now_ms, factors))
         while len(self._past) > 1 and self._past[1].at_ms <= now_ms - LATEST_MS - FRESH_MS:
             self._past.popleft()
-        tight = [
+        return [
             Override("tighten", each, gateway=name, reason=self._why(name, fresh[name], now_ms))
             for name, each in factors.items()
         ]
-        if lend == 1.0:
-            return tight
-        busiest = max(each.load for each in fresh.values())
-        return [Override("lend", lend, reason=f"load {busiest:.2f}: {lend:.2f} times the quotas lent"), *tight]
 
     def _why(self, name: str, present: MeasuredLoad, now_ms: int) -> str:
         """The reason that lowered the factor last, until it is 1 again; the present load is what it has left."""
@@ -145,29 +122,16 @@ class ElasticRule:
         return f"{tightened.reason} at {at}" + (", recovering" if present.load < RECOVERY_LOAD else "")
 
     def _factor(self, name: str, measured: MeasuredLoad, since_s: float) -> float:
-        """The factor that fits the load, as far as it may grow. A loan is taken back before any of the quota is cut."""
-        present, causes = self._past[-1].factors.get(name, 1.0), self._causes(measured.at_ms)
-        before = [past.factors.get(name, 1.0) for past in causes]
+        """The factor that fits the load, as far as it may grow."""
+        present = self._past[-1].factors.get(name, 1.0)
+        before = [past.factors.get(name, 1.0) for past in self._causes(measured.at_ms)]
         if measured.load > FULL_LOAD:
-            ratio = TIGHT_LOAD / measured.load * max(past.lend for past in causes)
-            return max(LEAST_FACTOR, min(present, round(max(before) * max(ratio, LEAST_STEP), 3)))
+            ratio = max(TIGHT_LOAD / measured.load, LEAST_STEP)
+            return max(LEAST_FACTOR, min(present, round(max(before) * ratio, 3)))
         if measured.load < RECOVERY_LOAD:
             fits = median(before) * TIGHT_LOAD / max(measured.load, LEAST_LOAD)
             return min(1.0, max(present, round(min(present + RECOVERY_PER_S * since_s, fits), 3)))
         return present
-
-    def _lend(self, loads: Mapping[str, MeasuredLoad], is_tight: bool, most: float, since_s: float) -> float:
-        """The lent multiple. Nobody gets more than the quota while anybody gets less."""
-        if not loads or is_tight:
-            return 1.0
-        lend, busiest = self._past[-1].lend, max(loads.values())
-        if busiest.load > FULL_LOAD:
-            return 1.0
-        if busiest.load < IDLE_LOAD:
-            caused_by = median(past.lend for past in self._causes(busiest.at_ms))
-            fits = caused_by * LENT_LOAD / max(busiest.load, LEAST_LOAD)
-            lend = max(lend, round(min(lend + GROWTH_PER_S * since_s, fits), 3))
-        return min(lend, max(1.0, most))
 
     def _causes(self, measured_ms: int) -> list[_Past]:
         ended = [past for past in self._past if past.at_ms <= measured_ms - LATEST_MS]
@@ -176,7 +140,7 @@ class ElasticRule:
 
 
 class ElasticLimits(Decider):
-    """Decides from the loads in heartbeats. `quotas` are those in force, whose ceilings say how much may be lent.
+    """Decides from the loads in heartbeats. `quotas` are those in force.
 
     While some client may have no limit it decides nothing: those with a limit would make way for it.
     """
@@ -221,7 +185,7 @@ class ElasticLimits(Decider):
         if lacking:
             self._rule, overrides = ElasticRule(), []
         else:
-            overrides = self._rule.decide(self._loads, quotas.most_lend(), now_ms)
+            overrides = self._rule.decide(self._loads, now_ms)
         return Decided(
             overrides, [Measured(name, each.load, FULL_LOAD, each.reason) for name, each in self._loads.items()]
         )

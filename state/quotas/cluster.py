@@ -1,7 +1,7 @@
 """The client quotas of a Kafka cluster, and how the quotas table becomes a mirror of them.
 
 Only the enforced quotas of users and client-ids are mirrored: a cluster has no shadow or topic quotas, no tenants, and
-no reservations or ceilings, and none of the keys that proxies alone hold.
+no reservations, and none of the keys that proxies alone hold.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -75,7 +75,7 @@ def is_mirrored(entry: QuotaEntry) -> bool:
 def absent_from(cluster: Iterable[QuotaEntry]) -> Callable[[QuotaEntry], bool]:
     """A test that is true for quotas of users and client-ids which this cluster could have and hasn't.
 
-    So it is for a reservation or a ceiling beside such a quota.
+    So it is for a reservation beside such a quota.
     """
     limits = {(entry.entity, entry.kind) for entry in cluster}
 

@@ -32,7 +32,7 @@ class Mode(StrEnum):
 
 
 class QuotaEntry(msgspec.Struct, frozen=True, gc=False):
-    """A quota on an entity, a number beside it, or a member of a tenant.
+    """A quota on an entity, a reservation beside it, or a member of a tenant.
 
     `value` is in bytes/s, percent or mutations/s, as `kind` says.
     """
@@ -96,10 +96,10 @@ def check_value(kind: EntryKind, value: float) -> None:
 
 
 def check_entries(entries: Iterable[QuotaEntry]) -> None:
-    """Raises InvalidQuotaError for a reservation, ceiling or storage budget that wouldn't count beside the others.
+    """Raises InvalidQuotaError for a reservation or storage budget that wouldn't count beside the others.
 
-    Reasons: `never_shadow` (a shadow quota limits nobody, so there is nothing to keep, lend or hold), and unless
-    R <= Q <= C for a reservation R and a ceiling C beside a limit Q: `without_limit`, `above_limit`, `below_limit`.
+    Reasons: `never_shadow` (a shadow quota limits nobody, so there is nothing to keep or hold), and of a reservation
+    `without_limit`, `above_limit`.
     """
     entries = list(entries)
     limits = {(entry.entity, entry.kind): entry.value for entry in entries if not entry.shadow}
@@ -113,12 +113,8 @@ def check_entries(entries: Iterable[QuotaEntry]) -> None:
 def _check_beside(key: ElasticKey, value: float, limit: float | None) -> None:
     if limit is None:
         raise InvalidQuotaError("without_limit", f"{key} is {value:.15g} without {key.quota}; expected both or none")
-    is_reservation = key.part == "reservation"
-    if value > limit if is_reservation else value < limit:
-        raise InvalidQuotaError(
-            "above_limit" if is_reservation else "below_limit",
-            f"{key} is {value:.15g}; expected at {'most' if is_reservation else 'least'} {limit:.15g}, the {key.quota}",
-        )
+    if value > limit:
+        raise InvalidQuotaError("above_limit", f"{key} is {value:.15g}; expected at most {limit:.15g}, the {key.quota}")
 
 
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:[.,][0-9]+)?)\s*([kMGT]?)(i?)(?:B(?:ytes)?|%)?(?:/s|ps)?", re.IGNORECASE)

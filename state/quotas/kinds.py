@@ -36,7 +36,7 @@ class Family(Enum):
 
     @property
     def gives_way(self) -> bool:
-        """True if a broker that is overloaded lets less than such a limit through; beside some a ceiling may stand."""
+        """True if a broker that is overloaded lets less than such a limit through."""
         return self in (Family.BYTES, Family.REQUEST_TIME)
 
 
@@ -97,27 +97,22 @@ class Membership(StrEnum):
 
 
 class ElasticKey(StrEnum):
-    """The keys of the two numbers that may stand beside a quota of the same entity and mode, in its unit.
+    """The keys of the reservation that may stand beside a quota of the same entity and mode, in its unit.
 
-    The reservation is what overload leaves of the limit, the ceiling what idle brokers lend beyond it. Kafka has
-    neither. `quota` is the kind of the quota, `part` the name of the number.
+    It is what overload leaves of the limit. Kafka has none. `quota` is the kind of the quota.
     """
 
-    PRODUCER_BYTE_RATE_RESERVATION = "producer_byte_rate_reservation", QuotaKind.PRODUCER_BYTE_RATE, "reservation"
-    PRODUCER_BYTE_RATE_CEILING = "producer_byte_rate_ceiling", QuotaKind.PRODUCER_BYTE_RATE, "ceiling"
-    CONSUMER_BYTE_RATE_RESERVATION = "consumer_byte_rate_reservation", QuotaKind.CONSUMER_BYTE_RATE, "reservation"
-    CONSUMER_BYTE_RATE_CEILING = "consumer_byte_rate_ceiling", QuotaKind.CONSUMER_BYTE_RATE, "ceiling"
-    REQUEST_PERCENTAGE_RESERVATION = "request_percentage_reservation", QuotaKind.REQUEST_PERCENTAGE, "reservation"
-    REQUEST_PERCENTAGE_CEILING = "request_percentage_ceiling", QuotaKind.REQUEST_PERCENTAGE, "ceiling"
+    PRODUCER_BYTE_RATE_RESERVATION = "producer_byte_rate_reservation", QuotaKind.PRODUCER_BYTE_RATE
+    CONSUMER_BYTE_RATE_RESERVATION = "consumer_byte_rate_reservation", QuotaKind.CONSUMER_BYTE_RATE
+    REQUEST_PERCENTAGE_RESERVATION = "request_percentage_reservation", QuotaKind.REQUEST_PERCENTAGE
 
     quota: QuotaKind
-    part: str
 
-    def __new__(cls, key: str, quota: QuotaKind, part: str) -> Self:
+    def __new__(cls, key: str, quota: QuotaKind) -> Self:
         """A member whose value is the key alone."""
         member = str.__new__(cls, key)
         member._value_ = key
-        member.quota, member.part = quota, part
+        member.quota = quota
         return member
 
     @property

@@ -30,10 +30,6 @@ class LimitsInForce(msgspec.Struct, frozen=True):
     enforced: Quotas
     shadow: ModeQuotas
 
-    def lent(self, lend: float) -> "LimitsInForce":
-        """The same while `lend` times the quotas are lent."""
-        return LimitsInForce(self.version, self.enforced.lent(lend), self.shadow)
-
 
 _MAX_UNREADABLE_BYTES, _KEY_BYTES = 10_000_000, 100
 """Most bytes of keys whose records can't be read, each with what it takes beside its text."""
@@ -98,8 +94,8 @@ def overrides_value(said: Overrides) -> bytes:
     """Value of a decider's record.
 
     >>> from sluice.state.contract.records import Override
-    >>> overrides_value(Overrides(7, at_ms=9_000, fresh_ms=5_000, overrides=[Override("lend", 1.5)]))
-    b'{"at_ms":9000,"fresh_ms":5000,"number":7,"overrides":[{"factor":1.5,"kind":"lend"}]}'
+    >>> overrides_value(Overrides(7, at_ms=9_000, fresh_ms=5_000, overrides=[Override("tighten", 0.5, gateway="b-1")]))
+    b'{"at_ms":9000,"fresh_ms":5000,"number":7,"overrides":[{"factor":0.5,"gateway":"b-1","kind":"tighten"}]}'
     """
     return _ENCODER.encode(said)
 

@@ -2,11 +2,10 @@
 
 Deciders in the job publish them, each under a key of its own in the limits topic; gateways apply all alike:
 
-    limit  = min(ceiling, lend * quota)               the same on all gateways
     bound  = share * max(factor, reservation / quota)  of a gateway that is tightened
 
 `share` is the gateway's part of the limit. A hold leaves producers a trickle, and one with `consumers` lets a consumer
-fetch nothing. Of several loans, and of several factors of a gateway, the least counts.
+fetch nothing. Of several factors of a gateway the least counts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,15 +28,6 @@ HELD_MS = 10_000
 """Wait after each request of a client under a hold. It ends no sooner when the hold does."""
 
 
-def lent_limit(limit: float, ceiling: float | None, lend: float) -> float:
-    """The limit of a quota while `lend` times the quotas are lent. Without a ceiling it stays the quota.
-
-    >>> lent_limit(100.0, 250.0, 1.5), lent_limit(100.0, 250.0, 3.0), lent_limit(100.0, None, 3.0)
-    (150.0, 250.0, 100.0)
-    """
-    return limit if ceiling is None else min(ceiling, lend * limit)
-
-
 def bound_of_share(factor: float, limit: float, reservation: float | None) -> float:
     """The part of its share that a gateway with this factor lets through.
 
@@ -45,15 +35,6 @@ def bound_of_share(factor: float, limit: float, reservation: float | None) -> fl
     (0.7, 0.5, 0.4)
     """
     return max(factor, DEFAULT_RESERVATION if reservation is None else reservation / limit)
-
-
-def lend_of(overrides: Iterable[Override]) -> float:
-    """The multiple of the quotas that is lent; 1 lends nothing.
-
-    >>> lend_of([Override("lend", 1.5), Override("tighten", 0.7, gateway="b-1")]), lend_of([])
-    (1.5, 1.0)
-    """
-    return min((each.factor for each in overrides if each.kind == "lend"), default=1.0)
 
 
 def factor_of(overrides: Iterable[Override], gateway: str) -> float:
@@ -91,7 +72,7 @@ def overrides_now(said: Mapping[str, Overrides], now_ms: int) -> Iterator[tuple[
 def by_another_clock(record: Overrides, ahead_ms: int) -> Overrides:
     """The same by a clock that is so much ahead of the one that its times are of.
 
-    >>> record = Overrides(7, 10_000, 5_000, [Override("lend", 1.5), Override("hold", until_ms=12_000)])
+    >>> record = Overrides(7, 10_000, 5_000, [Override("hold"), Override("hold", until_ms=12_000)])
     >>> moved = by_another_clock(record, 60_000)
     >>> moved.at_ms, [each.until_ms for each in moved.overrides]
     (70000, [None, 72000])
@@ -144,7 +125,6 @@ class OverridesInForce:
     def __init__(self, instance: str) -> None:
         self._instance = instance
         self._heard: Mapping[str, tuple[Overrides, Overrides]] = {}
-        self._lends: _Factors = []
         self._factors: _Factors = []
         self._holds: Mapping[_Scope, list[Hold]] = {}
 
@@ -158,35 +138,31 @@ class OverridesInForce:
             known = self._heard.get(decider)
             is_known = known is not None and known[0] == record
             records[decider] = known if known and is_known else (record, heard(record, now_ms, is_past=is_past))
-        lends: _Factors = []
         factors: _Factors = []
         holds: dict[_Scope, list[Hold]] = {}
         for decider, (_, record) in sorted(records.items()):
             believed_until_ms = record.at_ms + record.fresh_ms
             for each in record.overrides:
                 until_ms = believed_until_ms if each.until_ms is None else min(believed_until_ms, each.until_ms)
-                if each.kind == "lend":
-                    lends.append((each.factor, until_ms))
-                elif each.gateway not in (None, self._instance):
+                if each.gateway not in (None, self._instance):
                     continue
-                elif each.kind == "tighten":
+                if each.kind == "tighten":
                     factors.append((each.factor, until_ms))
                 else:
                     holds.setdefault(_scope(each.entity), []).append(Hold(decider, each, until_ms))
-        self._heard, self._lends, self._factors, self._holds = records, lends, factors, holds
+        self._heard, self._factors, self._holds = records, factors, holds
 
     def command(self, now_ms: int) -> int:
         """The number of the operator's last command that is in force; 0 for none."""
         records = (record for _, record in self._heard.values())
         return max((each.command for each in records if now_ms < each.at_ms + each.fresh_ms), default=0)
 
-    def lend(self, now_ms: int) -> float:
-        """The multiple of the quotas that is lent now."""
-        return _least(self._lends, now_ms)
-
     def factor(self, now_ms: int) -> float:
         """The part of its shares that this gateway lets through now."""
-        return _least(self._factors, now_ms)
+        factors = self._factors
+        if not factors:
+            return 1.0  # each request asks
+        return min((factor for factor, until_ms in factors if now_ms < until_ms), default=1.0)
 
     @property
     def has_holds(self) -> bool:
@@ -213,12 +189,6 @@ class OverridesInForce:
         found = [hold for scope in scopes for hold in holds.get(scope, ()) if now_ms < hold.until_ms]
         stops = (hold for hold in found if hold.override.consumers)
         return next(stops, None if is_fetch or not found else found[0])
-
-
-def _least(factors: _Factors, now_ms: int) -> float:
-    if not factors:
-        return 1.0  # each request asks
-    return min((factor for factor, until_ms in factors if now_ms < until_ms), default=1.0)
 
 
 def _scope(entity: CountedEntity | None) -> _Scope:

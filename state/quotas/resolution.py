@@ -16,7 +16,6 @@ from sluice.state.quotas.entity import DEFAULT, Default, EntityName, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
-from sluice.state.quotas.overrides import lent_limit
 from sluice.state.quotas.tenants import Tenants
 
 
@@ -106,8 +105,7 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     """The limit that applies to a request, and the counter that is charged. Limit None is unlimited.
 
     `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `level` is the level that gave the limit.
-    `reservation` and `ceiling`, in the unit of the limit, are those set beside it, None if there are none. While
-    brokers lend (`ModeQuotas.lent`), the limit is above the quota.
+    `reservation`, in the unit of the limit, is that set beside it, None if there is none.
     """
 
     tags: Tags
@@ -116,14 +114,12 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     limit: float | None
     shadow: bool
     reservation: float | None = None
-    ceiling: float | None = None
 
 
-_Elastic = Mapping[QuotaEntity, Mapping[str, float]]
-"""Reservations and ceilings of one kind, by entity and `ElasticKey.part`."""
+_Reservations = Mapping[QuotaEntity, float]
+"""Reservations of one kind, by entity."""
 
-_STRICT: _Elastic = {}
-"""No reservation and no ceiling."""
+_NO_RESERVATIONS: _Reservations = {}
 
 
 class Limits:
@@ -137,7 +133,7 @@ class Limits:
         entries: Iterable[QuotaEntry],
         names_of: Callable[[str, str | int], _Names],
         mode: Mode = Mode.ENFORCE,
-        elastic: _Elastic = _STRICT,
+        reservations: _Reservations = _NO_RESERVATIONS,
     ) -> None:
         """Take entries that all have the mode `mode`; the last one for an entity counts.
 
@@ -145,8 +141,7 @@ class Limits:
         """
         self._names_of = names_of
         self._mode = mode
-        self._elastic = elastic
-        self._lend = 1.0
+        self._reservations = reservations
         self._entries = {_names(bounded_entity(entry.entity)): entry for entry in entries}
         used = {level_of(entry.entity) for entry in self._entries.values()}
         self._levels = [(level, _entity_of(level), _shape(level)) for level in PrecedenceLevel if level in used]
@@ -196,23 +191,10 @@ class Limits:
         limit = None if entry is None else entry.value
         if self._mode is Mode.SHADOW:
             return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), level, limit, shadow=True)
-        numbers = self._elastic.get(entry.entity) if self._elastic and entry is not None else None
-        if limit is None or numbers is None:
-            return Resolution(tags, tags.key(), level, limit, shadow=False)
-        reservation, ceiling = numbers.get("reservation"), numbers.get("ceiling")
-        # a limit that is mirrored from Kafka may have moved past them
-        reservation = None if reservation is None else min(reservation, limit)
-        ceiling = None if ceiling is None else max(ceiling, limit)
-        lent = lent_limit(limit, ceiling, self._lend)
-        return Resolution(tags, tags.key(), level, lent, False, reservation, ceiling)
-
-    def lent(self, lend: float) -> Self:
-        """The same while `lend` times the quotas are lent."""
-        if not self._elastic:
-            return self
-        limits = copy.copy(self)
-        limits._lend, limits._resolved = lend, NameCache(_MAX_CACHED_BYTES)  # noqa: SLF001 - of the copy
-        return limits
+        reservation = self._reservations.get(entry.entity) if self._reservations and entry is not None else None
+        if limit is not None and reservation is not None:
+            reservation = min(reservation, limit)  # a limit that is mirrored from Kafka may have moved below it
+        return Resolution(tags, tags.key(), level, limit, False, reservation)
 
     def sparing(self) -> Self:
         """The same, which caches few resolutions."""
@@ -224,13 +206,6 @@ class Limits:
     def hold_all(self) -> bool:
         """True if there is a default that limits every client which has no other limit."""
         return any(level in _OF_ALL_CLIENTS for level, *_ in self._levels)
-
-    def most_lend(self) -> float:
-        """The largest ceiling over its quota; 1 without any."""
-        if not self._elastic:
-            return 1.0
-        ceilings = ((entry, self._elastic.get(entry.entity, {}).get("ceiling")) for entry in self._entries.values())
-        return max((ceiling / entry.value for entry, ceiling in ceilings if ceiling is not None), default=1.0)
 
     def entities(self) -> frozenset[tuple[EntityName, ...]]:
         """The names of every entity with a limit of this kind."""
@@ -280,16 +255,14 @@ class ModeQuotas:
     ) -> None:
         """Those of `entries` that have the mode `mode`. Of several for one entity and kind the last one counts.
 
-        `tenants` are those of all entries, None if they are only in these. `is_elastic` says that a reservation or a
-        ceiling stands beside one of them.
+        `tenants` are those of all entries, None if they are only in these.
         """
         self.mode = mode
-        self._unlent: Self | None = None
         entries = list(entries)
         self.tenants = Tenants(_members(entries)) if tenants is None else tenants
         by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
         of_tenants: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in CLIENT_KINDS}
-        elastic: dict[QuotaKind, dict[QuotaEntity, dict[str, float]]] = {}
+        reservations: dict[QuotaKind, dict[QuotaEntity, float]] = {}
         self._stored_bytes: dict[EntityName, float] = {}
         for entry in entries:
             if entry.mode is not mode or isinstance(entry.kind, Membership):
@@ -297,8 +270,7 @@ class ModeQuotas:
             if isinstance(entry.kind, StorageKey):
                 self._stored_bytes[entry.entity.tenant] = entry.value
             elif isinstance(entry.kind, ElasticKey):
-                of_kind = elastic.setdefault(entry.kind.quota, {})
-                of_kind.setdefault(entry.entity, {})[entry.kind.part] = entry.value
+                reservations.setdefault(entry.kind.quota, {})[entry.entity] = entry.value
             elif entry.entity.tenant is None:
                 by_kind[entry.kind].append(entry)
             else:
@@ -309,13 +281,11 @@ class ModeQuotas:
             of: Mapping[QuotaKind, list[QuotaEntry]],
             names_of: Callable[[str, str | int], _Names],
         ) -> dict[QuotaKind, Limits]:
-            return {kind: Limits(of[kind], names_of, mode, elastic.get(kind, _STRICT)) for kind in kinds}
+            return {kind: Limits(of[kind], names_of, mode, reservations.get(kind, _NO_RESERVATIONS)) for kind in kinds}
 
         self._client_limits = limits(CLIENT_KINDS, by_kind, _client)
         self._tenant_limits = limits(CLIENT_KINDS, of_tenants, _tenant)
         self._topic_limits = limits(TOPIC_KINDS, by_kind, _topic)
-        self.is_elastic = bool(elastic)
-        self._lent = {str(kind): _lent_counters(of_kind) for kind, of_kind in elastic.items()}
         # asked several times per request
         self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind] or of_tenants.get(kind))
 
@@ -364,29 +334,12 @@ class ModeQuotas:
         return None if found is None else found.limit
 
     def resolve_counter(self, kind: QuotaKind, tags: Tags) -> Resolution | None:
-        """The limit of a counter and the numbers beside it, found from its tags as Kafka does; None without one."""
+        """The limit of a counter and its reservation, found from its tags as Kafka does; None without one."""
         if tags.topic is not None:
             return self.resolve_topic(kind, tags.topic, tags.partition)
         if tags.tenant:
             return self.resolve_tenant(kind, tags.tenant)
         return self._client_limits[kind].resolve_counter(tags)
-
-    def lent(self, lend: float) -> Self:
-        """The same quotas while `lend` times the quotas are lent: limits that have a ceiling are above their quotas.
-
-        >>> entity = QuotaEntity(user="alice")
-        >>> numbers = {QuotaKind.PRODUCER_BYTE_RATE: 100.0, ElasticKey.PRODUCER_BYTE_RATE_CEILING: 250.0}
-        >>> quotas = Quotas([QuotaEntry(entity, kind, value) for kind, value in numbers.items()])
-        >>> [quotas.lent(lend).limit_of(QuotaKind.PRODUCER_BYTE_RATE, Tags("alice")) for lend in (1.0, 1.5, 9.0)]
-        [100.0, 150.0, 250.0]
-        """
-        quotas = copy.copy(self)
-        vars(quotas).update(
-            _unlent=self.unlent,
-            _client_limits={kind: limits.lent(lend) for kind, limits in self._client_limits.items()},
-            _tenant_limits={kind: limits.lent(lend) for kind, limits in self._tenant_limits.items()},
-        )
-        return quotas
 
     def sparing(self) -> Self:
         """The same quotas, which cache few resolutions."""
@@ -396,20 +349,6 @@ class ModeQuotas:
         spared = {name: {kind: one.sparing() for kind, one in of.items()} for name, of in of_kinds.items()}
         vars(quotas).update(spared)
         return quotas
-
-    def may_be_lent(self, counter: tuple[str, Tags]) -> bool:
-        """False if no loan changes the limit of a counter of this kind and tags: no entity of it has a ceiling."""
-        lent = self._lent.get(counter[0], frozenset())
-        return lent is None or counter[1] in lent
-
-    @property
-    def unlent(self) -> Self:
-        """The same quotas while nothing is lent."""
-        return self if self._unlent is None else self._unlent
-
-    def most_lend(self) -> float:
-        """The largest ceiling over its quota; 1 without any."""
-        return max(limits.most_lend() for limits in (*self._client_limits.values(), *self._tenant_limits.values()))
 
     def without_default(self) -> list[QuotaKind]:
         """The byte rates for which some client may have no limit, so that a broker can't tighten it.
@@ -517,13 +456,3 @@ def _name(part: Part, own: str | None) -> EntityName:
     if part is Part.OWN:
         return own
     return DEFAULT if part is Part.DEFAULT else None
-
-
-def _lent_counters(elastic: _Elastic) -> frozenset[Tags] | None:
-    """The counters of entities with a ceiling; None if a default entity has one, so that any counter may be lent."""
-    lent = [bounded_entity(entity) for entity, numbers in elastic.items() if "ceiling" in numbers]
-    if any(DEFAULT in (entity.user, entity.client_id, entity.tenant) for entity in lent):
-        return None
-    return frozenset(
-        Tags(str(each.user or ""), str(each.client_id or ""), tenant=str(each.tenant or "")) for each in lent
-    )

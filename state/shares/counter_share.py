@@ -265,8 +265,8 @@ class CounterShare(msgspec.Struct, gc=False):
     ) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one.
 
-        `part` is the part of its share that this gateway lets through, of an elastic counter: it is paced on a single
-        gateway too. A meter that has recorded what was lent would ask for a long silence when the limit falls back.
+        `part` is the part of its share that this gateway lets through while it is tightened: then the counter is paced
+        on a single gateway too.
         `charged` is the outcome of mutations that were charged already, together with another counter (`mutations`).
         """
         limit = self._limited(charge.limit or 0.0, now_ms)

@@ -186,16 +186,13 @@ class GatewayShares:
             self._metering = msgspec.structs.replace(self._strict, burst_s=TIGHT_BURST_S)
 
     def _part(self, counter: CounterKey, quotas: Quotas) -> float | None:
-        """The part of its share that a counter has here; None for one that doesn't give way.
-
-        One with a ceiling is elastic at any time: what was lent a moment ago is still on its meter.
-        """
+        """The part of its share that a counter has here while it is tightened; None for one that doesn't give way."""
         if quotas is not self._parts_of or len(self._parts) >= self._max_counters:
             self._parts, self._parts_of = {}, quotas
         if counter not in self._parts:
             kind, factor, part = KINDS_BY_NAME[counter[0]], self._factor, None
             found = quotas.resolve_counter(kind, counter[1]) if kind.family.gives_way else None
-            if found is not None and found.limit is not None and (factor < 1.0 or found.ceiling is not None):
+            if found is not None and found.limit is not None:
                 part = bound_of_share(factor, found.limit, found.reservation)
             self._parts[counter] = part
         return self._parts[counter]
@@ -296,7 +293,7 @@ class GatewayShares:
         else:
             self._touched.move_to_end(counter)  # used most recently from now on
         part = None
-        if quotas is not None and (self._factor < 1.0 or quotas.is_elastic):
+        if quotas is not None and self._factor < 1.0:
             part = self._part(counter, quotas)
         inline = share.charge(charge, self.gateways, self._metering, now_ms, part, charged)
         if share.throttled_until_ms > now_ms:

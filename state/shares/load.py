@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sluice.state.contract.records import MAX_UNLIMITED, Heartbeat, Load, UnlimitedClient
 
 FULL_LOAD = 0.9
-"""Load of a broker that is at its capacity: above it the broker tightens, and nothing is lent."""
+"""Load of a broker that is at its capacity: above it the broker tightens."""
 
 WAIT_AT_CAPACITY_MS = 20.0
 """Mean wait of requests and responses in the broker's queues at its capacity."""

@@ -11,7 +11,6 @@ import msgspec
 from pyspark import SparkContext, TaskContext
 
 from sluice.state.contract.records import Overrides
-from sluice.state.quotas.overrides import lend_of
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import JudgedBy
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -71,10 +70,8 @@ class BatchProperties(msgspec.Struct, frozen=True):
         return own if self.judged_by is None else own.as_judged_by(self.judged_by)
 
     def quotas(self, checkpoint: str) -> Quotas:
-        """The quotas of the micro-batch, read once per worker process, as they are lent. Raises CheckpointError."""
-        quotas = _quotas(checkpoint, self.quota_version, self.quota_digest)
-        lend = 1.0 if self.overrides is None else lend_of(self.overrides.overrides)
-        return quotas if lend == 1.0 else _lent(quotas, lend)
+        """The quotas of the micro-batch, read once per worker process. Raises CheckpointError."""
+        return _quotas(checkpoint, self.quota_version, self.quota_digest)
 
 
 @lru_cache(maxsize=2)
@@ -82,8 +79,3 @@ def _quotas(checkpoint: str, version: int, digest: str | None) -> Quotas:
     quotas = QuotaSnapshots(Checkpoint(checkpoint)).load(version, digest)
     freeze_objects()
     return quotas
-
-
-@lru_cache(maxsize=1)
-def _lent(quotas: Quotas, lend: float) -> Quotas:
-    return quotas.lent(lend)

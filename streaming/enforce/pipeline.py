@@ -81,7 +81,7 @@ def plan(
     """One encoded page batch for each page; new page batches after `max_page_batch_bytes` of events for each page.
 
     A record that needs no counter goes with the page batch of page `offset % pages`, so that all pages get some.
-    `overrides` say how far limits give way; the limits that are lent are among `quotas`.
+    `overrides` say how far limits give way.
     """
     max_bytes = most_planned_bytes(settings, max_page_batch_bytes)
     page_batches: defaultdict[int, GrowingPageBatch] = defaultdict(GrowingPageBatch)

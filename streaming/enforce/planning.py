@@ -209,14 +209,10 @@ class CounterAlike(msgspec.Struct, gc=False):
 
 
 class Alike(msgspec.Struct, gc=False):
-    """The plan of clients without a quota by their names, but for these names.
-
-    `plan` is that of one of them. If `has_ceiling`, one of the limits may be lent.
-    """
+    """The plan of clients without a quota by their names, but for these names. `plan` is that of one of them."""
 
     plan: _ClientPlan
     counters: list[CounterAlike]
-    has_ceiling: bool
 
     def named(self, user: str, client_id: str, pages: int) -> _ClientPlan:
         """The plan of the client with these names."""
@@ -251,8 +247,6 @@ class Planner:
         self.quotas, self._resolving = quotas, quotas.sparing()
         self._settings = settings
         self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
-        self._lent = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
-        """The plans with a limit that may be lent."""
         self._alike = NameCache[_Kin, Alike](_MAX_ALIKE_BYTES)
         self._users, self._client_ids = quotas.client_names()
         """The names that have quotas of their own."""
@@ -266,16 +260,10 @@ class Planner:
             Family.REQUESTS: counted_requests,
         }
 
-    def lend(self, quotas: Quotas) -> None:
-        """Plan under the same quotas, lent otherwise. Clients without a ceiling keep their plans."""
-        if quotas is not self.quotas:
-            self.quotas, self._resolving = quotas, quotas.sparing()
-            self._lent, self._alike = NameCache(_MAX_PLAN_BYTES), NameCache(_MAX_ALIKE_BYTES)
-
     def batch(self, decided_at_ms: int, overrides: Overrides | None = None) -> BatchText:
         """The text that decisions of a micro-batch share, which begins at `decided_at_ms`."""
         text = batch_text(self.quotas.version, decided_at_ms, self._settings.job_id, self._settings.topic_id)
-        return BatchText(text, {}) if overrides is None else BatchText(*overridden_texts(text, overrides))
+        return BatchText(text, {}) if overrides is None else BatchText(text, overridden_texts(text, overrides))
 
     def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: BatchText) -> Planned:
         """One charge row per counter that the event charges, with its page; its records if there is none.
@@ -370,14 +358,12 @@ class Planner:
     def _plan_of(self, request: Request) -> _ClientPlan:
         """The plan of the client's requests that are like this one."""
         traits = traits_of(request)
-        plan = self._clients.get(traits) or self._lent.get(traits)
-        plan = plan or self._clients.recall(traits) or self._lent.recall(traits)
+        plan = self._clients.get(traits) or self._clients.recall(traits)
         if plan is None:
             user, client_id = traits[:2]
             alike = self.alike_of(traits)
             plan = alike.named(user, client_id, self._settings.pages)
-            plans = self._lent if alike.has_ceiling else self._clients
-            plans.keep(traits, plan, len(user) + len(client_id) + plan.size())
+            self._clients.keep(traits, plan, len(user) + len(client_id) + plan.size())
         return plan
 
     def alike_of(self, traits: Traits) -> Alike:
@@ -401,7 +387,7 @@ class Planner:
             CounterAlike.of(counter, charged)
             for counter, charged in zip(counters, planned.counters.values(), strict=True)
         ]
-        return Alike(plan, alike, planned.has_ceiling)
+        return Alike(plan, alike)
 
     def _with_partitions(
         self, charged: _Charged, plan: _ClientPlan, sizes: dict[_PartitionName, float]
@@ -460,14 +446,10 @@ class Planner:
         ]
 
 
+@lru_cache(maxsize=1)
 def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
     """The planner of these quotas: a worker process keeps it from micro-batch to micro-batch until they change."""
-    kept = _planner(quotas.unlent, settings)
-    kept.lend(quotas)
-    return kept
-
-
-_planner = lru_cache(maxsize=1)(Planner)
+    return Planner(quotas, settings)
 
 
 def _amounts_from(sources: Sequence[_Amounts]) -> _Amounts:

@@ -166,8 +166,7 @@ HELD = [
 """Entities that a hold may be for; clients are user u with client-id c, in each of these tenants."""
 
 IMPOSSIBLE = (
-    b'{"kind":"lend","factor":0.5}',
-    b'{"kind":"lend","factor":2,"gateway":"b"}',
+    b'{"kind":"lend","factor":2}',
     b'{"kind":"tighten","factor":0.5}',
     b'{"kind":"tighten","factor":1.5,"gateway":"b"}',
     b'{"kind":"tighten","factor":0,"gateway":"b"}',
@@ -180,7 +179,6 @@ IMPOSSIBLE = (
     b'{"kind":"hold","until_ms":"7"}',
     b'{"kind":"hold","consumers":true}',
     b'{"kind":"hold","entity":{"user":"u"},"consumers":1}',
-    b'{"kind":"lend","factor":2,"consumers":true}',
     b'{"kind":"close"}',
     b"{}",
 )
@@ -261,7 +259,6 @@ def random_limits(draw: random.Random) -> Records:
     records = limit_records([*random_entries(draw), *random_tenants(draw)])
     if draw.random() < 0.5:
         brokers = [Override("tighten", draw.choice([0.2, 0.75]), gateway=name) for name in draw.sample("abc", 2)]
-        lent = [Override("lend", draw.choice([1.5, 4.0]))] if draw.random() < 0.7 else []
         held = [
             Override(
                 "hold",
@@ -271,7 +268,7 @@ def random_limits(draw: random.Random) -> Records:
             )
             for entity in draw.sample(HELD, 2)
         ]
-        said = {"elastic": [*lent, *brokers], "stored_bytes": held[:1], "another": held[1:]}
+        said = {"elastic": brokers, "stored_bytes": held[:1], "another": held[1:]}
         for decider, overrides in said.items():
             record = overrides_key(decider), overrides_value(Overrides(7, 9_000, 60_000, overrides))
             records.insert(draw.randint(0, len(records)), record)
@@ -296,17 +293,16 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
             tenant = view.in_force.enforced.tenants.of(user, client_id)
             if quota in OF_TOPICS:
-                found = lent = quotas.resolve_topic(OF_TOPICS[quota], user, 0)
+                found = quotas.resolve_topic(OF_TOPICS[quota], user, 0)
                 tags, of_tenant = [user if quotas.enabled(OF_TOPICS[quota]) else "", ""], None
             else:
                 kind = KINDS[quota]
                 found = quotas.resolve_client(kind, user, client_id)
-                lent = quotas.lent(overrides.lend(0)).resolve_client(kind, user, client_id)
                 tags = [found.tags.user, found.tags.client_id]
                 of_tenant = view.in_force.enforced.limit_of(kind, Tags(tenant=tenant)) if tenant else None
             eased = []
             if found.limit is not None:
-                eased = [lent.limit, bound_of_share(overrides.factor(0), found.limit, found.reservation)]
+                eased = [bound_of_share(overrides.factor(0), found.limit, found.reservation)]
             answer["found"].append([*tags, LEVELS.get(found.level, 0), found.limit, tenant, of_tenant, *eased])
     return answer
 

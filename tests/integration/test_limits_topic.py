@@ -195,10 +195,10 @@ def test_a_driver_that_takes_over_passes_over_what_a_stranger_wrote_beside_the_h
     said = {"operator": Overrides(1, began_ms, 600_000, [hold], command=7)}
     with limits_publisher(topics, servers, lambda: (0, ()), lambda: said):
         wait_for(topics, kafka_broker, lambda view: view.overrides == said)
-    lent = overrides_value(Overrides(1, began_ms, 600_000, [Override("lend", 1.5)]))
+    tight = overrides_value(Overrides(1, began_ms, 600_000, [Override("tighten", 0.5, gateway="b-1")]))
     known = list[Mapping[str, Overrides]]()
     with closing(connect(KafkaProducer, servers)) as stranger:
-        stranger.send(topics.limits, lent, b'"overrides:\\u0065lastic"', partition=0)
+        stranger.send(topics.limits, tight, b'"overrides:\\u0065lastic"', partition=0)
         stranger.send(topics.limits, b"half", overrides_key("operator"), partition=0, timestamp_ms=began_ms + 600_000)
         stranger.flush()
     with limits_publisher(topics, servers, lambda: (0, ()), lambda: {}, known.append):

@@ -38,11 +38,11 @@ SLUICES_OWN = [
     quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 5.0, topic="orders"),
     quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user="old", shadow=True),
     quota(QuotaKind.CONNECTION_RATE, 5.0, user="old"),
-    quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 4096.0, user="import-alice"),
+    quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 9.0, user="import-alice"),
 ]
 OLD = [
     quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user="old"),
-    quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 9.0, user="old"),
+    quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 4.0, user="old"),
 ]
 
 

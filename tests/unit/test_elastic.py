@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from threading import Thread
-from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -18,13 +16,13 @@ from sluice.state.contract.records import DecidedHeartbeat, Override, Overrides,
 from sluice.state.overrides.elastic import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, Membership, QuotaKind, QuotaSettings
-from sluice.state.quotas.limits import LimitsInForce, overrides_key, overrides_value
-from sluice.state.quotas.overrides import factor_of, lend_of
+from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, QuotaSettings
+from sluice.state.quotas.limits import overrides_key, overrides_value
+from sluice.state.quotas.overrides import factor_of
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import _equal_part
 from sluice.streaming.enforce.pipeline import plan
-from sluice.streaming.enforce.planning import PipelineSettings, planner
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice_insight.reports.span import Span
@@ -34,7 +32,6 @@ from sluice_lab.scenarios.closed_loop.elastic import (
     ElasticCluster,
     Tenants,
     equal_parts,
-    idle,
     overloaded,
     random_load,
     week,
@@ -43,13 +40,12 @@ from sluice_lab.scenarios.closed_loop.measures import measure
 from sluice_lab.scenarios.closed_loop.simulation import ClosedLoop
 from sluice_lab.scenarios.closed_loop.situation import Situation, Spread
 from tests.builders import quota
-from tests.gateway_loop import Clock, GatewayLoop, gateway_loop, set_limits
+from tests.gateway_loop import Clock, GatewayLoop, gateway_loop
 
 PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
 LIMIT = 1_000.0
 ELASTIC = [
     quota(PRODUCE, LIMIT, user="alice"),
-    QuotaEntry(QuotaEntity(user="alice"), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 3 * LIMIT),
     quota(PRODUCE, LIMIT, user="bob"),
     QuotaEntry(QuotaEntity(user="bob"), ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 0.2 * LIMIT),
     quota(PRODUCE, LIMIT, user="carol"),
@@ -62,17 +58,16 @@ OF_ALL = [quota(kind, 1e9, user=DEFAULT) for kind in (PRODUCE, QuotaKind.CONSUME
 NO_FACTORS: Mapping[str, float] = {}
 
 
-def said(at_ms: int, lend: float = 1.0, number: int = 1, factors: Mapping[str, float] = NO_FACTORS) -> Overrides:
+def said(at_ms: int, number: int = 1, factors: Mapping[str, float] = NO_FACTORS) -> Overrides:
     """The record of elastic quotas of a time."""
-    lent = [Override("lend", lend, reason=f"load 0.20: {lend:.2f} times the quotas lent")] if lend > 1.0 else []
     tight = [Override("tighten", each, gateway=name, reason=f"{name}: wait 34 ms") for name, each in factors.items()]
-    return Overrides(number, at_ms, FRESH_MS, [*lent, *tight])
+    return Overrides(number, at_ms, FRESH_MS, tight)
 
 
-def decide(rule: ElasticRule, at_ms: int, most_lend: float = 3.0, **loads: float) -> list[Override]:
+def decide(rule: ElasticRule, at_ms: int, **loads: float) -> list[Override]:
     """The overrides that the rule decides from loads that were measured half a second ago."""
     measured = {name: MeasuredLoad(load, f"{name}: load {load}", at_ms - 500) for name, load in loads.items()}
-    return rule.decide(measured, most_lend, at_ms)
+    return rule.decide(measured, at_ms)
 
 
 def test_an_overloaded_broker_tightens_alone_and_recovers_by_a_twentieth_a_second() -> None:
@@ -89,7 +84,7 @@ def test_an_overloaded_broker_tightens_alone_and_recovers_by_a_twentieth_a_secon
 def test_the_reason_is_what_lowered_the_factor_until_it_is_1_again() -> None:
     rule = ElasticRule()
     decide(rule, 10_000, one=1.8)
-    reasons = [each.reason for at_ms in range(11_000, 26_000, 1_000) for each in decide(rule, at_ms, 1.0, one=0.1)]
+    reasons = [each.reason for at_ms in range(11_000, 26_000, 1_000) for each in decide(rule, at_ms, one=0.1)]
     assert reasons[0] == "one: load 1.8"
     assert set(reasons[2:]) == {"one: load 1.8 at 00:00:09, recovering"}
     assert 8 <= len(reasons) < 14
@@ -103,35 +98,10 @@ def test_one_overload_is_answered_once_until_its_answer_shows() -> None:
     assert found == pytest.approx([0.8, 0.8, 0.8])
 
 
-def test_what_was_lent_goes_before_any_of_the_quota_does() -> None:
+def test_a_broker_that_is_heard_no_more_is_not_tightened() -> None:
     rule = ElasticRule()
-    lent = [decide(rule, at_ms, one=0.1) for at_ms in range(10_000, 31_000, 1_000)]
-    assert lend_of(lent[-1]) == 3.0
-
-    assert decide(rule, 31_000, one=1.3) == []
-
-
-def test_limits_hold_between_the_two_thresholds_and_nothing_is_lent_while_a_broker_is_tight() -> None:
-    rule = ElasticRule()
-    grown = [lend_of(decide(rule, at_ms, one=0.5)) for at_ms in (10_000, 11_000, 12_000, 13_000)]
-    assert grown == pytest.approx([1.0, 1.1, 1.2, 1.3])
-    assert lend_of(decide(rule, 14_000, one=0.8)) == pytest.approx(1.3)
-
-    tight = ElasticRule()
-    decide(tight, 10_000, one=1.2)
-    assert lend_of(decide(tight, 14_000, one=0.1)) == 1.0
-
-
-def test_growing_stops_where_the_load_is_expected_to_reach_four_fifths() -> None:
-    rule = ElasticRule()
-    lent = [lend_of(decide(rule, at_ms, one=0.69)) for at_ms in range(10_000, 20_000, 1_000)]
-    assert max(lent[:4]) == pytest.approx(0.8 / 0.69, abs=0.001)
-
-
-def test_a_broker_that_is_heard_no_more_is_not_tightened_and_nothing_is_lent_without_loads() -> None:
-    rule = ElasticRule()
-    decide(rule, 10_000, one=1.2)
-    assert rule.decide({"one": MeasuredLoad(1.2, "", 9_500)}, 3.0, 9_501 + FRESH_MS) == []
+    assert decide(rule, 10_000, one=1.2)
+    assert rule.decide({"one": MeasuredLoad(1.2, "", 9_500)}, 9_501 + FRESH_MS) == []
 
 
 def test_the_same_loads_decide_the_same() -> None:
@@ -147,12 +117,6 @@ def test_a_broker_asked_for_more_than_it_can_take_is_relieved_in_5_s_in_proporti
     assert traffic <= 0.95
     assert of_reservation >= 1.0
     assert off_proportion <= 0.05
-
-
-def test_an_idle_cluster_lends_up_to_the_ceiling_within_20_s() -> None:
-    """A tenth more for a while: the gateways make up for what was left unused before."""
-    assert 2.9 <= idle(20) <= 3.15
-    assert 2.9 <= idle(23, before_s=0) <= 3.15, "3 s later if the job has just started"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -208,21 +172,6 @@ def served(loop: GatewayLoop, user: str, seconds: int) -> float:
     return total / seconds
 
 
-def test_a_gateway_lends_what_the_job_says_and_goes_back_to_the_quota_when_it_hears_nothing(loop: GatewayLoop) -> None:
-    gateway = loop.gateways[0]
-    tell(gateway, said(loop.clock.ms, lend=2.0))
-    limits = gateway._in_force.limits
-    assert limits is not None
-    assert limits.enforced.resolve_client(PRODUCE, "alice", "").limit == 2 * LIMIT
-    assert limits.enforced.resolve_client(PRODUCE, "carol", "").limit == LIMIT
-
-    loop.clock.ms += FRESH_MS
-    gateway._on_idle()
-    limits = gateway._in_force.limits
-    assert limits is not None
-    assert limits.enforced.resolve_client(PRODUCE, "alice", "").limit == LIMIT
-
-
 def test_a_tightened_gateway_lets_its_part_through_but_not_less_than_the_reservation(loop: GatewayLoop) -> None:
     gateway = loop.gateways[0]
     rates = {}
@@ -239,27 +188,8 @@ def test_a_tightened_gateway_lets_its_part_through_but_not_less_than_the_reserva
 
 def test_a_state_that_was_in_the_topic_before_the_gateway_holds_no_more(loop: GatewayLoop) -> None:
     gateway = loop.gateways[0]
-    tell(gateway, said(loop.clock.ms - 60_000, lend=2.0))
-    assert gateway._in_force.overrides.lend(loop.clock.ms) == 1.0
-
-
-def test_a_version_that_comes_while_a_loan_ends_is_in_force(loop: GatewayLoop) -> None:
-    """The reader of sums ends the loan, and the reader of limits has the new version."""
-    gateway, lent = loop.gateways[0], LimitsInForce.lent
-    tell(gateway, said(loop.clock.ms, lend=2.0))
-    loop.clock.ms += FRESH_MS
-    newer = Thread(target=set_limits, args=(gateway, 2, [quota(PRODUCE, LIMIT, user="carol")]))
-
-    def lent_while_newer_ones_come(limits: LimitsInForce, lend: float) -> LimitsInForce:
-        newer.start()
-        newer.join(0.2)  # as far as it gets meanwhile
-        return lent(limits, lend)
-
-    with patch.object(LimitsInForce, "lent", lent_while_newer_ones_come):
-        gateway._on_idle()
-    newer.join()
-    assert gateway._in_force.limits is not None
-    assert gateway._in_force.limits.version == 2
+    tell(gateway, said(loop.clock.ms - 60_000, factors={"i-0": 0.3}))
+    assert gateway._in_force.overrides.factor(loop.clock.ms) == 1.0
 
 
 @pytest.fixture
@@ -269,7 +199,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def watch(tmp_path: Path, clock: Clock) -> OverridesWatch:
-    """A watch that lends a tenth of the quotas: an idle broker was heard of for a second."""
+    """A watch that has heard of an idle broker for two seconds."""
     table = OverridesTable(str(tmp_path / "overrides"), {})
     watch = OverridesWatch([ElasticLimits(lambda: Quotas([*ELASTIC, *OF_ALL]))], table, 20, clock)
     watch.remember({})
@@ -286,18 +216,21 @@ def hear(watch: OverridesWatch, clock: Clock, instance: str, load: float) -> Non
     watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
 
 
-def lent(watch: OverridesWatch) -> float:
-    """The multiple that the job charges by."""
-    present = watch.limits_now()
-    return 1.0 if present is None else lend_of(present.overrides)
+def tighten(watch: OverridesWatch, clock: Clock) -> None:
+    """Let the watch hear of three seconds of overload, and decide."""
+    for _ in range(3):
+        clock.ms += 1_000
+        hear(watch, clock, "b-1-1f", 1.8)
+    watch.decide(clock.ms)
 
 
 def test_the_job_goes_back_to_the_quotas_as_gateways_do_when_it_cannot_read_loads(
     watch: OverridesWatch, clock: Clock
 ) -> None:
-    assert lent(watch) == 1.1
+    tighten(watch, clock)
+    assert watch.limits_now() is not None
     clock.ms += FRESH_MS + 1
-    assert lent(watch) == 1.0, "nor when it can't decide"
+    assert watch.limits_now() is None, "nor when it can't decide"
     watch.decide(clock.ms)
     assert watch.said["elastic"].overrides == []
 
@@ -360,13 +293,12 @@ def test_metrics_say_how_far_limits_give_way(watch: OverridesWatch, clock: Clock
             "sluice_override", {"decider": "elastic", "kind": kind, "gateway": gateway} | names
         )
 
-    assert factor("lend") == 1.1
+    assert factor("tighten", "b-2") is None
     for instance, load in (("b-2-8-1a", 1.8), ("b-2-8-1f", 1.2)):
         for _ in range(3):
             hear(watch, clock, instance, load)
     watch.decide(clock.ms)
 
-    assert factor("lend") is None
     found = factor("tighten", "b-2")
     assert found is not None
     assert found == 0.5, "the least counts"
@@ -389,13 +321,14 @@ def test_the_table_says_that_limits_give_way_no_more_once_the_job_has_ended(
     watch: OverridesWatch, clock: Clock, tmp_path: Path
 ) -> None:
     """A job that starts with strict limits writes nothing there."""
+    tighten(watch, clock)
     watch.end(clock.ms + 500)
     *_, while_it_ran, ended = recorded(tmp_path, Span(clock.ms, clock.ms + 1_000))
-    assert (lend_of(while_it_ran.overrides), ended.at_ms, ended.overrides) == (1.1, clock.ms + 500, [])
+    assert (factor_of(while_it_ran.overrides, "b-1-1f"), ended.at_ms, ended.overrides) == (0.5, clock.ms + 500, [])
 
 
 def test_the_limits_of_many_requests_are_those_of_each() -> None:
-    recorded = RecordedOverrides([said(10_000, 1.5), said(20_000, factors={"b-1": 0.7})])
+    recorded = RecordedOverrides([said(10_000, factors={"b-0": 0.9}), said(20_000, factors={"b-1": 0.7})])
     found = [Quotas(ELASTIC).resolve_client(PRODUCE, user, "") for user in ("alice", "bob")]
     instances = ["b-0", "b-1"]
     cases = list(product(range(2), range(2), (5_000, 10_000, 19_999, 25_000)))
@@ -407,31 +340,28 @@ def test_the_limits_of_many_requests_are_those_of_each() -> None:
 def test_a_decision_says_how_far_limits_gave_way_and_why() -> None:
     settings = PipelineSettings.of(load_settings())
     quotas = Quotas(ELASTIC, version=3)
-    present = said(9, 1.5, 7, factors={"b-2-1f": 0.75})
+    present = said(9, 7, factors={"b-2-1f": 0.75})
     events = [b'{"api":"Produce","user":"alice","bytes":10%b}' % more for more in (b"", b',"instance":"b-2-1f"')]
     sources = [Source("requests", 0, offset, 1_000) for offset in range(2)]
-    [page_batches] = plan(zip(events, sources, strict=True), quotas.lent(1.5), settings, 1_000, overrides=present)
+    [page_batches] = plan(zip(events, sources, strict=True), quotas, settings, 1_000, overrides=present)
     rows = [row for page_batch in page_batches.values() for row in decode_page_batch(page_batch).charge_rows]
     rows.sort(key=lambda row: row.offset)
 
-    assert (
-        b'"elastic":{"number":7,"lend":1.5,"factor":1.0,"reason":"load 0.20: 1.50 times the quotas lent"}'
-        in rows[0].said
-    )
-    assert b'"elastic":{"number":7,"lend":1.5,"factor":0.75,"reason":"b-2-1f: wait 34 ms"}' in rows[1].said
+    assert b'"elastic"' not in rows[0].said, "its gateway isn't tightened"
+    assert b'"elastic":{"number":7,"factor":0.75,"reason":"b-2-1f: wait 34 ms"}' in rows[1].said
 
 
 def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:
     table = OverridesTable(str(tmp_path / "overrides"), {})
-    records = [said(0), said(10_000, 1.5, 2), said(20_000, 1.0, 3, factors={"b-2-1f": 0.75})]
+    records = [said(0), said(10_000, 2, factors={"b-2-1f": 0.6}), said(20_000, 3, factors={"b-2-1f": 0.75})]
     held = Overrides(4, 12_000, 60_000, [Override("hold", reason="a disk is low")])
     table.append(("elastic", record) for record in records[:2])
     table.append([("disk_guard", held), ("elastic", records[2])])
 
     found = recorded(tmp_path, Span(15_000, 30_000))
-    assert [(each.at_ms, {override.kind for override in each.overrides}) for each in found] == [
-        (12_000, {"lend"}),
-        (20_000, {"tighten"}),
+    assert [(each.at_ms, [override.factor for override in each.overrides]) for each in found] == [
+        (12_000, [0.6]),
+        (20_000, [0.75]),
     ]
     assert recorded(tmp_path / "none", Span(0, 1)) == []
     decider = Decider(Quotas(ELASTIC), QuotaSettings(), 3_600_000, RecordedOverrides([*records, *found]))
@@ -442,7 +372,7 @@ def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:
         for outcomes in decider.charge(request, at_ms).values()
         for outcome in outcomes
     ]
-    assert limits == [LIMIT, 1.5 * LIMIT, 0.75 * LIMIT]
+    assert limits == [LIMIT, 0.6 * LIMIT, 0.75 * LIMIT]
 
 
 def test_requests_of_an_overloaded_broker_are_limited_as_ever_in_a_replay() -> None:
@@ -455,40 +385,6 @@ def test_requests_of_an_overloaded_broker_are_limited_as_ever_in_a_replay() -> N
     [[outcome]] = decider.charge(Request("Connect", user="alice", instance="b-2-1f"), 5_000).values()
 
     assert outcome.charge.limit == 100.0
-
-
-def test_a_client_is_planned_under_each_loan_as_by_a_worker_that_knows_no_other() -> None:
-    """Also beside a tenant with a ceiling, and with topic-partitions; clients without a ceiling keep their plans."""
-    tenant = QuotaEntity(tenant="shop")
-    entries = [
-        *ELASTIC,
-        QuotaEntry(tenant, PRODUCE, LIMIT),
-        QuotaEntry(tenant, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2 * LIMIT),
-        QuotaEntry(QuotaEntity(tenant="shop", user="bob"), Membership.MEMBER, 1.0),
-        QuotaEntry(QuotaEntity(topic="t"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, LIMIT),
-    ]
-    settings = PipelineSettings.of(load_settings())
-    touched = b'"topic_partitions":[{"topic":"t","partition":0,"bytes":9}]'
-    events = [
-        (b'{"api":"Produce","user":"%b",%b}' % (user, touched), Source("requests", 0, offset, 1_000))
-        for offset, user in enumerate([b"alice", b"bob", b"carol"])
-    ]
-    lends = [1.0, 1.5, 2.5, 1.0, 1.5]
-    expected = [list(plan(events, Quotas(entries).lent(lend), settings, 1_000)) for lend in lends]
-
-    kept = Quotas(entries)
-    assert [list(plan(events, kept.lent(lend), settings, 1_000)) for lend in lends] == expected
-    assert expected[0] == expected[3] != expected[1] != expected[2]
-    assert planner(kept.lent(1.5), settings) is planner(kept, settings)
-
-
-def test_strict_quotas_are_planned_as_ever_while_limits_give_way() -> None:
-    settings, source = PipelineSettings.of(load_settings()), Source("requests", 0, 1, 1_000)
-    quotas = Quotas([quota(PRODUCE, LIMIT, user="carol")], version=3)
-    event = b'{"api":"Produce","user":"carol","bytes":10}'
-    [before] = plan([(event, source)], quotas, settings, 1_000)
-    [during] = plan([(event, source)], quotas.lent(2.0), settings, 1_000, overrides=said(1))
-    assert before == during
 
 
 @pytest.mark.parametrize("name", ["b" * 200, "\0" * 200, "🦊" * 200], ids=["long", "escaped", "wide"])

@@ -30,21 +30,18 @@ from sluice import (
 )
 from sluice.gateways.client.events import checked_parts
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.state.contract.records import Override, Overrides, WaitRecord
+from sluice.state.contract.records import WaitRecord
 from sluice.state.decisions.leader_epochs import MARKER_KEY
 from sluice.state.decisions.waits import wait_key, wait_value
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import (
     VERSION_KEY,
     limit_key,
     limit_value,
-    overrides_key,
-    overrides_value,
     version_end,
 )
-from sluice.state.quotas.resolution import Quotas
 from tests.decided_sums import sums_of
 from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, tell, wait_ms
 
@@ -247,32 +244,6 @@ def test_a_raised_or_removed_limit_shortens_or_ends_waits_at_once(gateway: Gatew
 
     set_limits(gateway, 3, [])
     assert wait_ms(gateway, "alice", "app") == 0
-
-
-@pytest.mark.parametrize("lent", [{"user": "alice"}, {"user": DEFAULT}], ids=["alice", "default"])
-def test_a_loan_shortens_waits_and_finds_the_limits_of_those_alone_that_it_may_change(
-    gateway: Gateway, clock: Clock, monkeypatch: pytest.MonkeyPatch, lent: dict[str, Any]
-) -> None:
-    """While loans grow, each second has another one, and there may be 100 000 waits."""
-    ceiling = QuotaEntry(QuotaEntity(**lent), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 9000.0)
-    users = ["alice", "bob", "carol"]
-    set_limits(gateway, 1, [*(bytes_limit(1000.0, **entity) for entity in (lent, {"user": "bob"})), ceiling])
-    for offset, user in enumerate(users):
-        decide(gateway, charge(10_000, limit=1000.0, rate=None, entity={"user": user}), offset=offset)
-    asked: list[Tags] = []
-    limit_of = Quotas.limit_of
-
-    def note(quotas: Quotas, kind: QuotaKind, tags: Tags) -> float | None:
-        assert not gateway._in_force._lock.locked(), "the reader of sums needs it several times a second"
-        asked.append(tags)
-        return limit_of(quotas, kind, tags)
-
-    monkeypatch.setattr(Quotas, "limit_of", note)
-    said = Overrides(1, clock.ms, 5_000, [Override("lend", 2.0)])
-    gateway._in_force.on_limit(overrides_key("elastic"), overrides_value(said))
-
-    assert {tags.user for tags in asked} == ({"alice"} if lent == {"user": "alice"} else set(users))
-    assert [wait_ms(gateway, user, "app") for user in ("alice", "bob")] == [5_000, 10_000]
 
 
 def test_a_wait_for_tokens_follows_the_limit_alone(gateway: Gateway) -> None:

@@ -61,10 +61,10 @@ def read(records: Records) -> LimitsView:
 
 
 def test_a_limit_reads_back_as_it_was_written() -> None:
-    ceiling = QuotaEntry(ALICE.entity, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2048.0)
+    reservation = QuotaEntry(ALICE.entity, ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 512.0)
     budget = quota(StorageKey.STORED_BYTES, 2048.0, tenant="shop")
     topic = member(tenant="shop", topic="shop.*")
-    for entry in (ALICE, ANYONE, ALICE_SHADOW, ceiling, budget, topic):
+    for entry in (ALICE, ANYONE, ALICE_SHADOW, reservation, budget, topic):
         assert read_limit(limit_key(entry), limit_value(entry, version=3)) == entry
 
 

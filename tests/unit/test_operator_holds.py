@@ -174,7 +174,7 @@ def test_without_a_table_a_forged_record_holds_nobody_for_longer_than_a_command_
     """Without a row there is no release; the job would say it again until its end."""
     decider = OperatorHolds(lambda: None)
     endless = Override("hold", entity=CountedEntity("etl"), consumers=True)
-    decider.remember(Overrides(1, NOW_MS, 1, [FOREVER, endless, Override("lend", 2.0)], command=6))
+    decider.remember(Overrides(1, NOW_MS, 1, [FOREVER, endless, Override("tighten", 0.5, gateway="b-1")], command=6))
     assert ends_in_ms(decider, NOW_MS) == {"app": MAX_LASTING_MS, "etl": MAX_LASTING_MS}
     assert ends_in_ms(decider, NOW_MS + MAX_LASTING_MS) == {}
 

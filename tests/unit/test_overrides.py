@@ -101,41 +101,34 @@ def test_a_consumer_under_a_hold_gets_no_records_and_is_charged_nothing() -> Non
     assert other.throttle_ms == 0
 
 
-def test_of_several_loans_and_factors_the_least_counts_and_one_ends_at_its_time() -> None:
+def test_of_several_factors_the_least_counts_and_one_ends_at_its_time() -> None:
     in_force = OverridesInForce("b-1")
     in_force.hear(
         {
-            "one": Overrides(
-                1, 0, 60_000, [Override("lend", 3.0), Override("tighten", 0.5, gateway="b-1", until_ms=9)]
-            ),
-            "two": Overrides(2, 0, 60_000, [Override("lend", 2.0), Override("tighten", 0.7, gateway="b-1")]),
+            "one": Overrides(1, 0, 60_000, [Override("tighten", 0.5, gateway="b-1", until_ms=9)]),
+            "two": Overrides(2, 0, 60_000, [Override("tighten", 0.7, gateway="b-1")]),
             "three": Overrides(3, 0, 60_000, [Override("tighten", 0.1, gateway="b-2")]),
         },
         now_ms=0,
     )
-    assert [(in_force.lend(now_ms), in_force.factor(now_ms)) for now_ms in (8, 9, 60_000)] == [
-        (2.0, 0.5),
-        (2.0, 0.7),
-        (1.0, 1.0),
-    ]
+    assert [in_force.factor(now_ms) for now_ms in (8, 9, 60_000)] == [0.5, 0.7, 1.0]
 
 
 def test_a_record_that_is_said_again_is_believed_longer_and_one_that_is_not_isnt() -> None:
-    in_force, first = OverridesInForce("b-1"), Overrides(1, 0, 1_000, [Override("lend", 2.0)])
+    tight = [Override("tighten", 0.5, gateway="b-1")]
+    in_force, first = OverridesInForce("b-1"), Overrides(1, 0, 1_000, tight)
     in_force.hear({"one": first}, now_ms=0)
     in_force.hear({"one": first, "two": Overrides(1, 900, 1_000)}, now_ms=900)
-    assert [in_force.lend(now_ms) for now_ms in (999, 1_000)] == [2.0, 1.0]
-    in_force.hear({"one": Overrides(1, 900, 1_000, [Override("lend", 2.0)])}, now_ms=900)
-    assert in_force.lend(1_899) == 2.0
+    assert [in_force.factor(now_ms) for now_ms in (999, 1_000)] == [0.5, 1.0]
+    in_force.hear({"one": Overrides(1, 900, 1_000, tight)}, now_ms=900)
+    assert in_force.factor(1_899) == 0.5
     in_force.hear({}, now_ms=1_000)
-    assert in_force.lend(1_000) == 1.0
+    assert in_force.factor(1_000) == 1.0
 
 
 @pytest.mark.parametrize(
     ("kind", "scope"),
     [
-        ("lend", {"factor": 0.5}),
-        ("lend", {"factor": 2.0, "gateway": "b-1"}),
         ("tighten", {"factor": 0.5}),
         ("tighten", {"factor": 1.5, "gateway": "b-1"}),
         ("hold", {"factor": 0.5}),
@@ -149,5 +142,5 @@ def test_an_override_that_no_gateway_can_apply_is_never_made(kind: str, scope: d
 
 def test_decisions_note_the_least_factor_of_a_gateway() -> None:
     tight = [Override("tighten", factor, gateway="b-1", reason=f"by {factor}") for factor in (0.7, 0.5)]
-    _, tightened = overridden_texts(batch_text(3, 9, None), Overrides(7, 9, 5_000, tight))
+    tightened = overridden_texts(batch_text(3, 9, None), Overrides(7, 9, 5_000, tight))
     assert b'"factor":0.5,"reason":"by 0.5"' in bytes(tightened["b-1"])

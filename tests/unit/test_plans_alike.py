@@ -10,7 +10,7 @@ from sluice.state.contract.records import Request
 from sluice.state.decisions.charge_plan import ChargePlan, plan_charges
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import planning
 from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner
@@ -50,26 +50,13 @@ def planned(planner: Planner, value: bytes, user: str, client_id: str) -> Planne
 def test_no_client_before_it_changes_a_clients_plan(
     entries: list[QuotaEntry], quota_settings: QuotaSettings, sent: list[bytes], clients: list[tuple[str, str]]
 ) -> None:
-    """Quotas by name and on defaults, on trial, of tenants, with ceilings: in any order of the clients."""
+    """Quotas by name and on defaults, on trial, of tenants: in any order of the clients."""
     quotas, settings = Quotas(entries), SETTINGS._replace(quota=quota_settings)
     planner = Planner(quotas, settings)
     for value in sent:
         for user, client_id in clients:
             alone = planned(Planner(quotas, settings), value, user, client_id)
             assert planned(planner, value, user, client_id) == alone
-
-
-def test_a_client_is_planned_anew_while_limits_are_lent() -> None:
-    entity = QuotaEntity(user=DEFAULT)
-    limit = QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 100.0)
-    quotas = Quotas([limit, QuotaEntry(entity, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 250.0)])
-    produce = b'{"api":"Produce","bytes":5}'
-    lent, planner = quotas.lent(2.0), Planner(quotas, SETTINGS)
-    planned(planner, produce, "alice", "app")
-
-    planner.lend(lent)
-
-    assert planned(planner, produce, "bob", "app") == planned(Planner(lent, SETTINGS), produce, "bob", "app")
 
 
 def test_only_a_client_with_a_quota_by_its_names_is_planned_alone(monkeypatch: pytest.MonkeyPatch) -> None:

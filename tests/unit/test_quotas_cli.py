@@ -330,16 +330,12 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
         ("--user alice --mode off", "off"),
         ("--entity-type groups", "groups"),
         (
-            "--user bob --add-config request_percentage_ceiling=50",
-            "request_percentage_ceiling is 50 without request_percentage; expected both or none",
+            "--user bob --add-config request_percentage_reservation=50",
+            "request_percentage_reservation is 50 without request_percentage; expected both or none",
         ),
         (
             "--user alice --add-config producer_byte_rate_reservation=1001",
             "producer_byte_rate_reservation is 1001; expected at most 1000, the producer_byte_rate",
-        ),
-        (
-            "--user alice --add-config producer_byte_rate_ceiling=999",
-            "producer_byte_rate_ceiling is 999; expected at least 1000, the producer_byte_rate",
         ),
         (
             "--user alice --add-config producer_byte_rate=300",
@@ -354,14 +350,14 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
             "producer_byte_rate_reservation is set in mode shadow; expected mode enforce",
         ),
         (
-            "--user alice --add-config producer_byte_rate_ceiling=1000.5",
-            "producer_byte_rate_ceiling is 1000.5; expected a whole number",
+            "--user alice --add-config producer_byte_rate_reservation=100.5",
+            "producer_byte_rate_reservation is 100.5; expected a whole number",
         ),
         (
-            "--user alice --add-config controller_mutation_rate_ceiling=5",
-            "unknown quota key 'controller_mutation_rate_ceiling'; did you mean",
+            "--user alice --add-config controller_mutation_rate_reservation=5",
+            "unknown quota key 'controller_mutation_rate_reservation'; did you mean",
         ),
-        ("--topic orders --add-config producer_byte_rate_ceiling=5", "expected one of producer.byte.rate"),
+        ("--topic orders --add-config producer_byte_rate_reservation=5", "expected one of producer.byte.rate"),
     ],
 )
 def test_alter_refuses_in_one_line_what_kafka_refuses_or_contradicts_itself_and_changes_nothing(
@@ -474,23 +470,20 @@ def test_properties_files_continue_lines_and_keep_equals_signs_in_values(tmp_pat
     }
 
 
-def test_reservation_and_ceiling_stand_beside_a_limit(shell: Shell, tmp_path: Path) -> None:
-    shell.lines(
-        "alter --user alice --add-config producer_byte_rate=1000,producer_byte_rate_reservation=400,"
-        "producer_byte_rate_ceiling=3000"
-    )
-    described = "producer_byte_rate=1000.0, producer_byte_rate_ceiling=3000.0, producer_byte_rate_reservation=400.0"
+def test_a_reservation_stands_beside_a_limit(shell: Shell, tmp_path: Path) -> None:
+    shell.lines("alter --user alice --add-config producer_byte_rate=1000,producer_byte_rate_reservation=400")
+    described = "producer_byte_rate=1000.0, producer_byte_rate_reservation=400.0"
     assert shell.lines("describe") == [f"Quota configs for user-principal 'alice' are {described}"]
     assert shell.lines("resolve --user alice")[0] == (
-        "producer_byte_rate: 1000.0 (reservation 400.0, ceiling 3000.0, not in force: no default user or client-id has"
+        "producer_byte_rate: 1000.0 (reservation 400.0, not in force: no default user or client-id has"
         " a quota of producer_byte_rate and consumer_byte_rate) from user-principal 'alice',"
         " counted for user 'alice'"
     )
     applies = json.loads(shell.run("resolve --user alice --json").output)["quotas"][0]
-    assert (applies["reservation"], applies["ceiling"]) == (400.0, 3000.0)
+    assert applies["reservation"] == 400.0
 
-    shell.lines("alter --user alice --delete-config producer_byte_rate_ceiling")
-    assert "- user-principal 'alice': producer_byte_rate_ceiling 3000" in shell.lines("history --limit 1")[0]
+    shell.lines("alter --user alice --delete-config producer_byte_rate_reservation")
+    assert "- user-principal 'alice': producer_byte_rate_reservation 400" in shell.lines("history --limit 1")[0]
     file = tmp_path / "quotas.yaml"
     assert shell.lines(f"export --out {file}") == []
     assert file.read_text() == shell.run("export").output
@@ -498,13 +491,13 @@ def test_reservation_and_ceiling_stand_beside_a_limit(shell: Shell, tmp_path: Pa
     assert shell.lines(f"apply {file} --prune") == ["Nothing changes."]
 
 
-def test_a_file_with_a_ceiling_below_its_limit_is_refused_whole(shell: Shell, tmp_path: Path) -> None:
+def test_a_file_with_a_reservation_above_its_limit_is_refused_whole(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "quotas.yaml"
     file.write_text(
         "- {entity: {user: bob}, quotas: {request_percentage: 5}}\n"
-        "- {entity: {user: alice}, quotas: {request_percentage: 50, request_percentage_ceiling: 20}}\n"
+        "- {entity: {user: alice}, quotas: {request_percentage: 50, request_percentage_reservation: 60}}\n"
     )
-    assert "request_percentage_ceiling is 20; expected at least 50" in shell.error(f"apply {file} --yes")
+    assert "request_percentage_reservation is 60; expected at most 50" in shell.error(f"apply {file} --yes")
     assert shell.table.version() == 0
 
 
@@ -561,7 +554,6 @@ def test_resolve_tells_machines_the_same(example: Shell) -> None:
         "mode": "enforce",
         "applies": None,
         "reservation": None,
-        "ceiling": None,
         "counter": {"client_id": "other"},
         "passed_over": [],
     }
@@ -575,7 +567,6 @@ def test_resolve_tells_machines_the_same(example: Shell) -> None:
             "mode": "shadow",
         },
         "reservation": None,
-        "ceiling": None,
         "counter": {"client_id": "other"},
         "passed_over": [],
     }
@@ -919,13 +910,13 @@ def test_topic_and_shadow_quotas_stay_in_the_table(mirroring: MirroringShell) ->
     ]
 
 
-def test_reservation_and_ceiling_of_a_mirrored_limit_stay_in_the_table(mirroring: MirroringShell) -> None:
+def test_the_reservation_of_a_mirrored_limit_stays_in_the_table(mirroring: MirroringShell) -> None:
     limit = next(entry for entry in MIRRORED if entry.kind is QuotaKind.REQUEST_PERCENTAGE)
-    ceiling = f"request_percentage_ceiling={limit.value * 2:g}"
-    mirroring.lines(f"alter --client-defaults --add-config {ceiling}")
-    assert "request_percentage_ceiling" in mirroring.lines("history --limit 1")[0]
+    reservation = f"request_percentage_reservation={limit.value / 2:g}"
+    mirroring.lines(f"alter --client-defaults --add-config {reservation}")
+    assert "request_percentage_reservation" in mirroring.lines("history --limit 1")[0]
 
-    said = mirroring.error(f"alter --client-defaults --add-config request_percentage=1,{ceiling}")
+    said = mirroring.error(f"alter --client-defaults --add-config request_percentage=1,{reservation}")
     assert said.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=1")
 
 
@@ -973,7 +964,7 @@ def test_a_table_that_is_not_the_jobs_is_altered_freely(mirroring: MirroringShel
     assert (result.code, len(other.table.entries())) == (0, 1)
 
 
-def test_a_reservation_and_a_ceiling_say_where_they_are_not_in_force(tmp_path: Path) -> None:
+def test_a_reservation_says_where_it_is_not_in_force(tmp_path: Path) -> None:
     said = []
     strict, of_nobody = "elastic.limits is strict", "no default user or client-id has a quota of consumer_byte_rate"
     of_all = [quota(KINDS_BY_NAME[f"{role}_byte_rate"], 1e9, user=DEFAULT) for role in ("producer", "consumer")]
@@ -982,7 +973,7 @@ def test_a_reservation_and_a_ceiling_say_where_they_are_not_in_force(tmp_path: P
         QuotasTable(str(quotas)).create(defaults, "seed", datetime(2026, 1, 1, tzinfo=UTC))
         settings = quotas.with_suffix(".yaml")
         settings.write_text(f"delta: {{quotas: {quotas}}}\nelastic: {{limits: {limits}}}\n")
-        added = "producer_byte_rate=9,producer_byte_rate_ceiling=18"
+        added = "producer_byte_rate=9,producer_byte_rate_reservation=4"
         for line in (f"alter --user etl --add-config {added}", "describe", "resolve --user etl"):
             ended = invoke("quotas", *line.split(), "--config", settings)
             found = (ended.output + ended.error).partition("not in force: ")[2]

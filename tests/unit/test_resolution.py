@@ -151,41 +151,35 @@ def test_each_mode_is_resolved_on_its_own() -> None:
     assert (on_topic.limit, on_topic.key) == (1.0, "shadow:topic:orders|3")
 
 
-def test_a_limit_carries_the_reservation_and_the_ceiling_of_its_own_entity() -> None:
+def test_a_limit_carries_the_reservation_of_its_own_entity() -> None:
     shop = QuotaEntity(tenant="shop")
     quotas = Quotas(
         [
             quota(KIND, 100.0, user=DEFAULT),
-            quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0, user=DEFAULT),
             quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
             quota(KIND, 200.0),
             quota(KIND, 1000.0, shop),
-            quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2000.0, shop),
+            quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 700.0, shop),
             member(tenant="shop", user="alice"),
         ]
     )
 
     alice, of_shop = quotas.resolve_all(KIND, "alice", "app")
     (bob,) = quotas.resolve_all(KIND, "bob", "app")
-    assert (alice.reservation, alice.limit, alice.ceiling) == (40.0, 200.0, None)
-    assert (bob.reservation, bob.limit, bob.ceiling) == (None, 100.0, 300.0)
-    assert (of_shop.reservation, of_shop.limit, of_shop.ceiling) == (None, 1000.0, 2000.0)
-
-
-def test_a_mirrored_limit_may_move_past_its_reservation_and_ceiling() -> None:
-    numbers = [
-        quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
-        quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0),
+    assert [(found.reservation, found.limit) for found in (alice, bob, of_shop)] == [
+        (40.0, 200.0),
+        (None, 100.0),
+        (700.0, 1000.0),
     ]
 
-    def found(*limits: float) -> tuple[float | None, float | None, float | None]:
-        quotas = Quotas([*numbers, *(quota(KIND, limit) for limit in limits)])
-        resolved = quotas.resolve_client(KIND, "alice", "app")
-        return resolved.reservation, resolved.limit, resolved.ceiling
 
-    assert found(10.0) == (10.0, 10.0, 300.0)
-    assert found(500.0) == (40.0, 500.0, 500.0)
-    assert found() == (None, None, None)
+def test_a_mirrored_limit_may_move_below_its_reservation() -> None:
+    def found(*limits: float) -> tuple[float | None, float | None]:
+        reservation = quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0)
+        resolved = Quotas([reservation, *(quota(KIND, limit) for limit in limits)]).resolve_client(KIND, "alice", "app")
+        return resolved.reservation, resolved.limit
+
+    assert [found(10.0), found(500.0), found()] == [(10.0, 10.0), (40.0, 500.0), (None, None)]
 
 
 def test_a_kind_with_shadow_quotas_alone_is_not_enabled() -> None:

@@ -33,9 +33,7 @@ ends = st.one_of(st.none(), st.integers(0, 40_000))
 @st.composite
 def overrides(draw: st.DrawFn) -> tuple[Override, int | None]:
     """An override, and the ms until its end."""
-    kind, until_ms = draw(st.sampled_from(["hold", "hold", "hold", "lend", "tighten"])), draw(ends)
-    if kind == "lend":
-        return Override("lend", draw(st.sampled_from([1.5, 4.0]))), until_ms
+    kind, until_ms = draw(st.sampled_from(["hold", "hold", "hold", "tighten"])), draw(ends)
     if kind == "tighten":
         return Override(
             "tighten", draw(st.sampled_from([0.2, 0.75])), gateway=draw(st.sampled_from(["i-0", "x"]))

@@ -19,7 +19,6 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import ElasticKey, EntryKind, QuotaKind
-from sluice.state.quotas.overrides import lend_of, lent_limit
 from sluice_demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from sluice_demo.cluster import Cluster, make_topic
 from sluice_demo.full_speed_client import FullSpeedClient, Role
@@ -101,8 +100,8 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
 
         def lines() -> Sequence[str]:
             at_ms = now_ms()
-            lend, marks = lend_of(in_force.overrides(at_ms)), in_force.marks(heartbeats.instances(), at_ms)
-            rows = client_lines(uses.now(), Screen(heartbeats.shares(), marks, lend, span_ms), at_ms)
+            marks = in_force.marks(heartbeats.instances(), at_ms)
+            rows = client_lines(uses.now(), Screen(heartbeats.shares(), marks, span_ms), at_ms)
             return [*head_lines(in_force.lines(at_ms), span_ms, elastic=options.elastic), *rows]
 
         def check() -> None:
@@ -149,7 +148,7 @@ def quotas_of(*, elastic: bool) -> list[Json]:
     quotas: list[Json] = []
     for name, role in _CLIENTS.items():
         key = _KINDS[role].value
-        numbers = {f"{key}_reservation": 0.4 * _LIMIT, f"{key}_ceiling": 3 * _LIMIT} if elastic else {}
+        numbers = {f"{key}_reservation": 0.4 * _LIMIT} if elastic else {}
         quotas.append({"entity": {"client_id": name}, "quotas": {key: _LIMIT, **numbers}})
     if elastic:
         of_all = {kind.value: _NEIGHBOURS_LIMIT for kind in _KINDS.values()}
@@ -189,7 +188,7 @@ class _Neighbour:
 class ClientUse:
     """A client, its quota and limit, its amounts so far (epoch milliseconds and bytes), and librdkafka's errors.
 
-    The limit is None where it was removed; so are reservation and ceiling, which stand beside it, where there are none.
+    The limit is None where it was removed; so is the reservation where there is none.
     """
 
     client_id: str
@@ -198,7 +197,6 @@ class ClientUse:
     samples: Sequence[tuple[int, float]]
     errors: Sequence[str]
     reservation: float | None = None
-    ceiling: float | None = None
 
     @property
     def begun_ms(self) -> int:
@@ -249,8 +247,8 @@ class _Uses:
             errors = [error for client in clients for error in client.errors]
             kind = _KINDS[role]
             limit = self._limits.get((name, kind), self._limits.get((DEFAULT, kind)))
-            parts = {key.part: self._limits.get((name, key)) for key in ElasticKey if key.quota is kind}
-            uses.append(ClientUse(name, kind, limit, samples, errors, **parts))
+            reservation = next(self._limits.get((name, key)) for key in ElasticKey if key.quota is kind)
+            uses.append(ClientUse(name, kind, limit, samples, errors, reservation))
         return uses
 
 
@@ -262,11 +260,10 @@ def head_lines(overrides: Sequence[str], span_ms: int, *, elastic: bool) -> Sequ
 
 
 class Screen(NamedTuple):
-    """The part of lines beside the amounts: shares, marks of overrides, the multiple that is lent, the span."""
+    """The part of lines beside the amounts: shares, marks of overrides, the span."""
 
     shares: Shares
     marks: RowMarks
-    lend: float
     span_ms: int
 
 
@@ -278,7 +275,7 @@ def client_lines(uses: Sequence[ClientUse], screen: Screen, at_ms: int) -> Seque
         burst = " (with its burst)" if use.has_burst(at_ms) else ""
         mean = f"{amount(use.quota, use.mean(at_ms, screen.span_ms))}{burst}"
         shares = ", ".join(_parts(use, screen.shares)) or "none yet"
-        lines.append(f"{use.client_id:<22} {mean} of {_limit(use, mark, screen.lend)}; shares: {shares}")
+        lines.append(f"{use.client_id:<22} {mean} of {_limit(use, mark)}; shares: {shares}")
     return lines
 
 
@@ -309,7 +306,7 @@ def phase_lines(uses: Sequence[ClientUse], beside: Sequence[Span]) -> Iterator[s
             "away": [] if use.client_id == _NEIGHBOUR else _without_begin(zip(begins, ends, strict=True)),
             "beside": _without_begin(beside),
         }
-        promised = {"away": ("ceiling", use.ceiling), "beside": ("reservation", use.reservation)}
+        promised = {"away": ("limit", use.limit), "beside": ("reservation", use.reservation)}
         parts = [
             f"{phase} {amount(use.quota, use.rate(*spans))}" + (f" ({name} {amount(use.quota, of)})" if of else "")
             for (phase, spans), (name, of) in zip(phases.items(), promised.values(), strict=True)
@@ -331,11 +328,11 @@ def _errors(use: ClientUse) -> str:
     return f"{len(use.errors)} errors{''.join(f'; {printable(error)}' for error in use.errors[:1])}"
 
 
-def _limit(use: ClientUse, mark: RowMark, lend: float) -> str:
-    """The limit, lent if it is, with the words on its overrides."""
+def _limit(use: ClientUse, mark: RowMark) -> str:
+    """The limit with the words on its overrides."""
     if use.limit is None:
         return f"no limit{mark.words}"
-    return amount(use.quota, lent_limit(use.limit, use.ceiling, lend)) + mark.words
+    return amount(use.quota, use.limit) + mark.words
 
 
 def _parts(use: ClientUse, shares: Shares) -> Iterator[str]:

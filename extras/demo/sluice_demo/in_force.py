@@ -1,4 +1,4 @@
-"""The overrides in force while a demo runs: holds, tightening and lending, as lines and as marks of rows."""
+"""The overrides in force while a demo runs: holds and tightening, as lines and as marks of rows."""
 
 from collections.abc import Collection, Sequence
 from typing import Self

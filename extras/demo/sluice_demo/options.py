@@ -16,7 +16,7 @@ class DemoOptions(TrafficOptions):
     Ctrl-C ends all processes within 3 s; with --seconds it prints a summary. The embedded broker is not started when
     --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
     plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
-    default, have none, and the clients go through so many proxies. With --elastic the brokers lend, and tighten while a
+    default, have none, and the clients go through so many proxies. With --elastic the brokers tighten while a
     neighbour is noisy. No options but --seconds, --fresh and --no-console go with any of these. Downloads jars at the
     first start.
     """

@@ -1,4 +1,4 @@
-"""Holds, tightening and lending in the row of a counter: who is stopped until when, and the limit in force."""
+"""Holds and tightening in the row of a counter: who is stopped until when, and the limit in force."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Self
@@ -7,7 +7,7 @@ from sluice.process.format import amount, moment, short
 from sluice.state.contract.records import Override, Overrides
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.quotas.overrides import bound_of_share, lend_of, lent_limit, overrides_now
+from sluice.state.quotas.overrides import bound_of_share, overrides_now
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.live import CounterId
@@ -21,14 +21,14 @@ class RowMark(NamedTuple):
     held: str = ""
     """The hold that stops all clients of the counter, with its end and its reason."""
     limit: str = ""
-    """The limit in force, where it is another than the row's, or is lent."""
+    """The limit in force, where it is another than the row's."""
 
     @property
     def words(self) -> str:
         """Both in brackets, for the end of a limit.
 
-        >>> RowMark("held", "lent, of 1 MB/s").words, RowMark().words
-        (' (lent, of 1 MB/s; held)', '')
+        >>> RowMark("held", "about 1 MB/s in force, tightened").words, RowMark().words
+        (' (about 1 MB/s in force, tightened; held)', '')
         """
         words = "; ".join(word for word in (self.limit, self.held) if word)
         return f" ({words})" if words else ""
@@ -65,9 +65,7 @@ class RowMarks:
         for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE) if self._overrides else ():
             limit = None
             if self._quotas is not None and not tenant:
-                quota = self._quotas.resolve_client(kind, user, client_id)
-                if quota.limit is not None:
-                    limit = lent_limit(quota.limit, quota.ceiling, lend_of(self._overrides))
+                limit = self._quotas.resolve_client(kind, user, client_id).limit
             mark = self.of(CounterId(kind, False, user, client_id, None, -1, tenant), limit)
             if mark.held:
                 return mark.held
@@ -77,18 +75,16 @@ class RowMarks:
     def _limit_text(self, key: CounterId, limit: float | None) -> str:
         if limit is None or key.topic is not None or key.kind.family is not Family.BYTES:
             return ""
+        tight = {each.gateway: each.factor for each in self._overrides if each.kind == "tighten"}
+        if not tight:
+            return ""
         quotas = None if key.tenant else self._quotas
         found = None if quotas is None else quotas.resolve_client(key.kind, key.user, key.client_id)
-        tight = {each.gateway: each.factor for each in self._overrides if each.kind == "tighten"}
-        if tight:
-            reservation = None if found is None else found.reservation
-            bounds = [bound_of_share(factor, limit, reservation) for factor in tight.values()]
-            others = len({*self._gateways} - {*tight})
-            mean = (sum(bounds) + others) / (len(bounds) + others)
-            return f"about {amount(key.kind, limit * mean)} in force, tightened"
-        if found is not None and found.limit is not None and found.ceiling is not None and lend_of(self._overrides) > 1:
-            return f"lent, of {amount(key.kind, found.limit)}"
-        return ""
+        reservation = None if found is None else found.reservation
+        bounds = [bound_of_share(factor, limit, reservation) for factor in tight.values()]
+        others = len({*self._gateways} - {*tight})
+        mean = (sum(bounds) + others) / (len(bounds) + others)
+        return f"about {amount(key.kind, limit * mean)} in force, tightened"
 
 
 def held_text(hold: Override) -> str:

@@ -20,7 +20,6 @@ from sluice.process.texts import strict_text
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
-from sluice.state.quotas.overrides import lend_of
 from sluice.state.quotas.resolution import Quotas
 from sluice_demo.answers import Answers
 from sluice_demo.brokers import ClientUse, Screen, _Neighbour, client_lines, phase_lines, quotas_of
@@ -205,7 +204,6 @@ def limits_with(tmp_path: Path, *overrides: Override) -> LimitsView:
     ("overrides", "line"),
     [
         ([], "2 MB/s of 1 MB/s; shares: "),
-        ([Override("lend", 2.5)], "2 MB/s of 2.5 MB/s (lent, of 1 MB/s); shares: "),
         (
             [Override("tighten", 0.1, gateway="b-1"), Override("tighten", 0.7, gateway="b-2")],
             "2 MB/s of 1 MB/s (about 550 kB/s in force, tightened); shares: ",
@@ -219,11 +217,11 @@ def limits_with(tmp_path: Path, *overrides: Override) -> LimitsView:
 def test_a_client_of_the_elastic_demo_stands_beside_the_limit_in_force(
     tmp_path: Path, overrides: list[Override], line: str
 ) -> None:
-    """In a minute's mean beside the quota, what is lent looks like a failure, and tightening is invisible."""
+    """In a minute's mean beside the quota tightening is invisible."""
     samples = [(NOW_MS - ago_s * 1000, 5e5 if ago_s > 10 else 2e6) for ago_s in range(100, 0, -1)]
-    use = ClientUse(PRODUCER, QuotaKind.PRODUCER_BYTE_RATE, 1e6, samples, [], 4e5, 3e6)
+    use = ClientUse(PRODUCER, QuotaKind.PRODUCER_BYTE_RATE, 1e6, samples, [], 4e5)
     in_force = InForce(limits_with(tmp_path, *overrides))
-    screen = Screen({}, in_force.marks(["b-1", "b-2"], NOW_MS), lend_of(in_force.overrides(NOW_MS)), 10_000)
+    screen = Screen({}, in_force.marks(["b-1", "b-2"], NOW_MS), 10_000)
 
     (shown,) = client_lines([use], screen, NOW_MS)
 
@@ -234,7 +232,7 @@ def test_a_client_of_the_elastic_demo_stands_beside_the_limit_in_force(
 def test_the_first_mean_is_said_to_have_the_burst() -> None:
     use = ClientUse("app", QuotaKind.PRODUCER_BYTE_RATE, 1e6, [(NOW_MS - 5_000, 5e6)], [])
 
-    (shown,) = client_lines([use], Screen({}, NO_MARKS, 1.0, 60_000), NOW_MS)
+    (shown,) = client_lines([use], Screen({}, NO_MARKS, 60_000), NOW_MS)
 
     assert shown.startswith("app                    1 MB/s (with its burst) of 1 MB/s; shares: ")
 
@@ -246,12 +244,12 @@ def test_a_summary_by_phase_has_what_was_promised_and_none_of_the_changes_betwee
     def is_beside(ms: int) -> bool:
         return any(begin <= ms < end for begin, end in beside)
 
-    samples = [(s * 1000, 0.5e6 if is_beside(s * 1000 - 5_000) else 2.9e6) for s in range(200)]
-    use = ClientUse("app", QuotaKind.PRODUCER_BYTE_RATE, 1e6, samples, [], 4e5, 3e6)
+    samples = [(s * 1000, 0.5e6 if is_beside(s * 1000 - 5_000) else 0.95e6) for s in range(200)]
+    use = ClientUse("app", QuotaKind.PRODUCER_BYTE_RATE, 1e6, samples, [], 4e5)
     noise = ClientUse("noisy-neighbour", QuotaKind.PRODUCER_BYTE_RATE, 2e7, [(80_000, 3e7), (190_000, 1e7)], ["away"])
 
     assert list(phase_lines([use, noise], beside))[1:] == [
-        "  app                    away 2.9 MB/s (ceiling 3 MB/s), beside 500 kB/s (reservation 400 kB/s); 0 errors",
+        "  app                    away 950 kB/s (limit 1 MB/s), beside 500 kB/s (reservation 400 kB/s); 0 errors",
         "  noisy-neighbour        beside 1 MB/s; 1 errors; away",
     ]
     short = replace(use, samples=samples[:5])
@@ -263,7 +261,6 @@ def test_elastic_quotas_of_the_demo_are_in_force_and_leave_out_no_client(tmp_pat
     file.write_text(yaml.safe_dump(quotas_of(elastic=True)))
     quotas = Quotas(load_quotas_file(file))
     assert strict_text("elastic", quotas) is None
-    assert quotas.most_lend() == 3.0
 
 
 def test_the_neighbour_of_the_demo_comes_after_a_minute_and_goes_and_comes_again() -> None:

@@ -183,12 +183,11 @@ def _used_by(facts: Facts, tenant: str, now_ms: int) -> Iterator[CounterRow]:
 class QuotaRow:
     """A quota as it is set, and the usage of its counters; `highest` is the greatest share of the limit.
 
-    `throttled` counters have clients that waited in the last minute; None while decisions are old. `elastic` are
-    reservation and ceiling.
+    `throttled` counters have clients that waited in the last minute; None while decisions are old.
     """
 
     entry: QuotaEntry
-    elastic: dict[str, float] = field(default_factory=dict)
+    reservation: float | None = None
     counters: int = 0
     throttled: int | None = 0
     highest: float | None = None
@@ -212,7 +211,7 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
     }
     for entry in entries:
         if isinstance(entry.kind, ElasticKey) and (beside := rows.get((entry.entity, entry.kind.quota, entry.shadow))):
-            beside.elastic[entry.kind.part] = entry.value
+            beside.reservation = entry.value
     with model.lock:
         charged = model.counters()
         for counter, share in zip(charged, model.usage.shares(charged, now_ms), strict=True):
@@ -230,7 +229,7 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
         key=lambda row: (-(row.highest or 0.0), entity_text(row.entry.entity), row.entry.kind, row.entry.shadow),
     )
     strict = None
-    if facts.limits.in_force is not None and any(row.elastic for row in rows.values()):
+    if facts.limits.in_force is not None and any(row.reservation for row in rows.values()):
         strict = strict_text(facts.elastic_limits, facts.limits.in_force.enforced)
     return {"rows": ordered[:MOST_QUOTAS], "known": len(rows), "strict": strict}
 

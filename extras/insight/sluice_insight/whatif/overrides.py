@@ -16,7 +16,7 @@ from sluice.sinks.errors import UnreadableTableError
 from sluice.sinks.tables.trouble import missing_rights, table_trouble
 from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.contract.records import CountedEntity, Override, Overrides
-from sluice.state.quotas.overrides import bound_of_share, factor_of, lend_of, lent_limit
+from sluice.state.quotas.overrides import bound_of_share, factor_of
 from sluice.state.quotas.resolution import Resolution
 from sluice_insight.reports.span import Span
 
@@ -26,11 +26,11 @@ class RecordedOverrides:
 
     >>> from sluice.state.quotas.entity import Tags
     >>> from sluice.state.quotas.resolution import PrecedenceLevel
-    >>> lent, tight = Override("lend", 1.5), Override("tighten", 0.7, gateway="b-1")
-    >>> quota = Resolution(Tags("alice"), "alice|", PrecedenceLevel.USER, 100.0, False, ceiling=300.0)
-    >>> recorded = RecordedOverrides([Overrides(1, 10_000, 1, [lent]), Overrides(2, 20_000, 1, [tight])])
+    >>> tight = Override("tighten", 0.7, gateway="b-1")
+    >>> quota = Resolution(Tags("alice"), "alice|", PrecedenceLevel.USER, 100.0, False)
+    >>> recorded = RecordedOverrides([Overrides(1, 10_000, 1, [tight]), Overrides(2, 20_000, 1)])
     >>> [recorded.limit(quota, 100.0, "b-1", at_ms) for at_ms in (9_000, 12_000, 21_000)]
-    [100.0, 150.0, 70.0]
+    [100.0, 70.0, 100.0]
     """
 
     def __init__(self, records: Iterable[Overrides] = ()) -> None:
@@ -45,9 +45,8 @@ class RecordedOverrides:
         place = bisect_right(self._times_ms, at_ms) - 1
         if place < 0:
             return limit
-        overrides = self._records[place].overrides
-        lent, factor = lent_limit(limit, found.ceiling, lend_of(overrides)), factor_of(overrides, instance)
-        return lent if factor == 1.0 else lent * bound_of_share(factor, limit, found.reservation)
+        factor = factor_of(self._records[place].overrides, instance)
+        return limit if factor == 1.0 else limit * bound_of_share(factor, limit, found.reservation)
 
     def limits(
         self,

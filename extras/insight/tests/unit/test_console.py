@@ -423,7 +423,7 @@ def test_quotas_have_one_row_each_with_what_their_counters_use() -> None:
     entries = (
         quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user=DEFAULT),
         quota(QuotaKind.CONSUMER_BYTE_RATE, 5.0, user="bob", client_id=DEFAULT),
-        quota(ElasticKey.PRODUCER_BYTE_RATE_CEILING, 3000.0, user=DEFAULT),
+        quota(ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 300.0, user=DEFAULT),
     )
     at_ms = now_ms()
     alice, carol = (decision(at_ms, user=user, charge={"matched": "default user"}) for user in ("alice", "carol"))
@@ -433,7 +433,7 @@ def test_quotas_have_one_row_each_with_what_their_counters_use() -> None:
     assert texts[0][:4] == ["the", "default", "user-principal", "producer_byte_rate"]
     assert texts[0][-5:] == ["0", "80", "%", "—", "—"]
     assert "2" in texts[0]
-    assert texts[0][4:9] == ["—", "1", "kB/s", "3", "kB/s"], "reservation, limit and ceiling"
+    assert texts[0][4:8] == ["300", "B/s", "1", "kB/s"], "reservation and limit"
     assert texts[1][:6] == ["user-principal", "'bob',", "the", "default", "client-id", "consumer_byte_rate"]
     assert len(texts) == 2
 
@@ -479,10 +479,9 @@ def test_the_overview_says_how_far_limits_give_way_as_long_as_the_job_says_so() 
     facts, pages = facts_of(), []
     with serving(facts) as get:
         for age_ms in (0, 120_000):
-            say(facts, "elastic", Override("lend", 1.5, reason="load 0.20: lent"), tight, age_ms=age_ms)
+            say(facts, "elastic", tight, age_ms=age_ms)
             pages.append(unescape(get("/overview").text))
 
-    assert "1.50 times the quotas are lent, up to ceilings (load 0.20: lent)" in pages[0]
     assert f"75 % of the shares are let through at b-2{STRANGE}: queue wait 34 ms" in pages[0]
     assert "let through" not in pages[1]
 

@@ -233,7 +233,7 @@ def sends(from_s: int, to_s: int, rate: float, limit: float) -> list[dict[str, A
         (sends(75, 90, 1000.0, 1000.0), 1.0, 0),
         # A limit that was lowered is over from then on alone, and the share is of both.
         ([*sends(0, 60, 1000.0, 1000.0), *sends(60, 90, 800.0, 100.0)], 5_400.0 / 4_200.0, 2),
-        # A limit that was lent, and is so no more.
+        # A limit that was lowered, of which all was used before.
         ([*sends(0, 60, 3000.0, 3000.0), *sends(60, 90, 1000.0, 1000.0)], 12.0 / 14.0, 0),
         (sends(0, 90, 2000.0, 1000.0), 2.0, 9),
     ],

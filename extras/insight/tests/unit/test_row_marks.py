@@ -1,4 +1,4 @@
-"""Holds, tightening and lending in the row of a counter."""
+"""Holds and tightening in the row of a counter."""
 
 from typing import Any
 

@@ -44,12 +44,12 @@ QUOTAS: Sequence[list[QuotaEntry]] = (
         *(quota(kind, 5.0, _USER) for kind in CLIENT_KINDS),
         *(quota(kind, 50.0, _E(tenant=DEFAULT)) for kind in CLIENT_KINDS),
         quota(_K.CONTROLLER_MUTATION_RATE, 1.0, _E(tenant="{x}|"), shadow=True),
-        QuotaEntry(_USER, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 250.0),
+        QuotaEntry(_USER, ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 2.0),
         QuotaEntry(_E(tenant="shop", user="u-*"), Membership.MEMBER, 1.0),
         QuotaEntry(_E(tenant="{x}|", client_id="c-2"), Membership.MEMBER, 1.0),
     ],
 )
-"""No quotas, one of mutations, all kinds, names with quotas of their own, and tenants with limits that may be lent."""
+"""No quotas, one of mutations, all kinds, names with quotas of their own, and tenants."""
 
 _APIS = (
     "CreateTopics",
@@ -247,8 +247,7 @@ def overrides(draw: random.Random) -> Overrides | None:
     if draw.random() < 0.5:
         return None
     tight = [Override("tighten", 0.5, gateway=f"i-{number}", reason='b "1"') for number in range(draw.randrange(3))]
-    lend = [Override("lend", 2.0, reason="all")] if draw.random() < 0.5 else []
-    return Overrides(7, DECIDED_AT_MS, 5_000, [*tight, *lend])
+    return Overrides(7, DECIDED_AT_MS, 5_000, tight)
 
 
 def batches_of(values: Sequence[bytes | None], sources: Sequence[Source], at_once: int) -> Iterable[Any]:
@@ -275,13 +274,10 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
         native = NativePlanner(planner, settings, library)
         for first in range(0, 10 * _AT_ONCE, _AT_ONCE):
             given = overrides(draw)
-            lent = given is not None and any(each.kind == "lend" for each in given.overrides)
-            own = quotas.lent(2.0) if lent else quotas
-            planner.lend(own)
             now_ms = DECIDED_AT_MS + first
             values = list(events(draw, _AT_ONCE, now_ms))
             sources = [_source(draw, settings, first + number, now_ms) for number in range(len(values))]
-            python = pipeline.plan(zip(values, sources, strict=True), own, settings, now_ms, given)
+            python = pipeline.plan(zip(values, sources, strict=True), quotas, settings, now_ms, given)
             expected = [dict(pages) for pages in python if pages]
             made = native.plan(batches_of(values, sources, 400), now_ms, given)
             found = [dict(zip(each.pages, each.payloads.to_pylist(), strict=True)) for each in made]

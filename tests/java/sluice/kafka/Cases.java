@@ -162,8 +162,7 @@ public final class Cases {
                     .add(tenant)
                     .add(tenant.isEmpty() ? null : quotas.limitOf(new CounterKey(kind, new Tags("", "", tenant))));
             if (resolution.limit != null) {
-                Beside beside = levels.besideOf(user, clientId);
-                one.add(beside.limit(resolution.limit, overrides.lend)).add(beside.part(resolution.limit, overrides.factor));
+                one.add(overrides.part(resolution.limit, levels.reservationOf(user, clientId)));
             }
         }
         return answer;

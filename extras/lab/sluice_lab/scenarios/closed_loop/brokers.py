@@ -77,8 +77,6 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
     if situation.members:
         entity = {"tenant": "shop", "client_ids": [f"{CLIENT}-*"]}
     numbers = {situation.quota.value: situation.limit}
-    if situation.ceiling is not None:
-        numbers[f"{situation.quota}_ceiling"] = situation.ceiling
     with held_brokers(folder, situation, [entity | {"quotas": numbers}]) as (cluster, rig, entrances):
         make_topic(cluster.bootstrap_servers, TOPIC, situation.leaders())
         if situation.quota is QuotaKind.CONSUMER_BYTE_RATE:
@@ -103,7 +101,7 @@ def held_brokers(
             cluster, rig, proxies = stack.enter_context(started)
             yield cluster, rig, [proxy.bootstrap_servers for proxy in proxies]
         else:
-            elastic = _elastic(folder, situation) if situation.is_elastic else {}
+            elastic = {} if situation.capacity is None else _elastic(folder, situation.capacity)
             kinds = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
             of_all: Json = {"entity": {"client_id": None}, "quotas": {kind.value: 1e9 for kind in kinds}}
             quotas = [*quotas, of_all] if elastic else quotas  # without it limits are strict
@@ -111,17 +109,14 @@ def held_brokers(
             yield cluster, rig, [cluster.bootstrap_servers]
 
 
-def _elastic(folder: Path, situation: BrokersSituation) -> Sections:
-    """Settings of a job whose limits give way, with the brokers' capacity if they have one."""
-    section: dict[str, object] = {"limits": "elastic"}
-    if situation.capacity is not None:
-        rate = str(situation.capacity / 1024)
-        capacities = {"brokerCapacities": [{"brokerId": "-1", "capacity": {"NW_IN": rate, "NW_OUT": rate}}]}
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "capacity.json"
-        file.write_text(json.dumps(capacities))
-        section["capacity_file"] = str(file)
-    return {"elastic": section}
+def _elastic(folder: Path, capacity: float) -> Sections:
+    """Settings of a job whose limits give way, with the brokers' capacity in bytes/s."""
+    rate = str(capacity / 1024)
+    capacities = {"brokerCapacities": [{"brokerId": "-1", "capacity": {"NW_IN": rate, "NW_OUT": rate}}]}
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "capacity.json"
+    file.write_text(json.dumps(capacities))
+    return {"elastic": {"limits": "elastic", "capacity_file": str(file)}}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from sluice.state.arithmetic.columns import Flags, Floats
 from sluice.state.contract.records import Override
 from sluice.state.overrides.elastic import ElasticRule, MeasuredLoad
 from sluice.state.quotas.kinds import QuotaSettings
-from sluice.state.quotas.overrides import DEFAULT_RESERVATION, TIGHT_BURST_S, are_alike, factor_of, lend_of
+from sluice.state.quotas.overrides import DEFAULT_RESERVATION, TIGHT_BURST_S, are_alike, factor_of
 from sluice.state.shares.counter_share import (
     CORRECTION_S,
     GROWTH,
@@ -130,20 +130,10 @@ Demand = Callable[[float], Floats]
 
 @dataclass(frozen=True)
 class Tenants:
-    """Quotas of n tenants in bytes/s, with reservations and ceilings, (n,) each; without any, those by default."""
+    """Quotas of n tenants in bytes/s, with reservations, (n,) each; without any, those by default."""
 
     quotas: Floats
-    ceilings: Floats | None = None
     reservations: Floats | None = None
-
-    def limits(self, lend: float) -> Floats:
-        """The limits while so much is lent (n, 1), as `lent_limit` has them.
-
-        >>> Tenants(np.array([100.0, 100.0]), np.array([250.0, 100.0])).limits(1.5).tolist()
-        [[150.0], [100.0]]
-        """
-        limits = self.quotas if self.ceilings is None else np.minimum(self.ceilings, lend * self.quotas)
-        return limits[:, None]
 
     def parts(self, factors: Sequence[float]) -> Floats:
         """The parts of their shares that brokers with these factors let through (n, brokers), as `bound_of_share` says.
@@ -154,10 +144,6 @@ class Tenants:
         least = DEFAULT_RESERVATION if self.reservations is None else (self.reservations / self.quotas)[:, None]
         parts: Floats = np.maximum(np.array([factors]), least)
         return parts
-
-    def most_lend(self) -> float:
-        """The largest ceiling over its quota."""
-        return 1.0 if self.ceilings is None else float((self.ceilings / self.quotas).max())
 
 
 @dataclass
@@ -189,13 +175,13 @@ class ElasticCluster:
         self._steps = 0
         self._rule = ElasticRule()
         self._shares = FlowShares(len(tenants.quotas), len(capacities), delay_s, step_s)
-        self._most_lend = tenants.most_lend()
+        self._limits: Floats = tenants.quotas[:, None]
         self._tokens = np.full((len(tenants.quotas), len(capacities)), np.inf)
         self._last_second: deque[Floats] = deque(maxlen=max(1, round(1 / step_s)))
         self._measured: deque[tuple[int, dict[str, MeasuredLoad]]] = deque()
         self._decided: deque[tuple[int, list[Override]]] = deque()
         self._overrides: list[Override] = []
-        self._limits, self._parts, self._bursts = self._applied(self._overrides)
+        self._parts, self._bursts = self._applied(self._overrides)
 
     def run(self, seconds: float, demand: Demand) -> Flow:
         """The traffic of some seconds. `served` and `waited` are sums over them."""
@@ -235,19 +221,19 @@ class ElasticCluster:
             self._measured.append((self._steps + self._delay, measured))
         while self._measured and self._measured[0][0] <= self._steps:
             _, measured = self._measured.popleft()
-            overrides = self._rule.decide(measured, self._most_lend, self._now_ms())
+            overrides = self._rule.decide(measured, self._now_ms())
             self._decided.append((self._steps + self._delay, overrides))
         while self._decided and self._decided[0][0] <= self._steps:
             _, overrides = self._decided.popleft()
             if not are_alike(overrides, self._overrides):
-                self._limits, self._parts, self._bursts = self._applied(overrides)
+                self._parts, self._bursts = self._applied(overrides)
             self._overrides = overrides
 
-    def _applied(self, overrides: list[Override]) -> tuple[Floats, Floats, Floats]:
-        """Limits by tenant, parts of the shares by tenant and broker, and bursts by broker in seconds."""
+    def _applied(self, overrides: list[Override]) -> tuple[Floats, Floats]:
+        """Parts of the shares by tenant and broker, and bursts by broker in seconds."""
         of_brokers = [factor_of(overrides, f"b-{number}") for number in range(len(self._capacities))]
         bursts = np.array([self._burst_s if factor == 1.0 else TIGHT_BURST_S for factor in of_brokers])
-        return self._tenants.limits(lend_of(overrides)), self._tenants.parts(of_brokers), bursts
+        return self._tenants.parts(of_brokers), bursts
 
     def _now_ms(self) -> int:
         return 1_000 + round(self._steps * self._step_s * 1_000)
@@ -271,10 +257,10 @@ def settled(traffic: Sequence[Floats], step_s: float, after_s: float) -> float:
 class Week:
     """Figures of a simulated week.
 
-    `within` is the part of the tenants with at most 5 minutes a week in which they waited below their quota: of all, of
-    those with a strict and with an elastic quota, and by the spread of their traffic. For `within_by_shares` only those
-    minutes count in which no broker was tightened. `worst_minutes` are the most of one tenant. `mean_load` is the
-    traffic over the capacity, `tight` the part of the minutes in which a broker was tightened.
+    `within` is the part of the tenants with at most 5 minutes a week in which they waited below their quota: of all,
+    and by the spread of their traffic. For `within_by_shares` only the minutes without a tightened broker count.
+    `worst_minutes` are the most of one tenant. `mean_load` is the traffic over the capacity, `tight` the part of the
+    minutes in which a broker was tightened.
     """
 
     within: dict[str, float]
@@ -286,12 +272,11 @@ class Week:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of the simulation: overload, lending, random loads, and a week of many tenants.
+    """Figures of the simulation: overload, random loads, and a week of many tenants.
 
     `traffic_after_5s` is the traffic of a broker that is asked for 1.3 times its capacity, over the capacity: the most
     in any second after 5 s. `least_of_reservation` is the least of any tenant over min(demand, reservation), and
-    `off_proportion` the largest deviation of a tenant's traffic from its part by quota. `lent` is the rate of a client
-    with C = 3 Q on an idle cluster, over Q, in its 20th second, `lent_from_start` if the job starts with it.
+    `off_proportion` the largest deviation of a tenant's traffic from its part by quota.
     `unsettled` counts the random loads that aren't within 5 % of their mean from the 15th second on; `worst_deviation`
     is that of the worst.
     """
@@ -299,8 +284,6 @@ class Figures:
     traffic_after_5s: float
     least_of_reservation: float
     off_proportion: float
-    lent: float
-    lent_from_start: float
     unsettled: int
     worst_deviation: float
     week: Week
@@ -324,26 +307,18 @@ def overloaded(tenants: int = 20, seed: int = 1) -> tuple[float, float, float]:
     return float(per_s.max() / 100e6), float((rates / reserved).min()), proportion
 
 
-def idle(seconds: float = 20, before_s: float = 30) -> float:
-    """The rate of a client with C = 3 Q in the last of so many seconds, over Q, after `before_s` without traffic."""
-    cluster = ElasticCluster(Tenants(np.array([1e6]), np.array([3e6])), [100e6] * 3)
-    cluster.run(before_s, lambda _: np.zeros((1, 3)))
-    flow = cluster.run(seconds, lambda _: np.full((1, 3), 20e6))
-    return float(np.array(flow.by_broker)[-10:].sum(axis=1).mean() / 1e6)
-
-
 def random_load(seed: int, tenants: int = 30, brokers: int = 3) -> float:
     """Deviation of the traffic of a random constant load after 15 s, for a minute.
 
-    The quotas together are 0.2 to 2 times the capacity, ceilings 1 to 3 times the quota, demands 0 to 4 times.
+    The quotas together are 0.2 to 2 times the capacity, reservations a third to all of them, demands 0 to 4 times.
     """
     random = np.random.default_rng(seed)
     capacities = random.uniform(50e6, 150e6, brokers)
     quotas = random.pareto(1.5, tenants) + 0.1
     quotas *= random.uniform(0.2, 2.0) * capacities.sum() / quotas.sum()
-    ceilings = quotas * random.uniform(1.0, 3.0, tenants)
+    reservations = quotas / random.uniform(1.0, 3.0, tenants)
     wanted = quotas[:, None] * random.uniform(0.0, 4.0, tenants)[:, None] * random.dirichlet([2.0] * brokers, tenants)
-    flow = ElasticCluster(Tenants(quotas, ceilings), capacities.tolist()).run(75, lambda _: wanted)
+    flow = ElasticCluster(Tenants(quotas, reservations), capacities.tolist()).run(75, lambda _: wanted)
     return settled(flow.by_broker, 0.1, 15)
 
 
@@ -363,22 +338,19 @@ def week(tenants: int, minutes: int, mean_demand: float, seed: int = 1) -> Week:
     """A week of tenants on three brokers, in so many minutes. They ask for `mean_demand` of the capacity on average.
 
     They ask for 0.4 times more or less by the time of day, and most of the time for a tenth of their quotas: one in 20
-    asks for 0.5 to 4 times its quota, for 3 minutes on average. Half of them have ceilings of twice the quota. A
-    quarter each spread their traffic at random, skew it, move between brokers, and hop.
+    asks for 0.5 to 4 times its quota, for 3 minutes on average. A quarter
+    each spread their traffic at random, skew it, move between brokers, and hop.
     """
     random = np.random.default_rng(seed)
     quotas = np.minimum(random.pareto(1.5, tenants) + 0.1, 10.0)
     quotas *= mean_demand / _MEAN_LEVEL * 300e6 / quotas.sum()
     numbers, home, one = np.arange(tenants), random.integers(3, size=tenants), np.eye(3)
-    is_elastic = numbers // len(_SPREADS) % 2 == 1
     is_of = {spread: numbers % len(_SPREADS) == number for number, spread in enumerate(_SPREADS)}
     moves, hops = is_of[Spread.MOVE], is_of[Spread.HOP]
     spreads = np.repeat(random.dirichlet([5.0] * 3, tenants)[None], 3, axis=0)  # at three stays of those that hop
     spreads[:, is_of[Spread.SKEW]] = np.where(one > 0, SKEW, (1 - SKEW) / 2)[home[is_of[Spread.SKEW]]]
     spreads[:, hops] = [one[(home[hops] + stay) % 3] for stay in range(3)]
-    cluster = ElasticCluster(
-        Tenants(quotas, np.where(is_elastic, 2.0 * quotas, quotas)), [100e6] * 3, delay_s=1.0, step_s=1.0
-    )
+    cluster = ElasticCluster(Tenants(quotas), [100e6] * 3, delay_s=1.0, step_s=1.0)
     level, until = np.zeros(tenants), np.zeros(tenants)
     used, waits = np.zeros((minutes, tenants)), np.zeros((minutes, tenants), bool)
     loads, tight = np.zeros(minutes), np.zeros(minutes, bool)
@@ -394,7 +366,7 @@ def week(tenants: int, minutes: int, mean_demand: float, seed: int = 1) -> Week:
         loads[minute] = np.mean(flow.by_broker) / 100e6
         tight[minute] = any(each.kind == "tighten" for overrides in flow.overrides for each in overrides)
     below = _minutes_below(used, waits, quotas)
-    groups = {"all": numbers >= 0, "strict": ~is_elastic, "elastic": is_elastic} | is_of
+    groups = {"all": numbers >= 0} | is_of
     return Week(
         _within(below, groups),
         _within(below & ~tight[:, None], groups),
@@ -453,4 +425,4 @@ def figures(tenants: int, minutes: int, loads: int, mean_demand: float) -> Figur
     deviations = [random_load(seed) for seed in range(loads)]
     unsettled = sum(deviation > 0.05 for deviation in deviations)
     found = week(tenants, minutes, mean_demand)
-    return Figures(*overloaded(), idle(), idle(before_s=0), unsettled, max(deviations), found)
+    return Figures(*overloaded(), unsettled, max(deviations), found)

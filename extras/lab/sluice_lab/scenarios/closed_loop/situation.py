@@ -233,17 +233,11 @@ class BrokersSituation:
     kill_job_at: Annotated[float | None, _second("The job is killed, and back 60 s later.")] = None
     kill_broker_at: Annotated[float | None, _second("A broker is killed, and back 60 s later.")] = None
     slip_at: Annotated[float | None, _second("The limit is 1, and the right one again 16 s later.")] = None
-    ceiling: Annotated[float | None, typer.Option(min=1, help="Ceiling of the quota: idle brokers lend.")] = None
     capacity: Annotated[
         float | None, typer.Option(min=1_024, help="Bytes/s that each broker can take in: overloaded ones tighten.")
     ] = None
 
     compare: Annotated[bool, typer.Option("--compare", help="Also run one broker with Kafka's own quota.")] = False
-
-    @property
-    def is_elastic(self) -> bool:
-        """True if brokers lend or tighten."""
-        return self.ceiling is not None or self.capacity is not None
 
     def __post_init__(self) -> None:
         """Fill in the limit. Raises typer.BadParameter for one that isn't above 0, and for an impossible situation."""
@@ -253,8 +247,8 @@ class BrokersSituation:
         alone = self.own_quotas or self.reconnect or self.slip_at is not None
         if self.members and (alone or self.quota.family is not Family.BYTES):
             raise typer.BadParameter("--members have a byte rate; expected no --own-quotas, --reconnect or --slip-at")
-        if self.is_elastic and (self.proxies or self.own_quotas):
-            raise typer.BadParameter("--ceiling and --capacity need brokers with the plugin; expected no --own-quotas")
+        if self.capacity is not None and (self.proxies or self.own_quotas):
+            raise typer.BadParameter("--capacity needs brokers with the plugin; expected no --own-quotas")
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""
@@ -425,7 +419,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class ElasticSimulation:
-    """Simulate elastic quotas under the rule that the job runs: overload, lending, random loads and a week.
+    """Simulate elastic quotas under the rule that the job runs: overload, random loads and a week.
 
     It prints JSON.
     """

@@ -230,7 +230,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     private double shareOf(double limit, double share) {
-        return Math.min(limit * overrides.lend, Double.isNaN(share) ? limit / gateways : share);
+        return Math.min(limit, Double.isNaN(share) ? limit / gateways : share);
     }
 
     /** The limit by which Kafka bounds what the next fetch on a meter may hold; null is unlimited. Never waits. */
@@ -394,9 +394,8 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
             bucket.set(Meter.UNLIMITED, Meter.UNLIMITED, false, nowMs);
         } else if (isShared(bucket.counter.kind)) {
             double part = part(bucket.counter, quotas, limit);
-            double now = quotas.besideOf(bucket.counter).limit(limit, overrides.lend);
-            double share = shares.share(bucket.counter, now, isCharged, bucket.heldUntilMs(), nowMs);
-            bucket.set(Double.isNaN(part) ? share : share * part, now, part < 1, nowMs);
+            double share = shares.share(bucket.counter, limit, isCharged, bucket.heldUntilMs(), nowMs);
+            bucket.set(Double.isNaN(part) ? share : share * part, limit, part < 1, nowMs);
         } else {
             bucket.set(limit, limit, false, nowMs);
         }
@@ -408,10 +407,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         Double limit = quotas.limitOf(meter.counter);
         meter.noteLimit(limit == null ? Meter.UNLIMITED : limit, nowMs);
         double share = Meter.UNLIMITED;
-        double part = Double.NaN; // of an elastic counter, which is paced on a broker alone too
+        double part = Double.NaN; // of a counter that is tightened, which is paced on a broker alone too
         if (limit != null && isShared(meter.counter.kind)) {
             part = part(meter.counter, quotas, limit);
-            limit = quotas.besideOf(meter.counter).limit(limit, overrides.lend);
             share = shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs);
             share = Double.isNaN(part) ? share : share * part;
         } else if (limit != null) {
@@ -435,12 +433,10 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         }
     }
 
-    /** The part of its share that a counter has here; NaN for one that doesn't give way. */
+    /** The part of its share that a counter has here while it is tightened; NaN for one that doesn't give way. */
     private double part(CounterKey counter, Quotas quotas, double quota) {
-        double factor = overrides.factor;
-        Beside beside = quotas.besideOf(counter);
-        boolean isElastic = factor < 1 || !Double.isNaN(beside.ceiling);
-        return isElastic && counter.kind.givesWay() ? beside.part(quota, factor) : Double.NaN;
+        boolean isTight = overrides.factor < 1 && counter.kind.givesWay();
+        return isTight ? overrides.part(quota, quotas.reservationOf(counter)) : Double.NaN;
     }
 
     private void publish(Meter meter, Double limit, double share, boolean isReady, long nowMs) {

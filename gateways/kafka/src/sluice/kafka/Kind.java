@@ -86,7 +86,7 @@ public enum Kind {
         return this != MUTATION;
     }
 
-    /** Whether a broker that is overloaded lets less than the limit through; beside some a ceiling may stand. */
+    /** Whether a broker that is overloaded lets less than the limit through. */
     boolean givesWay() {
         return this != MUTATION && !countsRequests && !isCount();
     }

@@ -24,8 +24,6 @@ final class LimitsView {
             JsonMapper.builder().disable(JsonWriteFeature.WRITE_HEX_UPPER_CASE).build(); // as the job writes
     private static final List<String> PARTS = Arrays.asList("client_id", "tenant", "topic", "user");
     private static final String RESERVATION = "_reservation";
-    private static final String CEILING = "_ceiling";
-    private static final List<String> NUMBERS_BESIDE = Arrays.asList(RESERVATION, CEILING);
     private static final String MEMBER = "member";
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
@@ -168,11 +166,10 @@ final class LimitsView {
             checkLimit(limit.doubleValue(), true);
             return new Entry(null, tenant, null, limit.doubleValue(), mode);
         }
-        Kind beside = topic == null ? besideLimit(quota) : null;
-        if (beside != null) {
-            checkLimit(limit.doubleValue(), beside != Kind.REQUEST);
-            String part = quota.endsWith(CEILING) ? CEILING : RESERVATION;
-            return new Entry(beside, tenant, new Entity(user, clientId), limit.doubleValue(), part);
+        Kind reserved = topic == null ? reservedOf(quota) : null;
+        if (reserved != null) {
+            checkLimit(limit.doubleValue(), reserved != Kind.REQUEST);
+            return new Entry(reserved, tenant, new Entity(user, clientId), limit.doubleValue(), RESERVATION);
         }
         Kind kind = Kind.ofKey(quota);
         Json.check(kind != null && kind.isOfTopics() == (topic != null), "the quota is " + quota);
@@ -186,15 +183,13 @@ final class LimitsView {
         Json.check(!isNamed || ((String) tenant).codePoints().count() <= MAX_TENANT_CHARACTERS, "the tenant is too long");
     }
 
-    /** The quota that a reservation or a ceiling stands beside; null for another key. */
-    private static Kind besideLimit(String quota) {
-        for (String part : NUMBERS_BESIDE) {
-            if (quota.endsWith(part)) {
-                Kind kind = Kind.ofKey(quota.substring(0, quota.length() - part.length()));
-                return kind != null && kind.givesWay() && !kind.isOfTopics() ? kind : null;
-            }
+    /** The quota that a reservation stands beside; null for another key. */
+    private static Kind reservedOf(String quota) {
+        if (!quota.endsWith(RESERVATION)) {
+            return null;
         }
-        return null;
+        Kind kind = Kind.ofKey(quota.substring(0, quota.length() - RESERVATION.length()));
+        return kind != null && kind.givesWay() && !kind.isOfTopics() ? kind : null;
     }
 
     private static void checkLimit(double limit, boolean isWhole) throws IOException {
@@ -234,7 +229,7 @@ final class LimitsView {
         private final Object tenant; // null if it isn't of one
         private final Entity entity; // null if the tenant has a budget, or a topic, which the job alone looks for
         private final double limit;
-        private final String part; // the mode of a limit, or which number beside one it is
+        private final String part; // the mode of a limit, or that it is a reservation
 
         Entry(Kind kind, Object tenant, Entity entity, double limit, String part) {
             this.kind = kind;
@@ -246,8 +241,8 @@ final class LimitsView {
 
         void addTo(Quotas quotas) {
             boolean isShadow = part.equals("shadow");
-            if (NUMBERS_BESIDE.contains(part)) {
-                quotas.putBeside(kind, tenant, entity, part.equals(CEILING), limit);
+            if (part.equals(RESERVATION)) {
+                quotas.putReservation(kind, tenant, entity, limit);
             } else if (kind != null && tenant != null) {
                 quotas.putTenant(kind, tenant, limit, isShadow);
             } else if (kind != null) {

@@ -10,12 +10,15 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * The overrides that hold at a gateway at a time: what is lent, the part of its shares that it lets through, and which
- * clients are throttled. The same rules as `state/quotas/overrides.py`.
+ * The overrides that hold at a gateway at a time: the part of its shares that it lets through, and which clients are
+ * throttled. The same rules as `state/quotas/overrides.py`.
  */
 final class Overrides {
     /** The longest mute of a client under a hold, and so its longest wait after the hold. */
     static final long HELD_MS = 10_000;
+
+    /** The reservation of a quota that has none of its own, as a part of the quota. */
+    private static final double DEFAULT_RESERVATION = 0.5;
 
     /** The decider that holds producers because of a disk. */
     static final String DISK_GUARD = "disk_guard";
@@ -28,7 +31,6 @@ final class Overrides {
 
     static final Overrides NONE = new Overrides(Map.of(), "", 0);
 
-    final double lend;
     final double factor;
 
     /** The number of the operator's last command that is in force; 0 for none. */
@@ -41,7 +43,6 @@ final class Overrides {
     /** Those of `said`, by decider, that hold at gateway `instance` now. */
     Overrides(Map<String, Said> said, String instance, long nowMs) {
         double least = 1;
-        double leastLend = Double.NaN;
         long lastCommand = 0;
         for (Map.Entry<String, Said> record : said.entrySet()) {
             lastCommand = nowMs < record.getValue().untilMs ? Math.max(lastCommand, record.getValue().command) : lastCommand;
@@ -51,9 +52,7 @@ final class Overrides {
                 }
                 numbers.add(Arrays.asList(record.getKey(), record.getValue().number, each.scope, each.gateway));
                 boolean isHere = each.gateway == null || each.gateway.equals(instance);
-                if (each.kind.equals("lend")) {
-                    leastLend = Double.isNaN(leastLend) ? each.factor : Math.min(leastLend, each.factor);
-                } else if (each.kind.equals("tighten")) {
+                if (each.kind.equals("tighten")) {
                     least = isHere ? Math.min(least, each.factor) : least;
                 } else if (isHere) {
                     Hold hold = new Hold(record.getKey(), each.scope, each.reason, each.isOfConsumers);
@@ -66,7 +65,11 @@ final class Overrides {
         }
         command = lastCommand;
         factor = least;
-        lend = Double.isNaN(leastLend) ? 1 : leastLend;
+    }
+
+    /** The part of its share of a quota that the gateway lets through; the reservation is null where there is none. */
+    double part(double quota, Double reservation) {
+        return Math.max(factor, reservation == null ? DEFAULT_RESERVATION : Math.min(1.0, reservation / quota));
     }
 
     /** The hold of a client's producers or consumers, the strictest; null without one. Other requests have none. */
@@ -304,8 +307,6 @@ final class Overrides {
                 case "hold":
                     boolean isClient = scope.get(2) == null || scope.get(0) == null && scope.get(1) == null;
                     return factor == 1 && isClient && !scope.contains("");
-                case "lend":
-                    return factor >= 1 && isOfAll && gateway == null;
                 default:
                     return kind.equals("tighten") && factor <= 1 && isOfAll && gateway != null && !gateway.isEmpty();
             }

@@ -18,7 +18,7 @@ final class PrecedenceLevels {
     private static final int LEVELS = 8;
 
     private final Map<Entity, Double> limits = new ConcurrentHashMap<>();
-    private final Map<Entity, Beside> beside = new ConcurrentHashMap<>();
+    private final Map<Entity, Double> reservations = new ConcurrentHashMap<>();
     private final AtomicIntegerArray limitsAtLevel = new AtomicIntegerArray(LEVELS + 1);
 
     /** Sets a limit, in units of the quota per second. */
@@ -28,17 +28,15 @@ final class PrecedenceLevels {
         }
     }
 
-    /** Sets the ceiling or the reservation beside a limit. */
-    void putBeside(Entity entity, boolean isCeiling, double value) {
-        beside.merge(bounded(entity), Beside.of(isCeiling, value), Beside::and);
+    /** Sets the reservation beside a limit. */
+    void putReservation(Entity entity, double value) {
+        reservations.put(bounded(entity), value);
     }
 
-    /** The numbers beside the limit of the first configured level; the names are bounded. */
-    Beside besideOf(String user, String clientId) {
-        int level = beside.isEmpty() ? 0 : resolve(user, clientId).level;
-        return level == 0
-                ? Beside.NONE
-                : beside.getOrDefault(entityAt(level, user, clientId), Beside.NONE);
+    /** The reservation beside the limit of the first configured level, null for none; the names are bounded. */
+    Double reservationOf(String user, String clientId) {
+        int level = reservations.isEmpty() ? 0 : resolve(user, clientId).level;
+        return level == 0 ? null : reservations.get(entityAt(level, user, clientId));
     }
 
     /** Removes a limit, if there is one. */

@@ -18,7 +18,7 @@ final class Quotas {
     private final Map<Kind, PrecedenceLevels> shadow = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, Double>> ofTenants = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, Double>> trialsOfTenants = new EnumMap<>(Kind.class);
-    private final Map<Kind, Map<Object, Beside>> besideTenants = new EnumMap<>(Kind.class);
+    private final Map<Kind, Map<Object, Double>> reservationsOfTenants = new EnumMap<>(Kind.class);
     private final Set<Object> storageBudgets = new HashSet<>(); // of tenants that have one
     private final Tenants tenants = new Tenants();
 
@@ -48,14 +48,13 @@ final class Quotas {
         (isShadow ? trialsOfTenants : ofTenants).computeIfAbsent(kind, key -> new HashMap<>()).put(tenant, limit);
     }
 
-    /** Sets the ceiling or the reservation beside the limit of a tenant, or else of clients. */
-    void putBeside(Kind kind, Object tenant, Entity entity, boolean isCeiling, double value) {
+    /** Sets the reservation beside the limit of a tenant, or else of clients. */
+    void putReservation(Kind kind, Object tenant, Entity entity, double value) {
         if (tenant == null) {
-            enforced.get(kind).putBeside(entity, isCeiling, value);
-            return;
+            enforced.get(kind).putReservation(entity, value);
+        } else {
+            reservationsOfTenants.computeIfAbsent(kind, key -> new HashMap<>()).put(tenant, value);
         }
-        Map<Object, Beside> known = besideTenants.computeIfAbsent(kind, key -> new HashMap<>());
-        known.merge(tenant, Beside.of(isCeiling, value), Beside::and);
     }
 
     /** Notes that a tenant, or the default one, has a storage budget, which holds its producers when it is used up. */
@@ -121,15 +120,14 @@ final class Quotas {
         return isOfTenants(kind) || !enforced(kind).isEmpty() || !shadow(kind).isEmpty();
     }
 
-    /** The reservation and ceiling beside the limit of a counter, which is no meter's key. */
-    Beside besideOf(CounterKey counter) {
+    /** The reservation beside the limit of a counter, which is no meter's key; null for none. */
+    Double reservationOf(CounterKey counter) {
         String tenant = counter.tags.tenant;
         if (!tenant.isEmpty()) {
             boolean isOwn = ofTenants.getOrDefault(counter.kind, Map.of()).containsKey(tenant);
-            return besideTenants.getOrDefault(counter.kind, Map.of())
-                    .getOrDefault(isOwn ? tenant : Entity.DEFAULT, Beside.NONE);
+            return reservationsOfTenants.getOrDefault(counter.kind, Map.of()).get(isOwn ? tenant : Entity.DEFAULT);
         }
-        return enforced.get(counter.kind).besideOf(counter.tags.user, counter.tags.clientId);
+        return enforced.get(counter.kind).reservationOf(counter.tags.user, counter.tags.clientId);
     }
 
     /** The limit of a counter, which is no meter's key; null is unlimited. */
