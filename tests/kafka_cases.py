@@ -1,5 +1,6 @@
 """Replays a scenario of the case file through the code that the job runs, with either engine."""
 
+import json
 import math
 import sys
 from abc import ABC, abstractmethod
@@ -9,12 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
-from sluice.state.arithmetic.columns import Columns, columns_of, counters_from
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, request_wait_ms, wait_over_limit_ms
-from sluice.state.arithmetic.hot_counters import padded_windows_ms
-from sluice.state.arithmetic.rate_arrays import RateArrays
 from sluice.state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
 from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
 from sluice.state.decisions.charge_plan import POINTS_PER_NANOSECOND
@@ -32,12 +29,10 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity, sanitize
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
-from sluice.state.store.codec import decode
-from sluice.state.store.pages import Pages
+from sluice.state.store.codec import decode, encode
 from sluice.streaming.enforce.engine import PageToDecide, engine_of
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts
-from tests import charging
+from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts, encode_shape
 from tests.builders import DEFAULTS, Json
 from tests.stored_pages import FOREVER_MS
 
@@ -98,14 +93,12 @@ class Engine:
 
     def __init__(self, settings: QuotaSettings) -> None:
         self.settings = settings
-        self._columns: dict[str, Columns] = {}
+        self._stored: dict[str, bytes] = {}
 
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
         """Charge an entity as the job does."""
-        page = Pages([key], self._columns_of(key))
-        ((_, (outcome,)),) = charging.charge(page, {key: [charging.Row.of(now_ms, [charge])]}, self.settings)
-        _, self._columns[key] = decode(page.to_bytes([0], 1, FOREVER_MS, self.settings), 1)
-        return outcome
+        with self._counters(key) as counters:
+            return counters.charge(charge, now_ms, self.settings)
 
     def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
         """Record an amount to a rate, without a check."""
@@ -140,36 +133,12 @@ class Engine:
 
     @contextmanager
     def _counters(self, key: str) -> Iterator[EntityCounters]:
-        (counters,) = counters_from(self._columns_of(key))
+        counters = decode(self._page_of(key), 1)[key]
         yield counters
-        self._columns[key] = columns_of([counters])
+        self._stored[key] = encode({key: counters}, 1)
 
-    def _columns_of(self, key: str) -> Columns:
-        return self._columns.get(key) or columns_of([EntityCounters()])
-
-
-class ArrayEngine(Engine):
-    """Rates as what-if charges them: `sluice.state.arithmetic.rate_arrays`."""
-
-    @staticmethod
-    def padded_window_ms(elapsed_ms: int, window: Window) -> int:
-        return int(padded_windows_ms(np.array([elapsed_ms]), window)[0])
-
-    def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
-        with self._arrays(key, kind) as arrays:
-            arrays.record(_FIRST, np.array([amount]), np.array([now_ms]))
-
-    def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
-        with self._arrays(key, kind) as arrays:
-            rates, windows_ms = arrays.measure(_FIRST, np.array([now_ms]))
-        return self._measured(kind, limit, float(rates[0]), int(windows_ms[0]))
-
-    @contextmanager
-    def _arrays(self, key: str, kind: QuotaKind) -> Iterator[RateArrays]:
-        columns = self._columns_of(key)
-        arrays = RateArrays(columns, kind, self.settings.client_window)
-        yield arrays
-        self._columns[key] = arrays.columns(columns)
+    def _page_of(self, key: str) -> bytes:
+        return self._stored.get(key) or encode({key: EntityCounters()}, 1)
 
 
 class GivenEngine(Engine):
@@ -182,16 +151,15 @@ class GivenEngine(Engine):
         )
 
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
-        page = Pages([key], self._columns_of(key)).to_bytes([0], 1, FOREVER_MS, self.settings)[0]
-        row = charging.Row.of(now_ms, [charge])
         # One part of two: its waits aren't clamped, as those of a decision are.
         batch = GrowingPageBatch()
-        batch.add(ChargeRow(0, 0, now_ms, key, b"{}", row.shape, row.amounts, b"k", b"said", parts=2))
-        decided = engine_of(is_native=True).decide([PageToDecide(0, page, [batch.encoded()])], self._of_page)
-        _, self._columns[key] = decode([*decided.stored], 1)
+        batch.add(ChargeRow(0, 0, now_ms, key, b"{}", encode_shape([charge]), charge.amounts, b"k", b"{}", parts=2))
+        page = PageToDecide(0, self._page_of(key), [batch.encoded()])
+        decided = engine_of(is_native=True).decide([page], self._of_page)
+        (self._stored[key],) = decided.stored
         (payload,) = (payload for made in decided.made for payload in made.parts.values)
         (part,) = decode_parts(payload or b"")
-        waits, found = part.waits or Waits(), msgspec.json.decode(part.charges)
+        waits, (found,) = part.waits or Waits(), msgspec.json.decode(part.charges)
         is_mutations = charge.kind.family is Family.MUTATIONS
         return Outcome(
             charge,
@@ -202,9 +170,6 @@ class GivenEngine(Engine):
             found["tokens"] if is_mutations else None,
             [*waits.refused] or [False] * len(charge.amounts) if is_mutations else (),
         )
-
-
-_FIRST = np.array([0])
 
 
 def java_int(number: int) -> int:
@@ -532,3 +497,44 @@ def _entries(quotas: Mapping[EntityKey, Mapping[str, QuotaValue]]) -> list[Json]
 
 def _amount(event: Json) -> float:
     return float(event["nanos"] * POINTS_PER_NANOSECOND if "nanos" in event else event["v"])
+
+
+def differences(case: Json, engine: type[Engine]) -> list[str]:
+    """The fields that the case expects of a step and that this engine's answer has not."""
+    expected, answers = case["expected"], replay(case, engine)
+
+    found = list(_differences(expected["events"], answers))
+    if "level" in expected:
+        found += [f"level {answer['level']}" for answer in answers if answer["level"] != expected["level"]]
+    if "applied_between" in expected:
+        fewest, most = expected["applied_between"]
+        applied = sum(answer["applied"] for answer in answers)
+        found += [] if fewest <= applied <= most else [f"{applied} applied, expected {fewest} to {most}"]
+    return found
+
+
+def _differences(expected_events: list[Json], answers: list[Json]) -> Iterator[str]:
+    for step, expected in enumerate(expected_events):
+        for field, value in expected.items():
+            if field.startswith("oracle_") or field == "arith":
+                continue
+            if field not in answers[step]:
+                yield f"step {step}: no answer for {field!r}"
+            elif not _equal(value, answers[step][field]):
+                yield f"step {step}: {field} is {answers[step][field]!r}, expected {value!r}"
+
+
+def _equal(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
+        return bool(expected == actual)
+    if isinstance(expected, dict):
+        return expected.keys() <= actual.keys() and all(_equal(value, actual[key]) for key, value in expected.items())
+    if isinstance(expected, list):
+        if expected and "entity" in expected[0]:  # entities come in no particular order
+            expected, actual = sorted(expected, key=_entity), sorted(actual, key=_entity)
+        return len(expected) == len(actual) and all(_equal(*pair) for pair in zip(expected, actual, strict=True))
+    return math.isclose(expected, actual, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def _entity(entry: Json) -> str:
+    return json.dumps(entry["entity"], sort_keys=True)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.store.pages import Pages
+from sluice.state.store.pages import Page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import PageToDecide
 from sluice.streaming.enforce.pipeline import Decided
@@ -65,14 +65,13 @@ class MicroBatches:
 
     def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> Decided:
         settings = self._settings
-        stored = [self.state[number]] if number in self.state else []
-        page = Pages.from_bytes(stored, settings.pages)
+        page = Page(number, settings.pages, self.state.get(number))
         page_batches = [encode_page_batch(_page_batch(row)) for row in rows]
         check_engine([PageToDecide(number, self.state.get(number), page_batches)], settings)
-        decided = pipeline.decide(page, page_batches, settings)
+        decided = pipeline.decide([(page, page_batches)], settings)
         waits = decided.outputs.pop(settings.waits_topic, Keyed())
         self.waits += [(key or b"", value) for key, value in zip(waits.keys, waits.values, strict=True)]
-        (self.state[number],) = page.to_bytes([number], settings.pages, settings.idle_expiry_ms, settings.quota)
+        self.state[number] = page.to_bytes(settings.idle_expiry_ms, settings.quota)
         return decided
 
 

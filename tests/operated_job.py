@@ -43,7 +43,7 @@ from sluice.streaming.checkpoint.spark_files import (
     pending_batch,
     read_offsets,
 )
-from sluice.streaming.enforce import batch_properties, planning
+from sluice.streaming.enforce import batch_properties
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.query import EnforceQuery, JobContext
@@ -313,7 +313,6 @@ class Driver:
     def __init__(self, cluster: "Cluster") -> None:
         settings, kafka = cluster.settings, cluster.kafka
         batch_properties._quotas.cache_clear()  # of the workers, which are new
-        planning.planner.cache_clear()
         checkpoint, audit_checkpoint = Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint)
         check_enforce_checkpoint(settings)
         settings = with_pages(settings)

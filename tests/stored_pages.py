@@ -1,17 +1,17 @@
 """Pages of counters that were charged, and their stored form."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 from hypothesis import strategies as st
 
-from sluice.state.arithmetic.columns import Columns, take
 from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
-from sluice.state.store.pages import Pages, page_of_entity
+from sluice.state.store.codec import decode, encode
+from sluice.state.store.pages import Page, page_of_entity
 
 SETTINGS = QuotaSettings()
 FOREVER_MS = 2**50
@@ -20,14 +20,14 @@ PageCharge = tuple[Tags, QuotaKind, float, float, int]
 """Entity, quota, limit, amount and the time in epoch milliseconds."""
 
 
-def bytes_of(counters: Pages, idle_expiry_ms: int = FOREVER_MS) -> bytes:
-    """The only page of these counters."""
-    (payload,) = counters.to_bytes([0], 1, idle_expiry_ms, SETTINGS)
-    return payload
+def bytes_of(page: Page, idle_expiry_ms: int = FOREVER_MS) -> bytes:
+    """The stored form of the page."""
+    return page.to_bytes(idle_expiry_ms, SETTINGS)
 
 
-def charged(*charges: PageCharge) -> Pages:
-    page = Pages()
+def charged(*charges: PageCharge, number: int = 0, pages: int = 1) -> Page:
+    """Page `number` of `pages` in all, with these charges, which are of its entities."""
+    page = Page(number, pages)
     for tags, kind, limit, amount, now_ms in charges:
         amounts = [amount, 0.0] if kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
         page.counters(tags.key()).charge(Charge(kind, "user", limit, False, amounts), now_ms, SETTINGS)
@@ -44,15 +44,13 @@ def stored(charge_list: list[PageCharge], pages: int) -> dict[int, bytes]:
     by_page: dict[int, list[PageCharge]] = defaultdict(list)
     for charge in charge_list:
         by_page[page_of_entity(charge[0].key(), pages)].append(charge)
-    return {
-        number: charged(*some).to_bytes([number], pages, FOREVER_MS, SETTINGS)[0] for number, some in by_page.items()
-    }
+    return {number: bytes_of(charged(*some, number=number, pages=pages)) for number, some in by_page.items()}
 
 
-def bits(keys: list[str], columns: Columns) -> dict[str, list[bytes]]:
-    """Every column of every entity, to the last bit."""
-    alone = {key: take(columns, np.array([row])) for row, key in enumerate(keys)}
-    return {key: [getattr(one, name).tobytes() for name in Columns.__slots__] for key, one in alone.items()}
+def bits(payloads: Iterable[bytes], pages: int) -> dict[str, bytes]:
+    """Every entity of some stored pages, to the last bit."""
+    counters = {key: one for payload in payloads for key, one in decode(payload, pages).items()}
+    return {key: encode({key: one}, 1) for key, one in counters.items()}
 
 
 names = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)

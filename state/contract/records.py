@@ -486,6 +486,9 @@ class Decision(msgspec.Struct, gc=False):
             " cluster: with it `decision_id` is unique. Null in simulations, and where brokers give none."
         ),
     ] = None
+    elastic: Annotated[
+        ElasticNote | UnsetType, _says("How far limits gave way; absent if all limits were the quotas.")
+    ] = UNSET
     instance: Annotated[str | None, _says("As in the event.")] = None
     throttled_by: Annotated[
         Annotated[list[AppliedWait], Meta(max_length=MAX_APPLIED_WAITS)] | UnsetType,
@@ -493,9 +496,6 @@ class Decision(msgspec.Struct, gc=False):
     ] = UNSET
     amounts: Annotated[Amounts | UnsetType, _says("As in the event; absent if it has none.")] = UNSET
     heartbeat: Annotated[Heartbeat | UnsetType, _says("As in the event; absent if the event is no heartbeat.")] = UNSET
-    elastic: Annotated[
-        ElasticNote | UnsetType, _says("How far limits gave way; absent if all limits were the quotas.")
-    ] = UNSET
 
 
 class SourceRecord(msgspec.Struct, frozen=True):

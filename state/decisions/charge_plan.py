@@ -1,13 +1,13 @@
 """Plan of the charges of one request: one for each quota kind, grouped by counter."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import structs
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Mutation, Request, Unmute
+from sluice.state.contract.records import HEARTBEAT_API, ChargeResult, CountedEntity, Request, Unmute
 from sluice.state.quotas.entity import COMMON_MARK, Tags
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Family, QuotaKind, QuotaSettings, RequestPolicy
@@ -21,7 +21,7 @@ VALIDATE_ONLY_APIS = frozenset({"CreateTopics", "CreatePartitions"})
 COUNTED_APIS = {"Connect": QuotaKind.CONNECTION_RATE}
 """The APIs whose requests are counted, each with its quota. Connect is that of a proxy's new connections."""
 
-_SASL_HANDSHAKE = "SaslHandshake"
+SASL_HANDSHAKE = "SaslHandshake"
 
 CLUSTER_ACTION_APIS = frozenset({"StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata"})
 """Exempt from request quotas if ClusterAction is authorised (KIP-124, "Requests exempt from throttling")."""
@@ -31,31 +31,11 @@ DRAFT_EXEMPT_APIS = frozenset(
 )
 """Never throttled by the earlier draft of KIP-124 ("Requests that may be throttled")."""
 
-PLANNED_APIS = frozenset(
-    {
-        HEARTBEAT_API,
-        *BYTES_APIS,
-        *MUTATION_APIS,
-        *COUNTED_APIS,
-        *CLUSTER_ACTION_APIS,
-        *DRAFT_EXEMPT_APIS,
-        _SASL_HANDSHAKE,
-    }
-)
-"""The APIs whose requests are charged by a rule of their own. All others are charged alike."""
-
 EXEMPT_REQUEST_TIME = "exempt-request-time"
 
 POINTS_PER_NANOSECOND = 100.0 / 1e9
 """A point is one percent of a thread-second, 10 ms (KIP-124, "Request quotas")."""
 
-_ANY_API = "Metadata"
-"""Stands for each API that is charged request time alone."""
-
-Traits = tuple[str, str, str, bool, bool, bool, bool, bool, bool, bool, bool, bool]
-"""User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `traits_of`."""
-
-_SHADOW = Mode.SHADOW
 _PRODUCER, _TOPIC_PRODUCER = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE
 _CONSUMER, _TOPIC_CONSUMER = QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE
 _REQUEST_PERCENTAGE, _MUTATION_RATE = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
@@ -70,10 +50,10 @@ class CounterCharges(msgspec.Struct, gc=False):
     charges: list[Charge]
 
 
-class _Plan(msgspec.Struct, gc=False):
+class Plan(msgspec.Struct, gc=False):
     """Charges of one request. With `limited_only` a charge without a limit is left out."""
 
-    limited_only: ClassVar[bool]
+    limited_only: ClassVar[bool] = False
 
     def add(
         self,
@@ -102,7 +82,7 @@ class _Plan(msgspec.Struct, gc=False):
         for resolution in counters_of(kind, quotas.resolve_all(kind, request.user or "", request.client_id or "")):
             self.add(kind, resolution, amounts, strict, withheld)
 
-    def exempt(self) -> None:
+    def exempt(self, request: Request, settings: QuotaSettings, /) -> None:
         """Note that the request's time is reported and charged to no counter."""
 
     def add_partitions(self, request: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
@@ -115,55 +95,37 @@ class _Plan(msgspec.Struct, gc=False):
         raise NotImplementedError
 
 
-class PartitionCharges(NamedTuple):
-    """Charges of the topic-partitions of a request, which come before counter number `before` of its plan.
+class ChargePlan(Plan, gc=False):
+    """All charges of one request, by the key of their counter and in order.
 
-    Without `quotas` no quota of the kind is set, and the bytes are only reported.
+    `reported` are amounts that are charged to no counter: the bytes of topic-partitions where no quota of the kind is
+    set, and the time of a request that is exempt.
     """
-
-    before: int
-    kind: QuotaKind
-    withheld: bool
-    quotas: ModeQuotas | None
-
-    def add_to(self, plan: _Plan, topic: str, partition: int) -> None:
-        """Add the charge of one topic-partition, whose amount isn't known here."""
-        if self.quotas is not None:
-            plan.add(self.kind, self.quotas.resolve_topic(self.kind, topic, partition), [], withheld=self.withheld)
-
-
-class ChargePlan(_Plan, gc=False):
-    """All charges of one request on counters of its client, by their key and in order; those of topic-partitions apart.
-
-    `is_exempt` says that request time is reported as exempt.
-    """
-
-    limited_only: ClassVar[bool] = False
 
     counters: dict[str, CounterCharges] = {}
-    partitions: list[PartitionCharges] = []
+    reported: list[ChargeResult] = []
     is_exempt: bool = False
 
-    def exempt(self) -> None:
-        """Enforced and shadow quotas report the same time, once."""
+    def exempt(self, request: Request, settings: QuotaSettings, /) -> None:
+        """Report the time once, for enforced and shadow quotas."""
+        if not self.is_exempt:
+            time = sum(request_points(request, settings))
+            self.reported.append(ChargeResult(EXEMPT_REQUEST_TIME, matched="exempt", value=time))
         self.is_exempt = True
 
-    def add_partitions(self, _: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
-        """Note the charges; shadow quotas report no bytes, as the enforced ones have done it."""
-        if quotas.enabled(kind):
-            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, quotas))
-        elif quotas.mode is not _SHADOW:
-            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, None))
+    def add_partitions(self, request: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
+        """Add the charges; shadow quotas report no bytes, as the enforced ones have done it."""
+        super().add_partitions(request, quotas, kind, withheld)
+        if not quotas.enabled(kind) and quotas.mode is not Mode.SHADOW:
+            for (topic, partition), moved in bytes_by_partition(request).items():
+                entity = CountedEntity(topic=topic, partition=partition)
+                self.reported.append(ChargeResult(kind, entity, value=moved))
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
-        counter = self.counters.get(resolution.key)
-        if counter is None:
-            self.counters[resolution.key] = CounterCharges(resolution.tags, [charge])
-        else:
-            counter.charges.append(charge)
+        self.counters.setdefault(resolution.key, CounterCharges(resolution.tags, [])).charges.append(charge)
 
 
-class LimitedCharges(_Plan, gc=False):
+class LimitedCharges(Plan, gc=False):
     """The charges of one request on counters with a limit, in order: those that a gateway charges inline."""
 
     limited_only: ClassVar[bool] = True
@@ -187,62 +149,23 @@ def counters_of(kind: QuotaKind, resolved: Sequence[Resolution]) -> Sequence[Res
     return [*beside, structs.replace(tenant, key=common)]
 
 
-def planned_api(api: str) -> str:
-    """The API, or the one that stands for all that are charged alike: a client may name any."""
-    return api if api in PLANNED_APIS else _ANY_API
-
-
-def traits_of(request: Request) -> Traits:
-    """A client may name any API and any version: those that are charged alike are one trait."""
-    api = request.api
-    return (
-        request.user or "",
-        request.client_id or "",
-        planned_api(api),
-        api in MUTATION_APIS and is_strict(request),
-        request.validate_only,
-        request.cluster_action,
-        request.authenticating,
-        request.withheld,
-        has_client_bytes(request),
-        bool(request.mutations),
-        request.mutations_charged is not None,
-        request.request_time_ns is not None or request.network_time_ns is not None,
-    )
-
-
-def request_like(traits: Traits) -> Request:
-    """A request of these traits: no plan that is kept can depend on anything else."""
-    user, client_id, api, strict, validate_only, cluster_action, authenticating, withheld, *amounts = traits
-    has_bytes, has_mutations, has_executed, has_time = amounts
-    return Request(
-        api,
-        user=user,
-        client_id=client_id,
-        api_version=None if strict else 0,
-        validate_only=validate_only,
-        cluster_action=cluster_action,
-        authenticating=authenticating,
-        withheld=withheld,
-        bytes=0 if has_bytes else None,
-        mutations=[Mutation("", 0)] if has_mutations else [],
-        mutations_charged=0 if has_executed else None,
-        request_time_ns=0 if has_time else None,
-    )
-
-
 def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
     """The counters this request is charged to, and the limits that apply under these quotas; none for a heartbeat.
 
     Shadow quotas are planned after the enforced ones and on counters of their own, so they change nothing for those.
     """
     plan = ChargePlan()
+    add_charges(plan, request, quotas, settings)
+    return plan
+
+
+def add_charges(plan: Plan, request: Request, quotas: Quotas, settings: QuotaSettings) -> None:
+    """Add the charges of `plan_charges` to a plan of any class."""
     if request.api == HEARTBEAT_API:
-        return plan
+        return
     _plan(plan, request, quotas, settings)
     if quotas.shadow is not None:
         _plan(plan, request, quotas.shadow, settings)
-    return plan
 
 
 def plan_limited(request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> Sequence[tuple[Tags, Charge]]:
@@ -253,7 +176,7 @@ def plan_limited(request: Request, quotas: ModeQuotas, settings: QuotaSettings) 
     return plan.charges
 
 
-def _plan(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
+def _plan(plan: Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     """Add the charges under the quotas of one mode."""
     if request.api in MUTATION_APIS:
         _plan_mutations(plan, request, quotas, settings)
@@ -302,7 +225,7 @@ def is_exempt(request: Request, policy: RequestPolicy) -> bool:
     """
     if policy is _DRAFT:
         return request.api in DRAFT_EXEMPT_APIS
-    if request.api == _SASL_HANDSHAKE:
+    if request.api == SASL_HANDSHAKE:
         return request.authenticating
     return request.cluster_action and (request.api in CLUSTER_ACTION_APIS or request.api == "Fetch")
 
@@ -344,14 +267,14 @@ def is_validation(request: Request, settings: QuotaSettings) -> bool:
     return request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS
 
 
-def _plan_mutations(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
+def _plan_mutations(plan: Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     if request.mutations and quotas.enabled(_MUTATION_RATE) and not is_validation(request, settings):
         amounts = charged_mutations(request, settings)
         plan.add_client(_MUTATION_RATE, quotas, request, amounts, strict=is_strict(request))
 
 
 def _plan_bytes(
-    plan: _Plan, request: Request, quotas: ModeQuotas, client_kind: QuotaKind, topic_kind: QuotaKind
+    plan: Plan, request: Request, quotas: ModeQuotas, client_kind: QuotaKind, topic_kind: QuotaKind
 ) -> None:
     withheld = request.withheld and client_kind.consumer
     if quotas.enabled(client_kind) and has_client_bytes(request):
@@ -359,11 +282,11 @@ def _plan_bytes(
     plan.add_partitions(request, quotas, topic_kind, withheld)
 
 
-def _plan_request_time(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
+def _plan_request_time(plan: Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     if not quotas.enabled(_REQUEST_PERCENTAGE):
         return
     if is_exempt(request, settings.policy):
-        plan.exempt()
+        plan.exempt(request, settings)
     else:
         plan.add_client(_REQUEST_PERCENTAGE, quotas, request, request_points(request, settings))
 
@@ -397,6 +320,7 @@ def charged_mutations(request: Request, settings: QuotaSettings) -> list[float]:
 
     A bucket may go so far below zero by one request, and it may be that of many clients.
 
+    >>> from sluice.state.contract.records import Mutation
     >>> some = [Mutation("a", 6_000), Mutation("b", 2**31 - 1), Mutation("c", 1)]
     >>> charged_mutations(Request("CreateTopics", mutations=some), QuotaSettings())
     [6000.0, 4000.0, 0.0]

@@ -1,13 +1,8 @@
-"""The decision on one request: the waits of several quotas combined into one verdict (KIP-124, KIP-219, KIP-599).
+"""The decision on one request: the waits of several quotas combined into one verdict (KIP-124, KIP-219, KIP-599)."""
 
-A decision is JSON from the start. Planning writes all that the event says, as if the request charged no counter
-(`said`); the texts of its charges are put in once they are made (`with_charges`), and an answer that isn't ALLOW
-(`with_answer`).
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -32,87 +27,110 @@ from sluice.state.contract.records import (
 from sluice.state.decisions.charge_plan import MUTATION_APIS
 from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, Family, QuotaKind, QuotaSettings
 
-_ENCODER = msgspec.json.Encoder()
 _NO_AMOUNTS = Amounts()
 
-_ALLOWED_TEXT = b',"verdict":"ALLOW","throttle_time_ms":0,"mute_until_ms":null,"error_code":0,"topic_results":['
-_BY_NOBODY = b'],"decided_by":null,"charges":['
-_NOT_REFUSED = b'"error_code":0,"error_message":null'
-_REFUSED = b'"error_code":%d,"error_message":"%b"' % (THROTTLING_QUOTA_EXCEEDED, QUOTA_EXCEEDED_MESSAGE.encode())
-"""Parts of a decision's JSON. A name can't contain one of them, as quotes in texts are escaped."""
 
-_CHARGES = b"\n"
-"""The place of the charges in what is said of a request: JSON escapes each line end in a text."""
+class OfBatch(NamedTuple):
+    """The fields that all decisions of a micro-batch share; it begins at `decided_at_ms`, in epoch milliseconds.
 
-_FIELDS = {field.encode_name: (field.type, field.default) for field in msgspec.structs.fields(Decision)}
-
-
-def _as_json(names: Iterable[str], type_: Any = None) -> list[tuple[str, Any]]:
-    """Fields of a struct that is encoded alone, of these fields of a decision."""
-    return [(name, type_ or _FIELDS[name][0]) for name in names]
-
-
-_Said: Any = msgspec.defstruct(
-    "_Said",
-    [
-        *_as_json(("decision_id", "request_id", "timestamp_ms", "user", "client_id", "api", "gateway")),
-        *_as_json(["verdict"], msgspec.Raw),
-        *_as_json(["topic_results"]),
-        *_as_json(["decided_by"], msgspec.Raw),
-        *_as_json(("instance", "throttled_by", "amounts", "heartbeat")),
-    ],
-    gc=False,
-)
-"""A decision that charges nothing. The raw fields are text, together with the fields behind them that are constant."""
-
-_ALLOWED_RAW = msgspec.Raw(_ALLOWED_TEXT.removeprefix(b',"verdict":').removesuffix(b',"topic_results":['))
-_NO_TOPICS: list[TopicResult] = []
-_NO_VALUE = b',"value":0.0'
-
-
-def with_charges(text: bytes, charges: bytes) -> bytes:
-    """The decision with the charges of counters, at least one; `text` is of `said`.
-
-    >>> text = said(Request("Produce"), "requests-0-7", [], batch_text(3, 9, None))
-    >>> with_charges(text, b'{"quota":"q"}').partition(b'null,"charges":')[2][:32]
-    b'[{"quota":"q"}],"quota_version":'
+    `of_gateways` notes the overrides in force at gateways that are tightened, by instance.
     """
-    return text.replace(_CHARGES, charges)
+
+    quota_version: int
+    decided_at_ms: int
+    job_id: str | None = None
+    source_topic_id: str | None = None
+    of_gateways: Mapping[str, ElasticNote] = {}
+
+    def under(self, overrides: Overrides | None) -> "OfBatch":
+        """The same while limits give way.
+
+        >>> from sluice.state.contract.records import Override
+        >>> tight = Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue 34 ms")
+        >>> OfBatch(3, 9).under(Overrides(7, 9, 5_000, [tight])).of_gateways["b-2-1f"]
+        ElasticNote(number=7, factor=0.75, reason='b-2: queue 34 ms')
+        """
+        if overrides is None:
+            return self
+        of_gateways: dict[str, ElasticNote] = {}
+        for each in sorted(overrides.overrides, key=lambda each: -each.factor):  # the least of a gateway is the last
+            if each.gateway is not None:
+                of_gateways[each.gateway] = ElasticNote(overrides.number, each.factor, each.reason)
+        return self._replace(of_gateways=of_gateways)
 
 
-def without_charges(text: bytes) -> bytes:
-    """The decision on a request that charges no counter; `text` is of `said`."""
-    return text.replace(_CHARGES + b",", b"").replace(_CHARGES, b"")
+def undecided(request: Request, decision_id: str, reported: Sequence[ChargeResult], batch: OfBatch) -> Decision:
+    """The decision on a request as if it charged no counter; `reported` are amounts that are charged to none.
 
-
-def batch_text(
-    quota_version: int, decided_at_ms: int, job_id: str | None, source_topic_id: str | None = None
-) -> msgspec.Raw:
-    r"""JSON of what all decisions of a micro-batch share, from `decided_by` on. It begins in epoch milliseconds.
-
-    >>> bytes(batch_text(3, 9, None)).partition(b',"source')[0]
-    b'null,"charges":[\n],"quota_version":3,"decided_at_ms":9,"job_id":null'
+    >>> decision = undecided(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], OfBatch(3, 9))
+    >>> decision.verdict.value, decision.user, decision.charges, decision.quota_version
+    ('ALLOW', 'alice', [], 3)
     """
-    facts = quota_version, decided_at_ms, _ENCODER.encode(job_id), _ENCODER.encode(source_topic_id)
-    text = b'null,"charges":[%b],"quota_version":%d,"decided_at_ms":%d,"job_id":%b,"source_topic_id":%b'
-    return msgspec.Raw(text % (_CHARGES, *facts))
+    topics = request.mutations if request.api in MUTATION_APIS else []
+    amounts = Amounts(
+        bytes=request.bytes,
+        request_time_ns=request.request_time_ns,
+        network_time_ns=request.network_time_ns,
+        topic_partitions=request.topic_partitions,
+        mutations=request.mutations,
+        mutations_charged=request.mutations_charged,
+        api_version=request.api_version,
+        validate_only=request.validate_only,
+        cluster_action=request.cluster_action,
+        authenticating=request.authenticating,
+        purgatory_ms=request.purgatory_ms,
+        withheld=request.withheld,
+        requests=request.requests,
+    )
+    return Decision(
+        decision_id,
+        request.request_id or "",
+        request.timestamp_ms or 0,
+        user=request.user,
+        client_id=request.client_id,
+        api=request.api,
+        gateway=request.gateway,
+        topic_results=[TopicResult(each.topic, 0, None) for each in topics],
+        charges=[*reported],
+        quota_version=batch.quota_version,
+        decided_at_ms=batch.decided_at_ms,
+        job_id=batch.job_id,
+        source_topic_id=batch.source_topic_id,
+        elastic=UNSET if request.instance is None else batch.of_gateways.get(request.instance, UNSET),
+        instance=request.instance,
+        throttled_by=UNSET if request.throttled_by is None else request.throttled_by,
+        amounts=UNSET if amounts == _NO_AMOUNTS else amounts,
+        heartbeat=UNSET if request.heartbeat is None else request.heartbeat,
+    )
 
 
-def overridden_texts(batch: msgspec.Raw, overrides: Overrides) -> dict[str, msgspec.Raw]:
-    """The texts of a micro-batch of the gateways that are tightened.
+def undecided_unmute(unmute: Unmute, decision_id: str, batch: OfBatch) -> Decision:
+    """The decision that answers a control record, as if it reset no counter. Its time is the job's."""
+    entity = unmute.entity
+    request = Request(UNMUTE_API, unmute.request_id, batch.decided_at_ms, user=entity.user, client_id=entity.client_id)
+    return undecided(request, decision_id, [], batch)
 
-    >>> from sluice.state.contract.records import Override
-    >>> tight = Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue 34 ms")
-    >>> tightened = overridden_texts(batch_text(3, 9, None), Overrides(7, 9, 5_000, [tight]))
-    >>> bytes(tightened["b-2-1f"]).partition(b'"elastic":')[2]
-    b'{"number":7,"factor":0.75,"reason":"b-2: queue 34 ms"}'
+
+def charge_result(outcome: Outcome, entity: CountedEntity) -> ChargeResult:
+    """The outcome of a charge on this entity's counter, as the decision reports it.
+
+    A refusal never carries 0 ms: shipped Kafka may round to 0, which looks like success.
     """
-    tightened = {}
-    for each in sorted(overrides.overrides, key=lambda each: -each.factor):  # the least factor of a gateway is the last
-        if each.gateway is not None:
-            note = _ENCODER.encode(ElasticNote(overrides.number, each.factor, each.reason))
-            tightened[each.gateway] = msgspec.Raw(b'%b,"elastic":%b' % (bytes(batch), note))
-    return tightened
+    charge, throttle_ms = outcome.charge, 0
+    if outcome.violated:
+        throttle_ms = max(clamp_throttle_ms(outcome.wait_ms), 1 if any(outcome.refused) else 0)
+    return ChargeResult(
+        charge.kind,
+        entity,
+        charge.level,
+        charge.limit,
+        outcome.value,
+        outcome.rate,
+        throttle_ms,
+        outcome.violated,
+        tokens=outcome.tokens if charge.kind.family is Family.MUTATIONS else UNSET,
+        mode="shadow" if charge.shadow else UNSET,
+    )
 
 
 class Waits(msgspec.Struct, array_like=True, gc=False):
@@ -133,7 +151,8 @@ class Waits(msgspec.Struct, array_like=True, gc=False):
         """The waits that these outcomes ask for."""
         waits = cls()
         for outcome in outcomes:
-            waits.add(outcome.charge, outcome.wait_ms, outcome.refused, outcome.samples)
+            if outcome.violated or outcome.samples is not None:
+                waits.add(outcome.charge, outcome.wait_ms, outcome.refused, outcome.samples)
         return waits
 
     def add(
@@ -179,81 +198,16 @@ class Answer(NamedTuple):
 ALLOWED = Answer(Verdict.ALLOW, 0, None)
 
 
-def unmetered_text(entity: CountedEntity, quota: str, matched: str = "none") -> tuple[bytes, bytes]:
-    """JSON of an amount that is reported and charged to no counter, before the amount and after it.
-
-    >>> before, after = unmetered_text(CountedEntity(user="alice"), "request_percentage")
-    >>> before.endswith(b',"limit":null,"value":'), after.startswith(b',"rate":null,')
-    (True, True)
-    """
-    result = ChargeResult(quota, entity, matched)
-    before, _, after = _ENCODER.encode(result).partition(_NO_VALUE)  # quotes in names are escaped
-    return before + _NO_VALUE.removesuffix(b"0.0"), after
-
-
-def said(request: Request, decision_id: str, unmetered: Sequence[bytes], batch: msgspec.Raw) -> bytes:
-    """The decision on a request, with the place of its charges marked (`with_charges`, `without_charges`).
-
-    `unmetered` are amounts that are reported alone, as JSON, `batch` is of `batch_text`.
-
-    >>> text = said(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], batch_text(3, 9, None))
-    >>> without_charges(text).partition(b',"charges":')[2]
-    b'[],"quota_version":3,"decided_at_ms":9,"job_id":null,"source_topic_id":null,"instance":null}'
-    """
-    amounts = Amounts(  # by position, here and below: keywords take half a microsecond more
-        request.bytes,
-        request.request_time_ns,
-        request.network_time_ns,
-        request.topic_partitions,
-        request.mutations,
-        request.mutations_charged,
-        request.api_version,
-        request.validate_only,
-        request.cluster_action,
-        request.authenticating,
-        request.purgatory_ms,
-        request.withheld,
-        request.requests,
-    )
-    topics = _NO_TOPICS
-    if request.mutations and request.api in MUTATION_APIS:
-        topics = [TopicResult(each.topic, 0, None) for each in request.mutations]
-    if unmetered:
-        batch = msgspec.Raw(bytes(batch).replace(_CHARGES, b",".join((_CHARGES, *unmetered))))
-    text: bytes = _ENCODER.encode(
-        _Said(
-            decision_id,
-            request.request_id or "",
-            request.timestamp_ms or 0,
-            request.user,
-            request.client_id,
-            request.api,
-            request.gateway,
-            _ALLOWED_RAW,
-            topics,
-            batch,
-            request.instance,
-            UNSET if request.throttled_by is None else request.throttled_by,
-            UNSET if amounts == _NO_AMOUNTS else amounts,
-            UNSET if request.heartbeat is None else request.heartbeat,
-        )
-    )
-    return text
-
-
-def said_of_unmute(unmute: Unmute, decision_id: str, decided_at_ms: int, batch: msgspec.Raw) -> bytes:
-    """The decision that answers a control record. Its time is the job's."""
-    entity = unmute.entity
-    request = Request(UNMUTE_API, unmute.request_id, decided_at_ms, user=entity.user, client_id=entity.client_id)
-    return said(request, decision_id, [], batch)
-
-
 def answered(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: QuotaSettings) -> Answer:
     """The answer to a request that its counters ask to wait.
 
     `max` (shipped Kafka): the longest wait counts, and the request quota wins a tie. `sequential` (KIP-124,
     "Co-existence of multiple quotas"): the byte-rate wait comes first; the request quota is checked again at its end,
     and the remaining wait is added.
+
+    >>> waits = Waits(byte_wait_ms=3_750, byte_quota="producer_byte_rate", request_wait_ms=1_000)
+    >>> answered(waits, 0, 5, QuotaSettings())[1:]
+    (3750, 'producer_byte_rate')
     """
     throttle_ms, decided_by = _throttle(waits, purgatory_ms, timestamp_ms, settings)
     throttle_time_ms = clamp_throttle_ms(throttle_ms)
@@ -262,29 +216,23 @@ def answered(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: Quota
     return Answer(Verdict.THROTTLE, throttle_time_ms, decided_by) if throttle_time_ms else ALLOWED
 
 
-def with_answer(text: bytes, answer: Answer, refused: Sequence[bool], timestamp_ms: int) -> bytes:
-    """The JSON of a decision before its charges are put in, with this answer and refused topics.
+def give(answer: Answer, decision: Decision, refused: Sequence[bool]) -> None:
+    """Put the answer into the decision, with the error of each topic that is refused.
 
-    >>> text = b'{"api":"Produce"' + _ALLOWED_TEXT + _BY_NOBODY
-    >>> with_answer(text, Answer(Verdict.THROTTLE, 10, "q"), (), timestamp_ms=5)[16:119]
-    b',"verdict":"THROTTLE","throttle_time_ms":10,"mute_until_ms":15,"error_code":0,"topic_results":[],"decid'
+    >>> decision = undecided(Request("Produce", timestamp_ms=5), "requests-0-7", [], OfBatch(3, 9))
+    >>> give(Answer(Verdict.THROTTLE, 10, "producer_byte_rate"), decision, ())
+    >>> decision.throttle_time_ms, decision.mute_until_ms, decision.decided_by
+    (10, 15, 'producer_byte_rate')
     """
     if answer is ALLOWED:
-        return text
-    before, _, after = text.partition(_ALLOWED_TEXT)
-    results, _, after = after.partition(_BY_NOBODY)
-    if any(refused):
-        pieces = results.split(_NOT_REFUSED)
-        flags = [_REFUSED if flag else _NOT_REFUSED for flag in refused]
-        results = b"".join(part for pair in zip(pieces, [*flags, b""], strict=True) for part in pair)
-    verdict = b',"verdict":"%b","throttle_time_ms":%d,"mute_until_ms":%d,"error_code":%d,"topic_results":[' % (
-        answer.verdict.encode(),
-        answer.throttle_ms,
-        timestamp_ms + answer.throttle_ms,
-        THROTTLING_QUOTA_EXCEEDED if answer.verdict is Verdict.REJECT else 0,
-    )
-    by = b'],"decided_by":%b,"charges":[' % _ENCODER.encode(answer.decided_by)
-    return b"".join((before, verdict, results, by, after))
+        return
+    decision.verdict, decision.throttle_time_ms, decision.decided_by = answer
+    decision.mute_until_ms = decision.timestamp_ms + answer.throttle_ms
+    if answer.verdict is Verdict.REJECT:
+        decision.error_code = THROTTLING_QUOTA_EXCEEDED
+    for result, is_refused in zip(decision.topic_results, refused, strict=False):
+        if is_refused:
+            result.error_code, result.error_message = THROTTLING_QUOTA_EXCEEDED, QUOTA_EXCEEDED_MESSAGE
 
 
 def clamp_throttle_ms(wait_ms: int) -> int:

@@ -5,17 +5,12 @@ applied these charges one by one (`sluice.state.shares.counter_share`).
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import exp
-from typing import NamedTuple, Protocol
 
 import msgspec
 
-from sluice.state.arithmetic.counter import Charge
-from sluice.state.arithmetic.outcomes import Outcomes, Violation
-from sluice.state.arithmetic.shapes import Charged, Shapes
 from sluice.state.contract.records import (
     MAX_APPLIED_MS,
     MAX_INSTANCE_CHARACTERS,
@@ -27,7 +22,6 @@ from sluice.state.contract.records import (
 )
 from sluice.state.quotas.entity import entity_text
 from sluice.state.quotas.kinds import Family, QuotaKind
-from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 
 MAX_RECORD_BYTES = 256 * 1024
 """Size from which sums go on in another record: one is read at once."""
@@ -35,12 +29,9 @@ MAX_RECORD_BYTES = 256 * 1024
 UNKNOWN_GATEWAY = b"null,false"
 """`gateway_text` of an event that gives no instance, and doesn't say that it was charged inline."""
 
-_MAX_HEAD_BYTES = 32 * 1024 * 1024
-"""Bytes of the beginnings of sums that are kept: each client may have a limit of its own."""
-
 _JSON = msgspec.json.Encoder()
 _KINDS = list(QuotaKind)
-_QUOTAS = [kind.value for kind in _KINDS]
+QUOTAS = [kind.value for kind in _KINDS]
 """The quotas of all records, so that a quota has the same place in each."""
 PLACES = {kind: place for place, kind in enumerate(_KINDS)}
 """The place of each quota among those of a record."""
@@ -54,11 +45,6 @@ def gateway_text(instance: str | None, charges_inline: bool) -> bytes:
     """
     if instance is not None and len(instance) > MAX_INSTANCE_CHARACTERS:
         instance = None
-    return _gateway_text(instance, charges_inline)
-
-
-@lru_cache(maxsize=2 * MAX_NAMED_GATEWAYS)
-def _gateway_text(instance: str | None, charges_inline: bool) -> bytes:
     return _JSON.encode([instance, charges_inline])[1:-1]
 
 
@@ -80,34 +66,6 @@ class Reported(msgspec.Struct, array_like=True, gc=False):
 
     applied: dict[str, int]
     sums_up: bool = False
-
-
-class SummedRow(Charged, Protocol):
-    """A row that says which counter it charges, and what its event says of the gateway, as of `gateway_text`."""
-
-    @property
-    def key(self) -> str:
-        """The key of the entity."""
-
-    @property
-    def entity(self) -> bytes:
-        """The entity as JSON."""
-
-    @property
-    def offset(self) -> int:
-        """The event's offset."""
-
-    @property
-    def purgatory_ms(self) -> int:
-        """The time that the request has waited already."""
-
-    @property
-    def gateway(self) -> bytes:
-        """The gateway of the event."""
-
-    @property
-    def reported(self) -> Reported | None:
-        """The event's report, if it has one."""
 
 
 class SummedCharge(msgspec.Struct, gc=False):
@@ -238,45 +196,6 @@ def _after(wait: SumWait | None, base_ms: int) -> SumWait | None:
     return SumWait(wait.wait_ms, until_ms, wait.rate, timestamp_ms, wait.offset, wait.is_new)
 
 
-class _Head(NamedTuple):
-    """A charge of a shape, and the beginning of its `CounterSum` as JSON: none if it takes an object to say it."""
-
-    charge: Charge
-    text: bytes
-
-
-_HEADS = NameCache[tuple[bytes, QuotaKind], _Head](_MAX_HEAD_BYTES)
-
-
-def _head(shape: bytes, charge: Charge) -> _Head:
-    """The head of a shape's charge."""
-    try:
-        return _HEADS[shape, charge.kind]
-    except KeyError:
-        is_plain = charge.limit is not None and not charge.shadow and not (charge.withheld and charge.kind.consumer)
-        text = b"[%d,%b," % (PLACES[charge.kind], _JSON.encode(charge.limit)) if is_plain else b""
-        return _HEADS.keep((shape, charge.kind), _Head(charge, text), ENTRY_BYTES + len(shape) + len(text))
-
-
-class _Named(dict[tuple[bytes, int], tuple[bytes, int]]):
-    """Times and gateway of a sum as JSON, and the gateway's place, by `gateway_text` and the time of a request."""
-
-    def __init__(self, gateway: Callable[[bytes, int], _Gateway], base_ms: int) -> None:
-        super().__init__()
-        self._gateway = gateway
-        self._base_ms = base_ms
-
-    def __missing__(self, request: tuple[bytes, int]) -> tuple[bytes, int]:
-        """Note that the gateway has a request of this time."""
-        after_ms, place = request[1] - self._base_ms, self._gateway(*request).place
-        named = self[request] = b"%d,%d,[[%d," % (after_ms, after_ms, place), place
-        return named
-
-
-_NO_WAIT = Violation(0)
-_NOTHING_REPORTED = Reported({})
-
-
 class DecidedSums:
     """The sums of some counters in one micro-batch. `span_ms` are the S-1 windows of a meter.
 
@@ -295,28 +214,15 @@ class DecidedSums:
         self._span_s = span_ms / 1000.0
         self._base_ms = base_ms
         self._gateways: dict[bytes, _Gateway] = {}
-        self._counters: dict[QuotaKind, dict[bytes, _Counter]] = {}
-        self._entities: list[bytes] = []
-        """`EntitySums` as JSON, of counters that one request charged and that have no more to say."""
-        self._named = _Named(self._gateway, base_ms)
-
-    @classmethod
-    def of_texts(
-        cls, span_ms: int, base_ms: int, gateways: Iterable[tuple[bytes, int]], entities: list[bytes]
-    ) -> "DecidedSums":
-        """Sums that are JSON already: each gateway's text and newest time, by place, and each entity's sums."""
-        sums = cls(span_ms, base_ms)
-        for text, until_ms in gateways:
-            sums._gateway(text, until_ms)
-        sums._entities = entities
-        return sums
+        self._counters: dict[bytes, dict[QuotaKind, _Counter]] = {}
+        """Sums by entity, as JSON, and kind."""
 
     def add(self, entity: bytes, charge: SummedCharge) -> None:
         """Add a charge on this entity, given as JSON. The charges of a counter come in their order."""
-        counters = self._counters.setdefault(charge.kind, {})
-        counter = counters.get(entity)
+        counters = self._counters.setdefault(entity, {})
+        counter = counters.get(charge.kind)
         if counter is None or charge.is_reset:
-            counter = counters[entity] = _Counter(charge.timestamp_ms)
+            counter = counters[charge.kind] = _Counter(charge.timestamp_ms)
         counter.limit = charge.limit
         if charge.is_reset:
             counter.is_reset = True
@@ -330,106 +236,6 @@ class DecidedSums:
                 counter.fetch_bytes += charge.value
         if charge.wait_ms or charge.is_reset or counter.wait is not None:
             counter.note_wait(charge)
-
-    def add_rows(
-        self,
-        rows: Sequence[SummedRow],
-        outcomes: Mapping[QuotaKind, Outcomes],
-        values: Mapping[QuotaKind, Sequence[bytes]],
-        shapes: Shapes,
-        repeated: Collection[str],
-    ) -> None:
-        """Add the charges of rows that gateways enforce; those of a counter come in their order.
-
-        `values` are those of the outcomes as JSON, `repeated` the keys that several rows have in the micro-batch.
-        """
-        alone = [b""] * len(rows)
-        for kind, of_kind in outcomes.items():
-            self._add_kind(kind, rows, of_kind, values[kind], shapes, repeated, alone)
-        self._entities += [text + b"]]" for text in alone if text]
-
-    def _add_kind(
-        self,
-        kind: QuotaKind,
-        rows: Sequence[SummedRow],
-        outcomes: Outcomes,
-        values: Sequence[bytes],
-        shapes: Shapes,
-        repeated: Collection[str],
-        alone: list[bytes],
-    ) -> None:
-        """Add the charges of a kind. The only one of a counter, if it asks for nothing, becomes text at once."""
-        heads = {
-            shape: _head(shape, charge)
-            for shape, decoded in shapes.items()
-            for charge in decoded.charges
-            if charge.kind is kind
-        }
-        special = outcomes.violations.keys() | outcomes.resets
-        counters, gateways, end = self._counters.setdefault(kind, {}), self._named, b"]]]"
-        for position, (number, value) in enumerate(zip(outcomes.rows, values, strict=True)):
-            row = rows[number]
-            charge, text = heads[row.shape]
-            if not text or row.reported is not None or position in special:
-                self._add_special(kind, row, outcomes, position, charge)
-                continue
-            named, place = gateways[row.gateway, row.timestamp_ms]
-            if row.key in repeated:
-                self._add_repeated(counters, kind, row, outcomes, position, charge, place)
-                continue
-            if kind.consumer:
-                end = b"]],null,[1,%b]]" % value
-            before = alone[number]
-            if before:
-                alone[number] = b"".join((before, b",", text, named, value, end))
-            else:
-                alone[number] = b"".join((b"[", row.entity, b",[", text, named, value, end))
-
-    def _add_repeated(
-        self,
-        counters: dict[bytes, _Counter],
-        kind: QuotaKind,
-        row: SummedRow,
-        outcomes: Outcomes,
-        position: int,
-        charge: Charge,
-        gateway: int,
-    ) -> None:
-        """Add a charge of the gateway at this place, which asks for nothing, to a counter with others."""
-        counter, value, timestamp_ms = counters.get(row.entity), outcomes.values[position], row.timestamp_ms
-        if counter is None:
-            counter = counters[row.entity] = _Counter(timestamp_ms)
-        elif counter.wait is not None:
-            self._add_special(kind, row, outcomes, position, charge)
-            return
-        counter.limit = charge.limit
-        counter.add(gateway, value, timestamp_ms, self._span_s)
-        if kind.consumer:
-            counter.fetches += 1
-            counter.fetch_bytes += value
-
-    def _add_special(self, kind: QuotaKind, row: SummedRow, outcomes: Outcomes, position: int, charge: Charge) -> None:
-        """Add a charge that may have more to say than its value, if gateways enforce it."""
-        is_reset = position in outcomes.resets
-        if charge.shadow or (charge.limit is None and not is_reset):
-            return
-        violation = outcomes.violations.get(position, _NO_WAIT)
-        reported = row.reported or _NOTHING_REPORTED
-        made = SummedCharge(
-            kind,
-            charge.limit,
-            outcomes.values[position],
-            row.timestamp_ms,
-            row.offset,
-            row.gateway,
-            reported.applied.get(kind, 0),
-            reported.sums_up,
-            max(violation.wait_ms - row.purgatory_ms, 1 if True in violation.refused else 0),
-            outcomes.rates[position],
-            charge.withheld,
-            is_reset,
-        )
-        self.add(row.entity, made)
 
     def _gateway(self, text: bytes, timestamp_ms: int) -> _Gateway:
         """The gateway with this `gateway_text`, which has a request of this time.
@@ -447,27 +253,30 @@ class DecidedSums:
         return known
 
     def records(self, job_id: str | None, batch: int, quota_version: int, decided_at_ms: int = 0) -> Iterator[bytes]:
-        """The records of the sums topic, each of about MAX_RECORD_BYTES at most, and of the gateways that it names."""
-        head = _JSON.encode(Sums(job_id, batch, quota_version, self._base_ms, _QUOTAS, decided_at_ms=decided_at_ms))[
-            :-1
-        ]
-        named = [b"[%b,%d]" % (text, max(0, each.until_ms - self._base_ms)) for text, each in self._gateways.items()]
-        head += b',"gateways":[' + b",".join(named) + b'],"sums":['
-        entities = [*self._entities, *self._summed()]
-        ends = list(accumulate([len(entity) + 1 for entity in entities]))
-        first = taken = 0
-        while first < len(entities):
-            last = bisect_right(ends, taken + MAX_RECORD_BYTES) + 1
-            yield head + b",".join(entities[first:last]) + b"]}"
-            first, taken = last, ends[min(last, len(ends)) - 1]
+        """The records of the sums topic, each of about MAX_RECORD_BYTES at most."""
+        head = Sums(job_id, batch, quota_version, self._base_ms, QUOTAS, decided_at_ms=decided_at_ms)
+        gateways = {text: gateway.until_ms for text, gateway in self._gateways.items()}
+        entities = [_entity_sums(entity, counters, self._base_ms) for entity, counters in self._counters.items()]
+        return sum_records(head, gateways, entities)
 
-    def _summed(self) -> Iterator[bytes]:
-        """`EntitySums` as JSON of the counters that aren't text yet: an entity may have some of both."""
-        by_entity: dict[bytes, list[tuple[QuotaKind, _Counter]]] = {}
-        for kind, counters in self._counters.items():
-            for entity, counter in counters.items():
-                by_entity.setdefault(entity, []).append((kind, counter))
-        for entity, of_entity in by_entity.items():
-            sums = [counter.sum_of(kind, self._base_ms) for kind, counter in of_entity]
-            has_waits = any(counter.has_new_wait() for _, counter in of_entity)
-            yield b"[%b,%b%b]" % (entity, _JSON.encode(sums), b",true" if has_waits else b"")
+
+def sum_records(head: Sums, gateways: Mapping[bytes, int], entities: Sequence[bytes]) -> Iterator[bytes]:
+    """Records of the sums topic: sums of entities, as JSON, behind what all of them share.
+
+    `gateways` are those that the sums name, in the order of their places: each `gateway_text`, and its newest request.
+    """
+    named = [b"[%b,%d]" % (text, max(0, until_ms - head.base_ms)) for text, until_ms in gateways.items()]
+    before = _JSON.encode(head)[:-1] + b',"gateways":[' + b",".join(named) + b'],"sums":['
+    ends = list(accumulate([len(entity) + 1 for entity in entities]))
+    first = taken = 0
+    while first < len(entities):
+        last = bisect_right(ends, taken + MAX_RECORD_BYTES) + 1
+        yield before + b",".join(entities[first:last]) + b"]}"
+        first, taken = last, ends[min(last, len(ends)) - 1]
+
+
+def _entity_sums(entity: bytes, counters: Mapping[QuotaKind, _Counter], base_ms: int) -> bytes:
+    """`EntitySums` as JSON."""
+    sums = [counters[kind].sum_of(kind, base_ms) for kind in sorted(counters, key=lambda kind: kind.code)]
+    has_waits = any(counter.has_new_wait() for counter in counters.values())
+    return b"[%b,%b%b]" % (entity, _JSON.encode(sums), b",true" if has_waits else b"")

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from sluice.state.arithmetic.columns import counters_from, integers, take
 from sluice.state.arithmetic.counter import (
     MUTATION_RATE_WINDOW,
     EntityCounters,
@@ -90,12 +89,11 @@ def balances(
 
 def _counters(payloads: Iterable[bytes], pages: int, client: Client) -> Iterator[tuple[Tags, bool, EntityCounters]]:
     """Tags and counters of the client's entities, and whether a shadow quota counts them."""
-    keys, columns = decode(payloads, pages)
-    whose = [(row, _tags(key)) for row, key in enumerate(keys)]
-    wanted = [(row, tags, shadow) for row, (tags, shadow) in whose if tags.topic is None and client.has(tags)]
-    counters = counters_from(take(columns, integers(row for row, _, _ in wanted)))
-    for (_, tags, shadow), one in zip(wanted, counters, strict=True):
-        yield tags, shadow, one
+    for payload in payloads:
+        for key, counters in decode(payload, pages).items():
+            tags, shadow = _tags(key)
+            if tags.topic is None and client.has(tags):
+                yield tags, shadow, counters
 
 
 def _tags(key: str) -> tuple[Tags, bool]:

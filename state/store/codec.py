@@ -1,135 +1,107 @@
-"""The stored form of pages of counters: one versioned block of bytes for each page.
+"""The stored form of a page of counters: one versioned block of bytes.
 
-Every block begins with the version (1 byte) and the number of pages (4), little endian. The rest depends on the
+A block begins with the version (1 byte) and the number of all pages (4), little endian. The rest depends on the
 version.
 
 Version 1: number of entities (4 bytes), rates (4), samples (4), length of the keys (4); the keys, joined by newlines;
-then the fields of `Columns` in order, each with a one-byte form, an 8-byte base and its data. Every column is written
-in the narrowest form that loses nothing: integers as unsigned offsets from their minimum, floats as integers if all of
-them are whole. Nothing is pickled, so stored bytes can't run code.
+then eleven columns. Those of the entities: time of the last event, tokens of the bucket (NaN: no bucket), time of the
+bucket, limit of mutations, number of rates. Those of the rates, entity by entity in the order of their codes: code of
+the kind, current sample, number of samples. Those of the samples, rate by rate: how long before the entity's last event
+a sample started, how long after that start its last event was, and its value.
 
-Many pages are read and written at once: numpy costs the same for a column of one page and for one of a thousand.
+A column is a one-byte form, an 8-byte base and its data, in the narrowest form that loses nothing: integers as unsigned
+offsets from their minimum, floats as integers if all of them are whole. Nothing is pickled, so stored bytes can't run
+code.
 """
 
+import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sluice.state.arithmetic.columns import (
-    COLUMN_NAMES,
-    RATE_COLUMNS,
-    SAMPLE_COLUMNS,
-    Columns,
-    Flags,
-    Floats,
-    Integers,
-    concatenate,
-    dtype_of,
-    empty_columns,
-    integers,
-    table_ends,
-)
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.errors import StateError
-from sluice.state.quotas.kinds import KINDS_BY_CODE
-from sluice.state.store.keys import KeyBlocks
+from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind
 
 CODEC_VERSION = 1
-"""The version that is written."""
+"""The version that is written, and the only one that is read. Another one comes with a golden block
+(`tests/data/state-v*.bin`) and a decoder; the old decoders stay, so that stored state is migrated when it is read."""
 
-_PREFIX = struct.Struct("<BI")
-_COUNTS = struct.Struct("<IIII")
+_HEAD = struct.Struct("<BIIIII")
 _COLUMN = struct.Struct("<cq")
-_COLUMN_HEAD = np.dtype([("form", "S1"), ("base", "<i8")])
-_FORMS = np.array([b"0", b"1", b"2", b"4", b"8"])
+_LETTERS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _WIDTHS = {b"0": 0, b"1": 1, b"2": 2, b"4": 4, b"8": 8}
-_SPANS = np.array([1, 1 << 8, 1 << 16, 1 << 32], np.uint64)
-"""The spans from which on the next form is needed."""
-
-_UNSIGNED: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
-_FLOAT = b"f"
-_FLOAT_WIDTHS = {**_WIDTHS, _FLOAT: 8}
+_FLOATS = b"f"
 _LARGEST_EXACT = 2.0**53
+_LARGEST_INTEGER = 2**63 - 1
 
-Column = NDArray[Any]
-"""A field of `Columns`: int64 or float64."""
-
-_Stored = tuple[KeyBlocks, Columns]
-"""The keys of k pages, and the columns of their n entities."""
+_MAX_SAMPLES = 1 << 24
+"""More samples than a page ever has: damaged bytes must not exhaust the memory."""
 
 
-def encode(keys: Sequence[str], columns: Columns, ends: Integers, pages: int) -> list[bytes]:
-    """`encode_blocks` for entities whose keys are `keys` (n,), which hold no newline."""
-    bounds = pairwise([0, *ends.tolist()])
-    return encode_blocks(["\n".join(keys[first:last]).encode() for first, last in bounds], columns, ends, pages)
+def encode(counters: Mapping[str, EntityCounters], pages: int) -> bytes:
+    """The stored form of a page, of `pages` in all, with its counters in this order. No key has a newline."""
+    entities = counters.values()
+    rates = [(one.last_event_ms, *rate) for one in entities for rate in _rates(one)]
+    names = "\n".join(counters).encode()
+    columns = [
+        _integers([one.last_event_ms for one in entities]),
+        _floats([math.nan if one.bucket is None else one.bucket.tokens for one in entities]),
+        _integers([0 if one.bucket is None else one.bucket.last_ms for one in entities]),
+        _floats([one.mutation_limit for one in entities]),
+        _integers([len(one.rates) for one in entities]),
+        _integers([kind.code for _, kind, _ in rates]),
+        _integers([rate.current for _, _, rate in rates]),
+        _integers([len(rate.values) for _, _, rate in rates]),
+        _integers([last_ms - start_ms for last_ms, _, rate in rates for start_ms in rate.starts_ms]),
+        _integers(
+            [
+                last_ms - start_ms
+                for _, _, rate in rates
+                for start_ms, last_ms in zip(rate.starts_ms, rate.last_events_ms, strict=True)
+            ]
+        ),
+        _floats([value for _, _, rate in rates for value in rate.values]),
+    ]
+    samples = sum(len(rate.values) for _, _, rate in rates)
+    return b"".join([_HEAD.pack(CODEC_VERSION, pages, len(counters), len(rates), samples, len(names)), names, *columns])
 
 
-def encode_blocks(names: Sequence[bytes], columns: Columns, ends: Integers, pages: int) -> list[bytes]:
-    """The stored form of k pages, in the current version: entities `ends[i - 1]` to `ends[i]` are those of page i.
-
-    `names` (k,) are the pages' keys, joined by newlines; `ends` (k,) are positions in ascending order, the last one n;
-    `pages` is the number of all pages.
-    """
-    bounds = [np.concatenate([[0], table]) for table in table_ends(columns, ends)]
-    entities, rates, samples = bounds
-    prefix = _PREFIX.pack(CODEC_VERSION, pages)
-    counts = zip(*(np.diff(table).tolist() for table in bounds), map(len, names), strict=True)
-    heads = [prefix + _COUNTS.pack(*count) for count in counts]
-    tables = dict.fromkeys(RATE_COLUMNS, rates) | dict.fromkeys(SAMPLE_COLUMNS, samples)
-    fields = [_encode_column(getattr(columns, name), tables.get(name, entities)) for name in COLUMN_NAMES]
-    return [b"".join(parts) for parts in zip(heads, names, *fields, strict=True)]
-
-
-def decode(payloads: Iterable[bytes], pages: int) -> tuple[list[str], Columns]:
-    """Keys (n,) and columns of all entities of some stored pages. Raises StateError as `decode_blocks` does."""
-    names, columns = decode_blocks(payloads, pages)
-    return names.texts(), columns
-
-
-def decode_blocks(payloads: Iterable[bytes], pages: int) -> tuple[KeyBlocks, Columns]:
-    """Keys, as they are stored, and columns of all entities of some stored pages, of any known version.
+def decode(payload: bytes, pages: int) -> dict[str, EntityCounters]:
+    """The counters of a stored page, of `pages` in all, by key.
 
     Raises StateError for another number of pages, an unknown version or damaged bytes.
     """
-    by_version: dict[int, list[bytes]] = {}
-    for payload in payloads:
-        by_version.setdefault(_version(payload, pages), []).append(payload)
+    _check_head(payload, pages)
     try:
-        found = [DECODERS[version](blocks) for version, blocks in by_version.items()]
-    except (ValueError, struct.error, KeyError, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        return _decoded(payload)
+    except (ValueError, struct.error, KeyError, OverflowError) as error:
         raise StateError(f"stored state is damaged ({error}); restore the checkpoint from a backup") from error
-    if len(found) == 1:
-        return found[0]
-    blocks = [block for names, _ in found for block in names.blocks]
-    counts = np.concatenate([np.empty(0, np.int64), *(names.counts for names, _ in found)])
-    return KeyBlocks(blocks, counts), concatenate([empty_columns(), *(one for _, one in found)])
 
 
 def entities_of(payload: bytes) -> int:
-    """The number of entities in a block of the current version, without decoding it."""
-    entities: int = _COUNTS.unpack_from(payload, _PREFIX.size)[0]
+    """The number of entities in a block, without decoding it."""
+    entities: int = _HEAD.unpack_from(payload)[2]
     return entities
 
 
 def pages_of(payload: bytes) -> int:
     """The number of all pages that a block says, without decoding it."""
-    pages: int = _PREFIX.unpack_from(payload)[1]
+    pages: int = _HEAD.unpack_from(payload)[1]
     return pages
 
 
-def _version(payload: bytes, pages: int) -> int:
-    """The version of a block. Raises StateError for an unknown one, and for another number of pages."""
-    if len(payload) < _PREFIX.size:
+def _check_head(payload: bytes, pages: int) -> None:
+    """Raises StateError for an unknown version, and for another number of pages."""
+    if len(payload) < _HEAD.size:
         raise StateError(f"stored state is cut short ({len(payload)} bytes); restore the checkpoint from a backup")
-    version: int
-    version, stored_pages = _PREFIX.unpack_from(payload)
-    if version not in DECODERS:
-        known = ", ".join(map(str, DECODERS))
+    version, stored_pages, *_ = _HEAD.unpack_from(payload)
+    if version != CODEC_VERSION:
         raise StateError(
-            f"stored state has codec version {version}, this release reads {known}; "
+            f"stored state has codec version {version}, this release reads {CODEC_VERSION}; "
             "run the release that wrote it, or start with a new checkpoint"
         )
     if stored_pages != pages:
@@ -137,143 +109,114 @@ def _version(payload: bytes, pages: int) -> int:
             f"the checkpoint was made with state.pages = {stored_pages}, the settings say {pages}; "
             f"set state.pages back to {stored_pages}, or start with a new checkpoint"
         )
-    return version
 
 
-def _decode_v1(payloads: Sequence[bytes]) -> _Stored:
-    """Keys and columns of blocks of version 1. Raises what reading damaged bytes raises."""
-    counts = [_COUNTS.unpack_from(payload, _PREFIX.size) for payload in payloads]
-    entities, rates, samples, key_bytes = (integers(column) for column in zip(*counts, strict=True))
-    lengths = dict.fromkeys(RATE_COLUMNS, rates) | dict.fromkeys(SAMPLE_COLUMNS, samples)
-    stored = {name: _StoredColumn(dtype_of(name), lengths.get(name, entities)) for name in COLUMN_NAMES}
-    found = [(one.forms, one.bases, one.chunks, one.widths, one.lengths.tolist()) for one in stored.values()]
-    blocks, unpack = [], _COLUMN.unpack_from
-    for page, (payload, key_length) in enumerate(zip(payloads, key_bytes.tolist(), strict=True)):
-        start = _PREFIX.size + _COUNTS.size
-        offset = start + key_length
-        blocks.append(payload[start:offset])
-        for forms, bases, chunks, widths, rows in found:  # no function call: this runs for each column of each page
-            form, base = unpack(payload, offset)
-            start = offset + _COLUMN.size
-            offset = start + widths[form] * rows[page]
-            forms.append(form)
-            bases.append(base)
-            chunks.append(payload[start:offset])
-        if offset != len(payload):
-            raise ValueError("the tables don't fit together")
-    names = KeyBlocks(blocks, entities)
-    names.check()
-    arrays: dict[str, Column] = {}
-    for name, column in stored.items():
-        if name in RATE_COLUMNS:
-            _check_lengths(arrays["rate_counts"], entities, rates)
-        elif name in SAMPLE_COLUMNS:
-            _check_lengths(arrays["sample_counts"], rates, samples)
-        arrays[name] = column.values()
-    columns = Columns(**arrays)
-    if not _is_sound(columns):
-        raise ValueError("the tables don't fit together")
-    return names, columns
+def _decoded(payload: bytes) -> dict[str, EntityCounters]:
+    """The counters. Raises what reading damaged bytes raises."""
+    _, _, entities, rates, samples, key_bytes = _HEAD.unpack_from(payload)
+    columns = _Columns(payload, _HEAD.size + key_bytes)
+    names = payload[_HEAD.size : _HEAD.size + key_bytes]
+    keys = names.decode().split("\n") if entities else []
+    _check(len(keys) == entities and (entities > 0 or not names), f"not {entities} keys for {entities} entities")
+    _check(rates <= entities * len(KINDS_BY_CODE) and samples <= _MAX_SAMPLES)
+    last_events_ms = columns.integers(entities)
+    tokens, buckets_ms = columns.floats(entities), columns.integers(entities)
+    limits, rate_counts = columns.floats(entities), columns.integers(entities)
+    kinds, currents, sample_counts = columns.integers(rates), columns.integers(rates), columns.integers(rates)
+    starts_ms, lasted_ms, values = columns.integers(samples), columns.integers(samples), columns.floats(samples)
+    columns.end()
+    _check(min(rate_counts + sample_counts, default=0) >= 0)
+    _check(sum(rate_counts) == rates and sum(sample_counts) == samples)
+
+    counters: dict[str, EntityCounters] = {}
+    of_rates, sample = zip(kinds, currents, sample_counts, strict=True), 0
+    of_entities = zip(keys, last_events_ms, tokens, buckets_ms, limits, rate_counts, strict=True)
+    for key, last_ms, left, bucket_ms, limit, rate_count in of_entities:
+        counters[key] = one = EntityCounters(None, limit, {}, last_ms)
+        if not math.isnan(left):
+            one.bucket = TokenBucket(left, bucket_ms)
+        for code, current, count in islice(of_rates, rate_count):
+            _check(0 <= current < max(count, 1))
+            end = sample + count
+            starts = [last_ms - before_ms for before_ms in starts_ms[sample:end]]
+            ends = [start_ms + more_ms for start_ms, more_ms in zip(starts, lasted_ms[sample:end], strict=True)]
+            one.rates[KINDS_BY_CODE[code]] = SampledRate(starts, ends, values[sample:end], current)
+            sample = end
+    _check(len(counters) == entities)
+    return counters
 
 
-DECODERS: dict[int, Callable[[Sequence[bytes]], _Stored]] = {1: _decode_v1}
-"""The decoder of each version that can be read, called with blocks of that version.
-
-A new version adds its decoder and a golden block (`tests/data/state-v*.bin`); the old ones stay, so that stored state
-is migrated when it is read.
-"""
+def _rates(counters: EntityCounters) -> Iterable[tuple[QuotaKind, SampledRate]]:
+    """The rates in the order of their codes."""
+    rates = counters.rates.items()
+    return rates if len(rates) < 2 else sorted(rates, key=lambda rate: rate[0].code)
 
 
-def _is_sound(columns: Columns) -> bool:
-    """True if every rate is of a known kind and its current sample is one of its samples."""
-    kinds, currents = columns.rate_kinds, columns.rate_currents
-    known = np.isin(kinds, [*KINDS_BY_CODE])
-    within = (currents >= 0) & (currents < np.maximum(columns.sample_counts, 1))
-    return bool((known & within).all())
+def _integers(column: Sequence[int]) -> bytes:
+    """A column of integers, of 64 bits with their signs.
+
+    >>> _integers([300, 301]).hex(" ")
+    '31 2c 01 00 00 00 00 00 00 00 01'
+    """
+    lowest = min(column, default=0)
+    span = max(column, default=0) - lowest
+    width = next(width for width in _WIDTHS.values() if span < 1 << 8 * width)
+    head = _COLUMN.pack(b"%d" % width, lowest)
+    if not width:
+        return head
+    return head + struct.pack(f"<{len(column)}{_LETTERS[width]}", *[number - lowest for number in column])
 
 
-def _check_lengths(counts: Integers, parents: Integers, children: Integers) -> None:
-    """Raises ValueError unless each page's counts add up to its children: damaged bytes must not exhaust the memory."""
-    if ((counts < 0) | (counts > children.sum())).any():
-        raise ValueError("the tables don't fit together")
-    totals = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(parents)]
-    if (totals != np.cumsum(children)).any():
-        raise ValueError("the tables don't fit together")
+def _floats(numbers: Sequence[float]) -> bytes:
+    """A column of floats, as integers if that loses nothing: no fraction, NaN, infinity or negative zero.
+
+    >>> _floats([300.0, 301.0]) == _integers([300, 301]), _floats([0.5])[:1]
+    (True, b'f')
+    """
+    column = [*map(float, numbers)]
+    small = all(map(float.is_integer, column)) and max(map(abs, column), default=0.0) < _LARGEST_EXACT
+    if small and all(math.copysign(1.0, number) > 0 for number in column if not number):
+        return _integers([*map(int, column)])
+    return _COLUMN.pack(_FLOATS, 0) + struct.pack(f"<{len(column)}d", *column)
 
 
-def _encode_column(array: Column, bounds: Integers) -> list[bytes]:
-    """One column of k pages, form, base and data of each; rows `bounds[i]` to `bounds[i + 1]` are those of page i."""
-    lengths = np.diff(bounds)
-    filled = np.flatnonzero(lengths)
-    heads = np.empty(len(lengths), _COLUMN_HEAD)
-    heads["form"], heads["base"] = b"0", 0
-    data: dict[bytes, bytes] = {b"0": b""}
-    if len(filled):
-        starts = bounds[filled]
-        numbers, as_floats = array, np.zeros(len(filled), np.bool_)
-        if array.dtype == np.float64:
-            whole = _is_whole(array)
-            as_floats = ~np.logical_and.reduceat(whole, starts)
-            numbers = np.where(whole, array, 0.0).astype(np.int64)
-        lowest, highest = np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
-        spans = (highest - lowest).view(np.uint64)
-        heads["form"][filled] = np.where(as_floats, _FLOAT, _FORMS[np.searchsorted(_SPANS, spans, side="right")])
-        heads["base"][filled] = np.where(as_floats, 0, lowest)
-        offsets = (numbers - np.repeat(lowest, lengths[filled])).view(np.uint64)
-        for form in np.unique(heads["form"]).tolist():
-            if form == _FLOAT:
-                data[form] = array.astype("<f8", copy=False).tobytes()
-            elif _WIDTHS[form]:
-                data[form] = offsets.astype(_UNSIGNED[_WIDTHS[form]]).tobytes()
-    forms = heads["form"].tolist()
-    widths = integers(_FLOAT_WIDTHS[form] for form in forms)
-    firsts, lasts = (bounds[:-1] * widths).tolist(), (bounds[1:] * widths).tolist()
-    written, size = heads.tobytes(), _COLUMN.size
-    return [
-        written[head : head + size] + data[form][first:last]
-        for head, form, first, last in zip(range(0, len(written), size), forms, firsts, lasts, strict=True)
-    ]
+class _Columns:
+    """Reads columns one after another. Raises ValueError, KeyError or struct.error where bytes are damaged."""
+
+    def __init__(self, payload: bytes, offset: int) -> None:
+        self._payload, self._offset = payload, offset
+
+    def integers(self, count: int) -> list[int]:
+        """The next column, of so many integers."""
+        form, base = _COLUMN.unpack_from(self._payload, self._offset)
+        return self._whole(form, base, count)
+
+    def floats(self, count: int) -> list[float]:
+        """The next column, of so many floats."""
+        form, base = _COLUMN.unpack_from(self._payload, self._offset)
+        if form == _FLOATS:
+            return [*self._unpack("d", 8, count)]
+        return [float(number) for number in self._whole(form, base, count)]
+
+    def end(self) -> None:
+        """Raises ValueError unless all has been read."""
+        _check(self._offset == len(self._payload))
+
+    def _whole(self, form: bytes, base: int, count: int) -> list[int]:
+        width = _WIDTHS[form]
+        if not width:
+            self._offset += _COLUMN.size
+            return [base] * count
+        numbers = [base + offset for offset in self._unpack(_LETTERS[width], width, count)]
+        _check(max(numbers, default=0) <= _LARGEST_INTEGER)
+        return numbers
+
+    def _unpack(self, letter: str, width: int, count: int) -> tuple[Any, ...]:
+        start = self._offset + _COLUMN.size
+        self._offset = start + width * count
+        return struct.unpack_from(f"<{count}{letter}", self._payload, start)
 
 
-def _is_whole(array: Floats) -> Flags:
-    """Flags of the floats that lose nothing as integers: no fraction, NaN, infinity or negative zero."""
-    with np.errstate(invalid="ignore"):
-        small = np.abs(array) < _LARGEST_EXACT
-    whole: Flags = small & (np.trunc(array) == array) & ~(np.signbit(array) & (array == 0))
-    return whole
-
-
-class _StoredColumn:
-    """One column of several pages as it is stored, while it is being read."""
-
-    def __init__(self, dtype: np.dtype[Any], lengths: Integers) -> None:
-        """`lengths` (k,): the rows of each page."""
-        self.lengths = lengths
-        self.widths = _FLOAT_WIDTHS if dtype == np.float64 else _WIDTHS
-        self.forms: list[bytes] = []
-        self.bases: list[int] = []
-        self.chunks: list[bytes] = []
-        self._dtype = dtype
-
-    def values(self) -> Column:
-        """The rows of all pages."""
-        bases = np.repeat(integers(self.bases), self.lengths)
-        forms = set(self.forms)
-        if len(forms) == 1:
-            return self._values_in(forms.pop(), self.chunks, bases)
-        values = np.empty(len(bases), self._dtype)
-        form_of_page = np.array(self.forms)
-        for form in forms:
-            rows = np.repeat(form_of_page == form, self.lengths)
-            chunks = [chunk for chunk, own in zip(self.chunks, self.forms, strict=True) if own == form]
-            values[rows] = self._values_in(form, chunks, bases[rows])
-        return values
-
-    def _values_in(self, form: bytes, chunks: Sequence[bytes], bases: Integers) -> Column:
-        """The rows of pages that are all stored in this form."""
-        if form == _FLOAT:
-            return np.frombuffer(b"".join(chunks), "<f8")
-        width = self.widths[form]
-        if width:
-            bases = bases + np.frombuffer(b"".join(chunks), _UNSIGNED[width]).astype(np.int64)
-        return bases.astype(self._dtype, copy=False)
+def _check(is_sound: bool, problem: str = "the tables don't fit together") -> None:
+    if not is_sound:
+        raise ValueError(problem)

@@ -5,24 +5,20 @@ pages, to the byte, and what it declines is its own business, which is to say th
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain, repeat
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from sluice.state.contract.records import Overrides
-from sluice.state.errors import StateError
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.sums import DecidedSums
-from sluice.state.store.pages import Evicted, Pages, part_of_page
+from sluice.state.store.pages import Evicted, Page, part_of_page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
 from sluice.streaming.workers.engine_start import EngineStart, found_engine
-
-ReadT = TypeVar("ReadT")
 
 
 class PlannedPages(NamedTuple):
@@ -40,6 +36,13 @@ class PageToDecide(NamedTuple):
     page_batches: Sequence[bytes]
 
 
+class SumsMade(Protocol):
+    """Sums of what was decided, for gateways."""
+
+    def records(self, job_id: str | None, batch: int, quota_version: int, decided_at_ms: int = 0) -> Iterator[bytes]:
+        """The records of the sums topic, as `sluice.state.shares.sums.DecidedSums` makes them."""
+
+
 class Made(NamedTuple):
     """The result for some pages: finished records by topic, those in `outputs` as lists that may grow.
 
@@ -49,7 +52,7 @@ class Made(NamedTuple):
     records: Mapping[str, KeyedArrays]
     outputs: Outputs
     parts: Keyed
-    sums: DecidedSums
+    sums: SumsMade
 
 
 class DecidedPages(NamedTuple):
@@ -125,13 +128,13 @@ class PythonEngine(Engine):
 
     def decide(self, pages: Sequence[PageToDecide], settings: PipelineSettings) -> DecidedPages:
         """As `pipeline.decide`, with the pages' store."""
-        payloads = {page.number: page.payload for page in pages if page.payload is not None}
-        counters = read_pages(payloads, partial(Pages.from_bytes, pages=settings.pages))
-        page_batches = (payload for page in pages for payload in page.page_batches)
-        outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
-        numbers, part = [page.number for page in pages], part_of_page(settings.max_entities, settings.pages)
-        stored = counters.to_bytes(numbers, settings.pages, settings.idle_expiry_ms, settings.quota, part)
-        return DecidedPages([Made({}, outputs, encoded_parts(parts), sums)], [*stored], counters.evicted)
+        read = [Page(page.number, settings.pages, page.payload) for page in pages]
+        page_batches = (page.page_batches for page in pages)
+        outputs, parts, sums = pipeline.decide(zip(read, page_batches, strict=True), settings)
+        part = part_of_page(settings.max_entities, settings.pages)
+        stored = [page.to_bytes(settings.idle_expiry_ms, settings.quota, part) for page in read]
+        evicted = reduce(Evicted.plus, (page.evicted for page in read), Evicted())
+        return DecidedPages([Made({}, outputs, encoded_parts(parts), sums)], stored, evicted)
 
     def combine(
         self, payloads: Sequence[pa.Buffer], settings: PipelineSettings
@@ -147,19 +150,6 @@ def engine_of(*, is_native: bool) -> Engine:
     """The engine of this process: that of an extra, if native code is wanted and there is one, else Python's."""
     found = found_engine().engine if is_native else None
     return found if isinstance(found, Engine) else _PYTHON
-
-
-def read_pages(payloads: Mapping[int, bytes], read: Callable[[Iterable[bytes]], ReadT]) -> ReadT:
-    """The result of `read` for stored pages by number. Raises StateError, which names an unreadable page."""
-    try:
-        return read(payloads.values())
-    except StateError:
-        for number, payload in payloads.items():
-            try:
-                read([payload])
-            except StateError as error:
-                raise StateError(f"page {number}: {error}") from error
-        raise
 
 
 def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, Source]]:

@@ -4,31 +4,37 @@
 
 A record is finished: a decision or a dead letter. A partial decision is the result of one counter for a request that
 charges several. Rows are shuffled between the steps: the rows of a page come together before `decide`, the partial
-decisions of a request before `combine`. Spark (`stages`), `sluice simulate` (`simulation`) and the tests drive these
-functions, so they all decide alike.
+decisions of a request before `combine`. Spark (`stages`), `sluice simulate` (`Simulation`) and the tests drive
+these functions, so they all decide alike.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-import numpy as np
+import msgspec
 
 from sluice.configs.settings import Settings
-from sluice.state.arithmetic.columns import integers
-from sluice.state.arithmetic.shapes import Shapes
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, Overrides, Request, WaitRecord
-from sluice.state.decisions.charge_texts import charge_of, charge_texts, number_texts, waits_of
-from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer, with_charges
+from sluice.state.arithmetic.counter import Outcome, charge_mutations
+from sluice.state.contract.records import (
+    MAX_TIMESTAMP_MS,
+    ChargeResult,
+    CountedEntity,
+    Decision,
+    Overrides,
+    Request,
+    WaitRecord,
+)
+from sluice.state.decisions.decision import Waits, answered, charge_result, clamp_throttle_ms, give
 from sluice.state.decisions.waits import LONG_WAIT_MS
 from sluice.state.quotas.entity import COMMON_MARK
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import Metering
-from sluice.state.shares.sums import DecidedSums
-from sluice.state.store.pages import ChargedRows, Pages
-from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, planner, read_event
+from sluice.state.shares.sums import DecidedSums, Reported, SummedCharge
+from sluice.state.store.pages import Page
+from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, read_event
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
     ChargeRow,
@@ -58,6 +64,11 @@ _LONGEST_KEY = 8
 
 _PART_ORDER = attrgetter("part")
 
+_JSON = msgspec.json.Encoder()
+_DECISION = msgspec.json.Decoder(Decision)
+_CHARGES = msgspec.json.Decoder(list[ChargeResult])
+_ENTITY = msgspec.json.Decoder(CountedEntity)
+
 
 class Decided(NamedTuple):
     """The result of `decide`: finished records, and partial decisions that `combine` has to make records of.
@@ -85,11 +96,11 @@ def plan(
     """
     max_bytes = most_planned_bytes(settings, max_page_batch_bytes)
     page_batches: defaultdict[int, GrowingPageBatch] = defaultdict(GrowingPageBatch)
-    planned_bytes, plans = 0, planner(quotas, settings)
-    batch = plans.batch(decided_at_ms, overrides)
+    planned_bytes, planner = 0, Planner(quotas, settings)
+    batch = planner.batch(decided_at_ms, overrides)
     for value, source in events:
         event = read_event(value, source, settings)
-        planned = [event] if isinstance(event, OutputRecord) else plans.plan(event, source, decided_at_ms, batch)
+        planned = [event] if isinstance(event, OutputRecord) else planner.plan(event, source, batch)
         for each in planned:
             if isinstance(each, OutputRecord):
                 page_batches[source.offset % settings.pages].records.append(each)
@@ -112,39 +123,148 @@ def _encoded(page_batches: Mapping[int, GrowingPageBatch]) -> dict[int, bytes]:
     return {page: page_batch.encoded() for page, page_batch in page_batches.items()}
 
 
-def decide(counters: Pages, page_batches: Iterable[bytes], settings: PipelineSettings) -> Decided:
-    """Charge the counters of some pages with all rows that a micro-batch has for them, in encoded page batches."""
-    outputs, base_ms = Outputs(), MAX_TIMESTAMP_MS
-    rows_by_key: dict[str, list[ChargeRow]] = {}
-    for page_batch in map(decode_page_batch, page_batches):
-        for topic, key, value in page_batch.records:
-            outputs[topic].add(key, value)
-        for row in page_batch.charge_rows:
-            rows = rows_by_key.get(row.key)
-            if rows is None:
-                rows_by_key[row.key] = [row]
-            else:
-                rows.append(row)
-            base_ms = row.timestamp_ms if row.timestamp_ms < base_ms else base_ms
-    repeated = {key: rows for key, rows in rows_by_key.items() if len(rows) > 1}
-    if repeated:
-        rows_by_key |= in_charge_order(repeated)
-    made = Decided(outputs, [], DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
-    shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
-    of_tenants = [key for key in rows_by_key if COMMON_MARK in key]
-    requests = _mutations_of_tenants({key: rows_by_key.pop(key) for key in of_tenants}) if of_tenants else []
-    all_charged = [counters.charge(rows_by_key, shapes, settings.quota)]
-    if requests:
-        all_charged.append(counters.charge_together(requests, shapes, settings.quota))
-    for charged in all_charged:
-        values = {kind: number_texts(outcomes.values) for kind, outcomes in charged.outcomes.items()}
-        _decide(charged, values, shapes, settings, made)
-        _note_waits(charged, shapes, waits)
-        made.sums.add_rows(charged.rows, charged.outcomes, values, shapes, repeated)
-    for wait in waits.values():
-        outputs[settings.waits_topic].add(*wait_record(*wait))
-    _bound_decisions(outputs, settings)
-    return made
+def decide(pages: Iterable[tuple[Page, Iterable[bytes]]], settings: PipelineSettings) -> Decided:
+    """Charge the counters of each page with all rows that a micro-batch has for them, in its page batches, and decide.
+
+    Mutations of members of tenants come last.
+    """
+    outputs, of_pages, base_ms = Outputs(), list[tuple[Page, dict[str, list[ChargeRow]]]](), MAX_TIMESTAMP_MS
+    for page, page_batches in pages:
+        rows_by_key: dict[str, list[ChargeRow]] = {}
+        for page_batch in map(decode_page_batch, page_batches):
+            for record in page_batch.records:
+                outputs[record.topic].add(record.key, record.value)
+            for row in page_batch.charge_rows:
+                rows_by_key.setdefault(row.key, []).append(row)
+                base_ms = min(base_ms, row.timestamp_ms)
+        of_pages.append((page, rows_by_key))
+    decider = _Decider(settings, outputs, base_ms)
+    for page, rows_by_key in of_pages:
+        decider.charge(page, {key: in_charge_order(rows) for key, rows in rows_by_key.items()})
+    return decider.made()
+
+
+class _Decider:
+    """Charges rows, and makes of their outcomes what leaves the job."""
+
+    def __init__(self, settings: PipelineSettings, outputs: Outputs, base_ms: int) -> None:
+        """No row is from before `base_ms`."""
+        self._settings, self._outputs = settings, outputs
+        self._parts: list[DecisionPart] = []
+        self._sums = DecidedSums(Metering.of(settings.quota).span_ms, base_ms)
+        self._waits: dict[tuple[QuotaKind, str], tuple[bytes, WaitRecord | None]] = {}
+        """Entity, as JSON, and news for the waits topic of each counter that has any."""
+
+    def charge(self, page: Page, rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> None:
+        """Charge the counters of a page with their rows, in order."""
+        of_tenants = {key: rows for key, rows in rows_by_key.items() if COMMON_MARK in key}
+        for key, rows in rows_by_key.items():
+            if key in of_tenants:
+                continue
+            counters = page.counters(key)
+            for row in rows:
+                charges = row.charges()
+                self._add(row, [counters.charge(charge, row.timestamp_ms, self._settings.quota) for charge in charges])
+        for request in _mutations_of_tenants(of_tenants):
+            self._charge_together(page, request)
+
+    def _charge_together(self, page: Page, request: Mapping[str, ChargeRow]) -> None:
+        """Charge a request for mutations of a tenant's member: all counters are asked before one is charged.
+
+        Its rows, by key, are of the tenant, and of its member if that has a counter of its own. They have no other
+        charges.
+        """
+        quota = self._settings.quota
+        pairs = [(page.counters(key), charge) for key, row in request.items() for charge in row.charges()]
+        timestamp_ms = next(iter(request.values())).timestamp_ms
+        if all(charge.amounts for _, charge in pairs):
+            outcomes = charge_mutations(pairs, timestamp_ms, quota.controller_window)
+        else:
+            outcomes = [counters.charge(charge, timestamp_ms, quota) for counters, charge in pairs]
+        for row, outcome in zip(request.values(), outcomes, strict=True):
+            self._add(row, [outcome])
+
+    def _add(self, row: ChargeRow, outcomes: Sequence[Outcome]) -> None:
+        """Take in the outcomes of a row: its decision or part of one, its sums, and news of long waits."""
+        entity, waits = _ENTITY.decode(row.entity), None
+        charges = [charge_result(outcome, entity) for outcome in outcomes]
+        if any(outcome.violated or outcome.samples is not None for outcome in outcomes):
+            waits = Waits.of(outcomes)
+        if row.parts > 1:
+            self._parts.append(
+                DecisionPart(
+                    partition=row.partition,
+                    offset=row.offset,
+                    part=row.part,
+                    timestamp_ms=row.timestamp_ms,
+                    purgatory_ms=row.purgatory_ms,
+                    record_key=row.record_key,
+                    decision=row.decision,
+                    charges=_JSON.encode(charges),
+                    waits=waits,
+                    asked_by=row.asked_by,
+                )
+            )
+        else:
+            _add_decision(self._outputs, row, charges, waits, self._settings)
+        for outcome in outcomes:
+            charge = outcome.charge
+            if charge.shadow:
+                continue
+            self._note_wait(row, outcome)
+            if charge.limit is not None or not charge.amounts:
+                self._sums.add(row.entity, _summed(row, outcome))
+
+    def _note_wait(self, row: ChargeRow, outcome: Outcome) -> None:
+        """Keep what the waits topic has to say of the counter after its last charge.
+
+        A charge without a long wait matters only after one, or if it is a reset. A wait for tokens has no rate, as they
+        come back at the limit (`sluice.state.decisions.waits.wait_under_limit_ms`).
+        """
+        charge = outcome.charge
+        counter, is_long = (charge.kind, row.key), outcome.wait_ms > LONG_WAIT_MS
+        if not (is_long or not charge.amounts or counter in self._waits):
+            return
+        throttle_ms, rate = clamp_throttle_ms(outcome.wait_ms), outcome.rate
+        self._waits[counter] = (
+            row.entity,
+            None
+            if not is_long
+            else WaitRecord(
+                until_ms=row.timestamp_ms + throttle_ms,
+                throttle_ms=throttle_ms,
+                limit=charge.limit,
+                rate=None if charge.kind.family is Family.MUTATIONS else rate,
+                timestamp_ms=row.timestamp_ms,
+                offset=row.offset,
+            ),
+        )
+
+    def made(self) -> Decided:
+        """The result for all rows so far."""
+        for (kind, _), (entity, wait) in self._waits.items():
+            self._outputs[self._settings.waits_topic].add(*wait_record(kind, entity, wait))
+        _bound_decisions(self._outputs, self._settings)
+        return Decided(self._outputs, self._parts, self._sums)
+
+
+def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
+    """The charge as gateways need to know it."""
+    charge, reported = outcome.charge, row.reported or Reported({})
+    return SummedCharge(
+        charge.kind,
+        charge.limit,
+        outcome.value,
+        row.timestamp_ms,
+        row.offset,
+        row.gateway,
+        applied_ms=reported.applied.get(charge.kind, 0),
+        sums_up=reported.sums_up,
+        wait_ms=max(outcome.wait_ms - row.purgatory_ms, 1 if any(outcome.refused) else 0),
+        rate=outcome.rate,
+        withheld=charge.withheld,
+        is_reset=not charge.amounts,
+    )
 
 
 def _bound_decisions(outputs: Outputs, settings: PipelineSettings) -> None:
@@ -181,99 +301,25 @@ def _mutations_of_tenants(rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> lis
     return requests
 
 
-def _decide(
-    charged: ChargedRows[ChargeRow],
-    values: Mapping[QuotaKind, Sequence[bytes]],
-    shapes: Shapes,
-    settings: PipelineSettings,
-    made: Decided,
-) -> None:
-    """Make the record of each row, or its part of one; `values` are those of its charges as JSON."""
-    outputs, parts = made.outputs, made.parts
-    texts = charge_texts(charged.rows, charged.outcomes, values, shapes)
-    waits = waits_of(charged.rows, charged.outcomes, shapes)
-    decisions = outputs[settings.decisions_topic]
-    keys, decided = decisions.keys, decisions.values
-    for number, (row, charges) in enumerate(zip(charged.rows, texts, strict=True)):
-        if row.parts > 1:
-            parts.append(
-                DecisionPart(
-                    row.partition,
-                    row.offset,
-                    row.part,
-                    row.timestamp_ms,
-                    row.purgatory_ms,
-                    row.record_key,
-                    row.said,
-                    charges,
-                    waits.get(number),
-                    row.asked_by,
-                )
-            )
-        elif number in waits or row.asked_by is not None:
-            _add_decision(outputs, row, charges, waits.get(number), settings)
-        else:
-            keys.append(row.record_key)
-            decided.append(with_charges(row.said, charges))
-
-
 def _add_decision(
     outputs: Outputs,
-    row: ChargeRow | DecisionPart,
-    charges: bytes,
+    first: ChargeRow | DecisionPart,
+    charges: Sequence[ChargeResult],
     waits: Waits | None,
     settings: PipelineSettings,
 ) -> None:
-    """Add the record of a decision, and that for a gateway which waits for it; the row is the first of its request."""
-    text = row.said
+    """Add the record of a decision, and that for a gateway which waits for it; `first` is the first of its request."""
+    decision = _DECISION.decode(first.decision)
+    decision.charges = [*charges, *decision.charges]
     if waits is not None:
-        answer = answered(waits, row.purgatory_ms, row.timestamp_ms, settings.quota)
-        text = with_answer(text, answer, waits.refused, row.timestamp_ms)
-    value = with_charges(text, charges)
-    outputs[settings.decisions_topic].add(row.record_key, value)
-    if row.asked_by is not None:
-        told = answer_record(settings.sums_topic, row.asked_by, value, settings.max_record_bytes)
+        answer = answered(waits, first.purgatory_ms, first.timestamp_ms, settings.quota)
+        give(answer, decision, waits.refused)
+    value = _JSON.encode(decision)
+    outputs[settings.decisions_topic].add(first.record_key, value)
+    if first.asked_by is not None:
+        told = answer_record(settings.sums_topic, first.asked_by, value, settings.max_record_bytes)
         if told is not None:
             outputs[told.topic].add(told.key, told.value)
-
-
-class _Wait(NamedTuple):
-    """News of a counter, whose entity is JSON, for the waits topic."""
-
-    kind: QuotaKind
-    entity: bytes
-    record: WaitRecord | None
-
-
-def _note_waits(charged: ChargedRows[ChargeRow], shapes: Shapes, waits: dict[tuple[QuotaKind, str], _Wait]) -> None:
-    """Keep what the waits topic has to say of each counter after its last charge, which come in order.
-
-    A charge without a long wait matters only after one, or if it is a reset.
-    """
-    for kind, outcomes in charged.outcomes.items():
-        long_ms = {
-            position: clamp_throttle_ms(violation.wait_ms)
-            for position, violation in outcomes.violations.items()
-            if violation.wait_ms > LONG_WAIT_MS
-        }
-        if not (long_ms or outcomes.resets or waits):
-            continue
-        for position, number in enumerate(outcomes.rows):
-            row = charged.rows[number]
-            counter = kind, row.key
-            if position not in long_ms and position not in outcomes.resets and counter not in waits:
-                continue
-            charge = charge_of(shapes[row.shape], kind)
-            if not charge.shadow:
-                rate = None if kind.family is Family.MUTATIONS else outcomes.rates[position]
-                record = _wait_record(row, long_ms[position], charge.limit, rate) if position in long_ms else None
-                waits[counter] = _Wait(kind, row.entity, record)
-
-
-def _wait_record(row: ChargeRow, throttle_ms: int, limit: float | None, rate: float | None) -> WaitRecord:
-    """A wait that the row's request leads to. One for tokens has no rate, as they come back at the limit
-    (`sluice.state.decisions.waits.wait_under_limit_ms`)."""
-    return WaitRecord(row.timestamp_ms + throttle_ms, throttle_ms, limit, rate, row.timestamp_ms, row.offset)
 
 
 def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Outputs:
@@ -284,9 +330,9 @@ def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Output
     outputs = Outputs()
     for of_request in parts_by_request.values():
         of_request.sort(key=_PART_ORDER)
-        if not of_request[0].said:
+        if not of_request[0].decision:
             raise ValueError("the first part of a request carries its decision")
-        charges = b",".join([part.charges for part in of_request])
+        charges = [charge for part in of_request for charge in _CHARGES.decode(part.charges)]
         _add_decision(outputs, of_request[0], charges, _joined(of_request), settings)
     _bound_decisions(outputs, settings)
     return outputs
@@ -304,29 +350,21 @@ def _joined(parts: list[DecisionPart]) -> Waits | None:
     return joined
 
 
-def in_charge_order(rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> dict[str, list[ChargeRow]]:
-    """The rows of each of k counters in the order in which they are charged.
+def in_charge_order(rows: Sequence[ChargeRow]) -> Sequence[ChargeRow]:
+    """The rows of a counter in the order in which they are charged.
 
     Rows of one source partition keep their offset order, whatever their event times are. Partitions are merged by the
     newest event time seen in each. The order of a counter's rows depends on those rows alone, so neither the number of
     pages nor other entities can change a decision.
     """
-    lengths = integers(map(len, rows_by_key.values()))
-    rows = [row for of_counter in rows_by_key.values() for row in of_counter]
-    counters = np.repeat(np.arange(len(lengths)), lengths)
-    partitions, offsets = integers(row.partition for row in rows), integers(row.offset for row in rows)
-    by_offset = np.lexsort((offsets, partitions, counters))
-    # The newest time so far of each counter and partition: their number makes that of the next one newer than all.
-    times = np.unique(integers(row.timestamp_ms for row in rows), return_inverse=True)[1][by_offset]
-    changes = (np.diff(counters[by_offset]) != 0) | (np.diff(partitions[by_offset]) != 0)
-    first = np.concatenate([[0], np.cumsum(changes)]) * len(rows)
-    newest = np.maximum.accumulate(first + times) - first
-    order = by_offset[np.lexsort((newest, counters))].tolist()  # by_offset has the counters in their order
-    ends = np.cumsum(lengths).tolist()
-    return {
-        key: [rows[number] for number in order[end - len(own) : end]]
-        for (key, own), end in zip(rows_by_key.items(), ends, strict=True)
-    }
+    if len(rows) == 1:
+        return rows
+    newest_ms: dict[int, int] = {}
+    timed: list[tuple[int, ChargeRow]] = []
+    for row in sorted(rows, key=attrgetter("partition", "offset")):
+        newest_ms[row.partition] = max(row.timestamp_ms, newest_ms.get(row.partition, row.timestamp_ms))
+        timed.append((newest_ms[row.partition], row))
+    return [row for _, row in sorted(timed, key=itemgetter(0))]
 
 
 class Simulation:
@@ -337,8 +375,8 @@ class Simulation:
         # An event's own time stands for its record's, so no event can lie in the future or the past.
         limits = pipeline_settings.limits._replace(max_future_ms=MAX_TIMESTAMP_MS, max_past_ms=MAX_TIMESTAMP_MS)
         self._settings = pipeline_settings._replace(limits=limits, job_id=job_id)
-        self._planner = Planner(quotas, self._settings)
-        self._counters = Pages()
+        self._planner, self._version = Planner(quotas, self._settings), quotas.version
+        self._page = Page()
         self._newest_ms = 0
         self._next_offset = 0
 
@@ -360,15 +398,15 @@ class Simulation:
         if isinstance(event, OutputRecord):
             planned = [event]
         else:
-            planned = self._planner.plan(event, source, self._newest_ms, self._planner.batch(self._newest_ms))
+            planned = self._planner.plan(event, source, self._planner.batch(self._newest_ms))
         page_batch = GrowingPageBatch()
         for each in planned:
             if isinstance(each, OutputRecord):
                 page_batch.records.append(each)
             else:
                 page_batch.add(each[1])
-        outputs, parts, sums = decide(self._counters, [page_batch.encoded()], self._settings)
+        outputs, parts, sums = decide([(self._page, [page_batch.encoded()])], self._settings)
         outputs.pop(self._settings.waits_topic, None)
         yield from [*outputs.records(), *combine(parts, self._settings).records()]
-        for record in sums.records(self._settings.job_id, source.offset, self._planner.quotas.version):
+        for record in sums.records(self._settings.job_id, source.offset, self._version):
             yield OutputRecord(self._settings.sums_topic, b"0", record)

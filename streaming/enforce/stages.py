@@ -1,7 +1,6 @@
 """The Python stages of the enforce query: thin adapters between Arrow or pandas and the pipeline."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import pandas as pd
@@ -15,7 +14,7 @@ from sluice.streaming.balances.imported import ImportedBalances
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.engine import Made, PageToDecide, PlannedPages, engine_of, read_pages
+from sluice.streaming.enforce.engine import Made, PageToDecide, PlannedPages, engine_of
 from sluice.streaming.enforce.garbage_collection import collection_paused
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
@@ -138,8 +137,7 @@ class PageDecider:
         payloads = {number: payload for number, payload in stored.items() if payload is not None}
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
         if properties.splits:
-            split = partial(reshard, before=properties.stored_pages, after=properties.pages)
-            payloads = read_pages(payloads, split)
+            payloads = reshard(payloads, properties.stored_pages, properties.pages)
         to_decide = [
             PageToDecide(number, payloads.get(number), page.page_batches)
             for number, page in zip(stored, pages, strict=True)

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import (
     HEARTBEAT_API,
@@ -27,7 +28,7 @@ from sluice.state.decisions.decision import Waits
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.shares.load import BrokerLimits, broker_load
 from sluice.state.shares.sums import UNKNOWN_GATEWAY, Reported
 
@@ -96,13 +97,12 @@ class Outputs(dict[str, Keyed]):
 
 
 class ChargeRow(msgspec.Struct, array_like=True, gc=False):
-    """One request on one counter, flat: all that is known before the counter is charged is text already.
+    """One request on one counter.
 
-    It is row `part` of `parts`: the number of this counter among the request's counters. `shape` and `amounts` are its
-    charges (`sluice.state.arithmetic.shapes`), none of them amounts if they reset the counter; `entity` is the
-    counter's as JSON. `gateway` and `reported` are what the event says of its gateway
-    (`sluice.state.shares.sums.SummedRow`). Row 0 alone carries the record's key, the decision but for its charges
-    (`sluice.state.decisions.decision.said`), and `asked_by`, the instance of a gateway that waits for it.
+    It is row `part` of `parts`: the number of this counter among the request's counters. `entity` is the counter's as
+    JSON; `gateway` and `reported` are what the event says of its gateway (`sluice.state.shares.sums`). Row 0 alone
+    carries the record's key, the decision as JSON as if nothing were charged
+    (`sluice.state.decisions.decision.undecided`), and `asked_by`, the instance of a gateway that waits for it.
     """
 
     partition: int
@@ -113,13 +113,47 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
     shape: bytes
     amounts: list[float]
     record_key: bytes | None
-    said: bytes
+    decision: bytes
     gateway: bytes = UNKNOWN_GATEWAY
     part: int = 0
     parts: int = 1
     purgatory_ms: int = 0
     reported: Reported | None = None
     asked_by: bytes | None = None
+
+    def charges(self) -> list[Charge]:
+        """The charges on the counter; without any amount they reset it.
+
+        >>> time = Charge(QuotaKind.REQUEST_PERCENTAGE, "user", 9.0, False, [1.0, 0.5])
+        >>> topics = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", 5.0, False, [3.0, 4.0])
+        >>> row = ChargeRow(0, 7, 5, "alice|", b"{}", encode_shape([topics, time]), [3.0, 4.0, 1.0, 0.5], b"", b"")
+        >>> row.charges() == [topics, time]
+        True
+        """
+        charges = _SHAPE.decode(self.shape)
+        widths = [_AMOUNTS.get(charge.kind.family, 1) for charge in charges]
+        more, first = len(self.amounts) - sum(widths), 0
+        for charge, width in zip(charges, widths, strict=True):
+            is_mutations = charge.kind.family is Family.MUTATIONS  # one amount for each topic; no counter has two
+            last = first + width + more * is_mutations
+            charge.amounts, first = self.amounts[first:last], last
+        return charges
+
+
+_AMOUNTS = {Family.REQUEST_TIME: 2}
+"""Number of amounts of a charge, if not one."""
+
+
+def encode_shape(charges: Iterable[Charge]) -> bytes:
+    """The charges without their amounts, as rows carry them: few shapes are those of most rows.
+
+    A limit is a float, as native code reads no other number.
+    """
+    bare = []
+    for one in charges:
+        limit = None if one.limit is None else float(one.limit)
+        bare.append(Charge(one.kind, one.level, limit, one.shadow, [], one.strict, one.withheld))
+    return _PACK.encode(bare)
 
 
 class PageBatch(msgspec.Struct, array_like=True):
@@ -148,9 +182,9 @@ class GrowingPageBatch:
 
 
 class DecisionPart(msgspec.Struct, array_like=True, gc=False):
-    """The charges of a row as JSON, for a request that charges several counters, and the waits that they ask for.
+    """The charges of a row as a JSON list, for a request that charges several counters, and the waits they ask for.
 
-    Only part 0 carries the record's key, the decision but for its charges, and the gateway that waits for it.
+    Only part 0 carries the record's key, the decision as if nothing were charged, and the gateway that waits for it.
     """
 
     partition: int
@@ -159,7 +193,7 @@ class DecisionPart(msgspec.Struct, array_like=True, gc=False):
     timestamp_ms: int
     purgatory_ms: int
     record_key: bytes | None
-    said: bytes
+    decision: bytes
     charges: bytes
     waits: Waits | None
     asked_by: bytes | None = None
@@ -197,6 +231,7 @@ class _DecisionId(msgspec.Struct):
 _DECISION_ID = msgspec.json.Decoder(_DecisionId)
 _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
+_SHAPE = msgspec.msgpack.Decoder(list[Charge])
 _PAGE_BATCH = msgspec.msgpack.Decoder(PageBatch)
 _PARTS = msgspec.msgpack.Decoder(list[DecisionPart])
 _ENTITY = msgspec.json.Decoder(CountedEntity)

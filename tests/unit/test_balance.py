@@ -16,7 +16,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
 from sluice.state.store.balance import Balance, Client, balances
-from sluice.state.store.pages import Pages
+from sluice.state.store.pages import Page
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, write_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -32,9 +32,9 @@ LONG = "x" * 257
 QUOTAS = Quotas([quota(MUTATIONS, 5.0, user="alice"), quota(BYTES, 1.0, user="bob")])
 
 
-def held(pages: Pages, client: Client, now_ms: int = T, quotas: Quotas | None = QUOTAS) -> list[Balance]:
+def held(page: Page, client: Client, now_ms: int = T, quotas: Quotas | None = QUOTAS) -> list[Balance]:
     """The balances of a client when all counters are in one page."""
-    return balances([bytes_of(pages)], 1, client, quotas, SETTINGS, now_ms)
+    return balances([bytes_of(page)], 1, client, quotas, SETTINGS, now_ms)
 
 
 @given(user=names, client_id=names)
@@ -95,7 +95,7 @@ def test_a_clients_tenant_is_among_its_counters_and_no_other() -> None:
 
 
 def test_a_shadow_quotas_counter_is_told_apart() -> None:
-    page = Pages()
+    page = Page()
     page.counters(SHADOW_KEY_PREFIX + Tags("bob").key()).charge(Charge(BYTES, "user", 3.0, False, [1.0]), T, SETTINGS)
     shadow = Quotas([quota(BYTES, 3.0, user="bob", shadow=True)])
 

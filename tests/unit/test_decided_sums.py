@@ -20,7 +20,7 @@ from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CORRECTION_S, CounterShare, Metering
 from sluice.state.shares.read_sums import ReadSums, read_sums
 from sluice.state.shares.sums import MAX_RECORD_BYTES, DecidedSums, SummedCharge, gateway_text
-from sluice.state.store.pages import Pages
+from sluice.state.store.pages import Page
 from sluice.streaming.enforce.pipeline import Simulation, combine, decide, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
@@ -298,10 +298,10 @@ def random_request(draw: random.Random, at_ms: int, users: int) -> Request:
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 40, 200]))
 def test_the_sums_of_the_job_are_those_of_its_decisions(seed: int, users: int, requests: int) -> None:
-    """Whichever way adds a charge: as text, without an object for it, or with one."""
+    """For one counter and for many, of any gateways."""
     draw = random.Random(seed)
     pipeline = PipelineSettings.of(load_settings(environment={}), pages=1)
-    counters, at_ms = Pages(), START_MS
+    page, at_ms = Page(), START_MS
     for batch in range(3):
         events = []
         for offset in range(batch * requests, (batch + 1) * requests):
@@ -309,7 +309,7 @@ def test_the_sums_of_the_job_are_those_of_its_decisions(seed: int, users: int, r
             value = msgspec.json.encode(random_request(draw, at_ms, users))
             events.append((value, Source("quota-requests", 0, offset, at_ms)))
         page_batches = [each for made in plan(events, QUOTAS, pipeline, at_ms) for each in made.values()]
-        outputs, parts, sums = decide(counters, page_batches, pipeline)
+        outputs, parts, sums = decide([(page, page_batches)], pipeline)
         records = [*outputs.records(), *combine(parts, pipeline).records()]
         decisions = [json.loads(each.value) for each in records if each.topic == DECISIONS]
         decisions.sort(key=lambda decision: int(decision["decision_id"].rpartition("-")[2]))

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.configs.settings import load_settings
-from sluice.state.arithmetic.columns import counters_from
 from sluice.state.arithmetic.counter import EntityCounters, Outcome
-from sluice.state.arithmetic.shapes import Shapes
-from sluice.state.contract.records import ChargeResult, CountedEntity, Decision, Request, Verdict
+from sluice.state.contract.records import ChargeResult, CountedEntity, Decision, Verdict
 from sluice.state.decisions.charge_plan import COUNTED_APIS
-from sluice.state.decisions.decision import Waits, answered, batch_text, said, with_charges, without_charges
+from sluice.state.decisions.decision import Waits, answered
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -495,9 +493,7 @@ def _decided(
         decided += [json.loads(record.value) for record in job.run(planned, quotas)]
     counters: dict[str, Any] = {}
     for payload in job.state.values():
-        keys, columns = decode([payload], settings.pages)
-        stored = counters_from(columns)
-        for key, one in zip(keys, stored, strict=True):
+        for key, one in decode(payload, settings.pages).items():
             rates = {
                 kind: (rate.values, rate.starts_ms, rate.last_events_ms, rate.current)
                 for kind, rate in one.rates.items()
@@ -667,7 +663,7 @@ def test_a_decision_repeats_the_gateways_process_and_the_waits_it_applied() -> N
 def test_a_decision_is_to_the_byte_the_contracts_record_of_the_scalar_rule(
     entries: list[QuotaEntry], settings: QuotaSettings, sent: list[bytes], at_once: int
 ) -> None:
-    """Texts are joined in the job; here the same decision is made of objects, charge by charge, and then encoded."""
+    """The job's rows travel as bytes, by page; here the same decision is made charge by charge."""
     chosen = PipelineSettings.of(load_settings(environment={}))._replace(quota=settings, job_id="job", pages=1)
     quotas, job = Quotas(entries, version=3), MicroBatches(chosen)
     sources = [(event, Source("requests", 0, offset, 10**13)) for offset, event in enumerate(sent)]
@@ -733,40 +729,12 @@ def test_clients_with_limits_of_their_own_are_charged_together_by_their_own_limi
     assert limits == {None, *(1.0 + number for number in range(100))}
 
 
-def test_no_name_takes_the_place_of_the_charges() -> None:
-    """It is a line end: one in a name is escaped."""
-    request = Request("Produce", "r\n1", 5, user="a\nb", client_id='\n"charges":[', gateway="\r\n", instance="\n")
-
-    text = said(request, "q-0-1", [msgspec.json.encode(ChargeResult("other"))], batch_text(1, 0, "job\n"))
-
-    charged, alone = (
-        msgspec.json.decode(each, type=Decision)
-        for each in (with_charges(text, msgspec.json.encode(ChargeResult("quota"))), without_charges(text))
-    )
-    assert [charge.quota for charge in charged.charges] == ["quota", "other"]
-    assert [charge.quota for charge in alone.charges] == ["other"]
-    assert (alone.user, alone.client_id, alone.instance, alone.job_id) == ("a\nb", '\n"charges":[', "\n", "job\n")
-
-
-def test_a_client_that_names_new_apis_and_versions_fills_no_memory() -> None:
-    """Names that change no charge make no plan of their own: else the worker would forget those of all others."""
-    entries = [quota(kind, 3.0, QuotaEntity(user=DEFAULT)) for kind in CLIENT_KINDS]
-    chosen = PipelineSettings.of(DEFAULTS)
-    planner = Planner(Quotas(entries), chosen)
-    for number in range(100):
-        of_version = {"user": "alice", "client_id": "app", "api_version": number, "request_time_ns": 5}
-        for api in (f"Api{number}", "Produce", "CreateTopics"):
-            plan(planner, chosen, json.dumps({"api": api, **of_version}).encode(), Source("requests", 0, number, T0))
-
-    assert len(planner._clients) == 4, "one of all other APIs, one of Produce, a strict and a permissive CreateTopics"
-
-
 def plan(planner: Planner, settings: PipelineSettings, value: bytes, source: Source, decided_at_ms: int = 7) -> Planned:
     """The charge rows of an event, or its record."""
     event = read_event(value, source, settings)
     if isinstance(event, OutputRecord):
         return [event]
-    return planner.plan(event, source, decided_at_ms, planner.batch(decided_at_ms))
+    return planner.plan(event, source, planner.batch(decided_at_ms))
 
 
 def decided_by_objects(planned: Planned, counters: dict[str, EntityCounters], settings: QuotaSettings) -> bytes:
@@ -774,12 +742,11 @@ def decided_by_objects(planned: Planned, counters: dict[str, EntityCounters], se
     rows = [each[1] for each in planned if not isinstance(each, OutputRecord)]
     if not rows:
         return next(each.value for each in planned if isinstance(each, OutputRecord))
-    decision = msgspec.json.decode(without_charges(rows[0].said), type=Decision)
+    decision = msgspec.json.decode(rows[0].decision, type=Decision)
     charges, waits = [], Waits()
     for row in rows:
-        shape = Shapes()[row.shape]
         counter = counters.setdefault(row.key, EntityCounters())
-        outcomes = counter.charge_request(shape.charges_of(row.amounts), row.timestamp_ms, settings)
+        outcomes = counter.charge_request(row.charges(), row.timestamp_ms, settings)
         charges += [charge_result(outcome, row.entity) for outcome in outcomes]
         waits.join(Waits.of(outcomes))
     decision.charges = charges + decision.charges

@@ -347,8 +347,8 @@ def test_a_decision_says_how_far_limits_gave_way_and_why() -> None:
     rows = [row for page_batch in page_batches.values() for row in decode_page_batch(page_batch).charge_rows]
     rows.sort(key=lambda row: row.offset)
 
-    assert b'"elastic"' not in rows[0].said, "its gateway isn't tightened"
-    assert b'"elastic":{"number":7,"factor":0.75,"reason":"b-2-1f: wait 34 ms"}' in rows[1].said
+    assert b'"elastic"' not in rows[0].decision, "its gateway isn't tightened"
+    assert b'"elastic":{"number":7,"factor":0.75,"reason":"b-2-1f: wait 34 ms"}' in rows[1].decision
 
 
 def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:

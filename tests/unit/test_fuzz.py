@@ -21,7 +21,7 @@ from sluice.state.errors import InvalidRequestError, StateError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
 from sluice.state.store.codec import decode
-from sluice.state.store.pages import Pages
+from sluice.state.store.pages import Page, page_of_entity
 from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.wire import Source, dead_letter_record
 from tests.stored_pages import GOLDEN
@@ -76,11 +76,7 @@ def _event(value: bytes) -> bool:
 
 def _state(value: bytes) -> bool:
     try:
-        keys, columns = decode([value], _PAGES)
-        page = Pages(keys, columns)
-        for key in keys:
-            page.counters(key)
-        page.to_bytes(range(_PAGES), _PAGES, 0, _SETTINGS)
+        Page(0, _PAGES, value).to_bytes(0, _SETTINGS)
     except StateError:
         return False
     return True
@@ -119,13 +115,14 @@ _DAMAGES: tuple[Callable[[random.Random, bytearray], None], ...] = (_flip, _cut,
 
 def _states() -> list[bytes]:
     """Stored pages: empty, with a bucket, and with rates of several kinds."""
-    page = Pages()
-    states = page.to_bytes([0], _PAGES, 1000, _SETTINGS)
+    states = [Page(0, _PAGES).to_bytes(1000, _SETTINGS)]
     for number, kind in enumerate((QuotaKind.CONTROLLER_MUTATION_RATE, QuotaKind.PRODUCER_BYTE_RATE)):
+        key = Tags(f"user{number}", "app").key()
+        page = Page(page_of_entity(key, _PAGES), _PAGES)
         for step in range(3):
             charge = Charge(kind, "user", 5.0, False, [1.5 + step])
-            page.counters(Tags(f"user{number}", "app").key()).charge(charge, 1_700_000_000_000 + 700 * step, _SETTINGS)
-        states += page.to_bytes(range(_PAGES), _PAGES, 2**40, _SETTINGS)
+            page.counters(key).charge(charge, 1_700_000_000_000 + 700 * step, _SETTINGS)
+            states.append(page.to_bytes(2**40, _SETTINGS))
     return states
 
 
@@ -139,25 +136,25 @@ def test_harmed_events_and_state_are_read_or_refused() -> None:
 @given(st.binary(max_size=400))
 def test_any_bytes_are_state_or_refused(value: bytes) -> None:
     try:
-        decode([value], 4)
+        decode(value, 4)
     except StateError:
         return
 
 
 def test_damaged_counts_take_no_memory() -> None:
     """A flipped length would otherwise make the reader ask for gigabytes."""
-    stored = bytearray(Pages().to_bytes([0], 4, 1000, QuotaSettings())[0])
+    stored = bytearray(Page(0, 4).to_bytes(1000, QuotaSettings()))
     stored[9:13] = b"null"
     with pytest.raises(StateError, match="damaged"):
-        decode([bytes(stored)], 4)
+        decode(bytes(stored), 4)
 
 
 @pytest.mark.parametrize("code", [7, max(KINDS_BY_CODE) + 1])
 def test_a_rate_of_no_known_kind_is_damage(code: int) -> None:
     """Else it would be found in the middle of a micro-batch."""
     stored = bytearray((GOLDEN / "state-v1.bin").read_bytes())
-    decode([bytes(stored)], 4)
+    decode(bytes(stored), 4)
     kinds = stored.index(b"\x00\x05\x03")
     stored[kinds + 1] = code
     with pytest.raises(StateError, match="damaged"):
-        decode([bytes(stored)], 4)
+        decode(bytes(stored), 4)

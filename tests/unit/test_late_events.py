@@ -11,8 +11,6 @@ from sluice.state.arithmetic.counter import Charge, Outcome
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, Metering
-from sluice.state.store.pages import Pages
-from tests import charging
 from tests.kafka_cases import Engine, GivenEngine
 from tests.strategies import START_MS
 
@@ -29,11 +27,8 @@ def charged(
     """The outcomes of events, each with its time and amount, in this order on one counter."""
     strict, network = kind is QuotaKind.CONTROLLER_MUTATION_RATE, [0.0] * (kind is QuotaKind.REQUEST_PERCENTAGE)
     charges = [(at_ms, Charge(kind, "user", limit, False, [amount, *network], strict)) for at_ms, amount in events]
-    if engine is not Engine:
-        native = engine(QUOTA)
-        return [native.charge("a|", charge, at_ms) for at_ms, charge in charges]
-    rows = [charging.Row.of(at_ms, [charge]) for at_ms, charge in charges]
-    return [outcome for _, (outcome,) in charging.charge(Pages(), {"a|": rows}, QUOTA)]
+    counters = engine(QUOTA)
+    return [counters.charge("a|", charge, at_ms) for at_ms, charge in charges]
 
 
 def events_of(skews_ms: Sequence[int], sent: Sequence[tuple[int, int, float]]) -> list[tuple[int, float]]:

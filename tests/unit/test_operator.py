@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.arithmetic.shapes import encode_shape
 from sluice.state.contract.records import CountedEntity, Request
-from sluice.state.decisions.decision import batch_text, said
+from sluice.state.decisions.decision import OfBatch, undecided
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import entity_text
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.store.pages import Pages, page_of_entity
+from sluice.state.store.pages import Page, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 from sluice.streaming.enforce import garbage_collection
 from sluice.streaming.enforce.batch_properties import BatchProperties
@@ -27,7 +27,7 @@ from sluice.streaming.enforce.engine import PageToDecide, PythonEngine
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner
 from sluice.streaming.enforce.tracked_entities import Tracked
-from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch
+from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch, encode_shape
 from sluice.streaming.workers.groups import Decided, Group, Groups
 from tests.builders import changed
 
@@ -168,9 +168,9 @@ def single_row(offset: int, key: str) -> ChargeRow:
     """A request of 5 bytes under a limit of 1 byte/s, decided by its one counter."""
     charge = Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [5.0])
     user = key.removesuffix("|")
-    text = said(Request("Produce", user=user), f"q-0-{offset}", [], batch_text(1, 0, None))
+    decision = msgspec.json.encode(undecided(Request("Produce", user=user), f"q-0-{offset}", [], OfBatch(1, 0)))
     entity, shape = entity_text(CountedEntity(user=user)), encode_shape([charge])
-    return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, key.encode(), text)
+    return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, key.encode(), decision)
 
 
 def charge_row(part: int) -> ChargeRow:
@@ -180,7 +180,7 @@ def charge_row(part: int) -> ChargeRow:
 
 def test_damaged_state_names_its_page() -> None:
     """For the operator, who finds it in `/readyz`."""
-    (payload,) = Pages().to_bytes([7], 32, 0, load_settings(environment={}).quota)
+    payload = Page(7, 32).to_bytes(0, load_settings(environment={}).quota)
 
     with pytest.raises(StateError, match=r"^page 7: "):
         PythonEngine().decide(

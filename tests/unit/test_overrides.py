@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from sluice import Request, TopicPartition
 from sluice.process.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import CountedEntity, Override, Overrides
-from sluice.state.decisions.decision import batch_text, overridden_texts
+from sluice.state.contract.records import CountedEntity, ElasticNote, Override, Overrides
+from sluice.state.decisions.decision import OfBatch
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.kinds import QuotaKind
@@ -142,5 +142,5 @@ def test_an_override_that_no_gateway_can_apply_is_never_made(kind: str, scope: d
 
 def test_decisions_note_the_least_factor_of_a_gateway() -> None:
     tight = [Override("tighten", factor, gateway="b-1", reason=f"by {factor}") for factor in (0.7, 0.5)]
-    tightened = overridden_texts(batch_text(3, 9, None), Overrides(7, 9, 5_000, tight))
-    assert b'"factor":0.5,"reason":"by 0.5"' in bytes(tightened["b-1"])
+    batch = OfBatch(3, 9).under(Overrides(7, 9, 5_000, tight))
+    assert batch.of_gateways["b-1"] == ElasticNote(7, 0.5, "by 0.5")

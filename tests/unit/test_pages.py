@@ -1,49 +1,36 @@
 """A page's stored form."""
 
 import math
+import struct
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.arithmetic.columns import columns_of, counters_from
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind
-from sluice.state.store.codec import CODEC_VERSION, DECODERS, decode, encode
-from sluice.state.store.pages import Pages, page_of_entity
+from sluice.state.store.codec import CODEC_VERSION, decode, encode
+from sluice.state.store.pages import Page, page_of_entity
 from tests.stored_pages import FOREVER_MS, GOLDEN, SETTINGS, PageCharge, bytes_of, charged, charges, contents
 
 
-def entities(page: Pages) -> int:
-    """The number of entities with counters in it."""
-    return len(decode([bytes_of(page)], 1)[0])
-
-
-@pytest.mark.parametrize("version", DECODERS)
-def test_bytes_written_by_the_first_release_of_a_version_are_read(version: int) -> None:
+def test_bytes_written_by_the_first_release_are_read() -> None:
     """Alice's bucket at -60 of KIP-599's example and her byte rate, and one topic-partition."""
-    block = (GOLDEN / f"state-v{version}.bin").read_bytes()
-    keys, columns = decode([block], 4)
-    page = Pages(keys, columns)
+    block = (GOLDEN / "state-v1.bin").read_bytes()
+    counters = decode(block, 4)
 
-    alice, orders = page.counters(Tags("alice", "app").key()), page.counters(Tags(topic="o r", partition=3).key())
+    alice, orders = counters[Tags("alice", "app").key()], counters[Tags(topic="o r", partition=3).key()]
 
-    assert block[0] == version
+    assert block[0] == CODEC_VERSION
     assert alice.bucket is not None
     assert (alice.bucket.tokens, alice.bucket.last_ms, alice.mutation_limit) == (-505.0, 1_700_000_000_000, 5.0)
     assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].values == [0.5]
     assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].starts_ms == [1_700_000_000_100]
     assert orders.rates[QuotaKind.TOPIC_PRODUCER_BYTE_RATE].values == [12.0]
-    assert encode(keys, columns, np.array([2]), 4) == [(GOLDEN / f"state-v{CODEC_VERSION}.bin").read_bytes()]
-
-
-def test_the_written_version_can_be_read() -> None:
-    """And no version that was ever written is dropped."""
-    assert list(DECODERS) == list(range(1, CODEC_VERSION + 1))
+    assert encode(counters, 4) == block
 
 
 def test_the_code_of_a_kind_never_changes() -> None:
@@ -64,43 +51,28 @@ def test_a_stored_page_reads_back_the_same(charges: list[PageCharge]) -> None:
     """All counters, to the last bit, for any names."""
     page = charged(*charges)
 
-    stored = bytes_of(page)
-    read = Pages.from_bytes([stored], 1)
+    read = decode(bytes_of(page), 1)
 
-    assert set(decode([stored], 1)[0]) == {tags.key() for tags, *_ in charges}
+    assert set(read) == {tags.key() for tags, *_ in charges}
     for tags, *_ in charges:
-        assert contents(read.counters(tags.key())) == contents(page.counters(tags.key()))
+        assert contents(read[tags.key()]) == contents(page.counters(tags.key()))
 
 
-@given(charges=charges, pages=st.integers(1, 5), part=st.none() | st.integers(1, 4))
-def test_pages_written_together_are_those_written_one_by_one(
-    charges: list[PageCharge], pages: int, part: int | None
-) -> None:
-    """Byte for byte, without what is at rest by each page's own newest event or over its part; and so they are read."""
-    together, hour_ms = charged(*charges), 3_600_000
-    numbers = list(range(pages))[::-1]
-    one_by_one = []
-    for number in numbers:
-        own = charged(*(charge for charge in charges if page_of_entity(charge[0].key(), pages) == number))
-        one_by_one += own.to_bytes([number], pages, hour_ms, SETTINGS, part)
+def test_new_entities_are_stored_behind_the_others_in_the_order_of_their_keys() -> None:
+    """A repeated micro-batch may add them in another order."""
+    limit = (QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 5)
+    page = Page(payload=bytes_of(charged((Tags("m"), *limit))))
+    for name in "zax":
+        page.counters(Tags(name).key())
 
-    written = together.to_bytes(numbers, pages, hour_ms, SETTINGS, part)
-    keys, columns = decode(written, pages)
-
-    assert written == one_by_one
-    read = [decode([page], pages) for page in written]
-    assert keys == [key for some, _ in read for key in some]
-    assert [contents(one) for one in counters_from(columns)] == [
-        contents(one) for _, some in read for one in counters_from(some)
-    ]
+    assert [*decode(bytes_of(page), 1)] == ["m|", "a|", "x|", "z|"]
 
 
 def test_an_entity_is_never_written_to_the_page_of_another() -> None:
     """It would not be found again."""
-    with pytest.raises(ValueError, match="is not among"):
-        charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)).to_bytes(
-            [number for number in range(32) if number != page_of_entity(Tags("a").key(), 32)], 32, FOREVER_MS, SETTINGS
-        )
+    key = Tags("a").key()
+    with pytest.raises(ValueError, match="is not an entity of page"):
+        Page(page_of_entity(key, 32) + 1, 33).counters(key)
 
 
 def test_untouched_entities_pass_through_unchanged() -> None:
@@ -111,12 +83,12 @@ def test_untouched_entities_pass_through_unchanged() -> None:
     )
     stored = bytes_of(both)
 
-    later = Pages.from_bytes([stored], 1)
+    later = Page(payload=stored)
     later.counters(alice.key()).charge(Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [3.0]), 6, SETTINGS)
-    read = Pages.from_bytes([bytes_of(later)], 1)
+    read = decode(bytes_of(later), 1)
 
-    assert contents(read.counters(bob.key())) == contents(both.counters(bob.key()))
-    assert read.counters(alice.key()).rates[QuotaKind.PRODUCER_BYTE_RATE].values == [3.1]
+    assert contents(read[bob.key()]) == contents(both.counters(bob.key()))
+    assert read[alice.key()].rates[QuotaKind.PRODUCER_BYTE_RATE].values == [3.1]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +110,7 @@ def test_what_is_no_state_of_these_pages_is_refused(harm: Callable[[bytes], byte
     stored = bytes_of(charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)))
 
     with pytest.raises(StateError, match=problem):
-        Pages.from_bytes([harm(stored)], pages)
+        decode(harm(stored), pages)
 
 
 def test_an_idle_entity_is_forgotten_after_an_hour_and_not_before() -> None:
@@ -150,7 +122,7 @@ def test_an_idle_entity_is_forgotten_after_an_hour_and_not_before() -> None:
             (Tags("busy"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, newest_ms),
         )
 
-        keys, _ = decode([bytes_of(page, hour_ms)], 1)
+        keys = decode(bytes_of(page, hour_ms), 1)
 
         assert len(keys) == expected
 
@@ -164,7 +136,7 @@ def test_an_unpaid_deficit_is_never_forgiven_by_idling() -> None:
             (busy, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, 1.0, newest_s * 1000),
         )
 
-        keys, _ = decode([bytes_of(page, 3_600_000)], 1)
+        keys = decode(bytes_of(page, 3_600_000), 1)
 
         assert (debtor.key() in keys) is remembered
 
@@ -191,8 +163,8 @@ def test_an_entity_at_rest_that_leaves_early_changes_no_decision(
     charges = sorted(charges, key=lambda charge: charge[-1])
     full, bounded, newest_ms = charged(*charges), charged(*charges), charges[-1][-1]
     stored = bytes_of(full)
-    (small,) = bounded.to_bytes([0], 1, FOREVER_MS, SETTINGS, part)
-    kept, left = decode([small], 1)[0], decode([stored], 1)[0]
+    small = bounded.to_bytes(FOREVER_MS, SETTINGS, part)
+    kept, left = decode(small, 1), decode(stored, 1)
 
     assert len(kept) == min(part, len(left))
     assert sum(bounded.evicted) == len(left) - len(kept)
@@ -201,7 +173,7 @@ def test_an_entity_at_rest_that_leaves_early_changes_no_decision(
     for tags, kind, limit, *_ in charges:
         charge = Charge(kind, "user", limit, False, [amount])
         after = [
-            Pages.from_bytes([payload], 1).counters(tags.key()).charge(charge, newest_ms, SETTINGS)
+            Page(payload=payload).counters(tags.key()).charge(charge, newest_ms, SETTINGS)
             for payload in (stored, small)
         ]
         assert after[0] == after[1]
@@ -225,7 +197,7 @@ def test_entities_leave_a_full_page_in_the_order_of_what_is_lost() -> None:
         (1, {debtor}, (2, 1)),
     ):
         counters = charged(*page)
-        keys, _ = decode(counters.to_bytes([0], 1, FOREVER_MS, SETTINGS, part), 1)
+        keys = decode(counters.to_bytes(FOREVER_MS, SETTINGS, part), 1)
 
         assert (set(keys), counters.evicted) == ({tags.key() for tags in kept}, evicted)
 
@@ -237,9 +209,15 @@ def test_the_page_of_an_entity_is_the_same_in_every_release() -> None:
 
 def test_no_bucket_is_stored_for_an_entity_that_never_mutated() -> None:
     """NaN tokens stand for "no bucket"."""
-    page = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0))
+    stored = bytes_of(charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)))
 
-    columns = columns_of([page.counters(Tags("a").key())])
+    assert struct.pack("<d", math.nan) in stored
+    assert decode(stored, 1)[Tags("a").key()].bucket is None
 
-    assert math.isnan(columns.bucket_tokens[0])
-    assert Pages.from_bytes([bytes_of(page)], 1).counters(Tags("a").key()).bucket is None
+
+def test_a_page_that_names_an_entity_twice_is_damaged() -> None:
+    """One of both would be lost, and which one nobody could tell."""
+    two = bytes_of(charged(*((Tags(name), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0) for name in "ab")))
+
+    with pytest.raises(StateError, match="damaged"):
+        decode(two.replace(b"a|\nb|", b"a|\na|"), 1)

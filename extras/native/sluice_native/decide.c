@@ -681,7 +681,7 @@ static Answer answer_of(const Decider *s, const Waits *w, int64_t purgatory_ms) 
     return a;
 }
 
-/* The decision before its charges with another answer: `decision.with_answer`. Needs room for said and a text of each flag. */
+/* The decision before its charges with another answer: `decision.give`. Needs room for said and a text of each flag. */
 static int say_answer(const Decider *s, Text *t, Bytes said, const Waits *w, const Answer *a, int64_t timestamp_ms) {
     const uint8_t *end = said.at + said.n, *results = find_in(said.at, end, TEXT_OF(ALLOWED));
     if (!results) return DECLINED;
@@ -744,22 +744,20 @@ static int say_decision(Decider *s, const Row *row, const Waits *w) {
     Keyed *k = &s->keyed[s->decisions];
     Bytes said = row->said;
     size_t start = k->values.length, refusals = (size_t)w->refused_n * sizeof REFUSED;
-    const uint8_t *place = memchr(said.at, '\n', said.n);
-    if (!place || memchr(place + 1, '\n', (size_t)(said.at + said.n - place) - 1)) return DECLINED;
+    const uint8_t *end = said.at + said.n, *place = find_in(said.at, end, TEXT_OF(BY_NOBODY));
+    if (!place || (place += sizeof BY_NOBODY - 1) == end) return DECLINED;
     if (need(&k->values, said.n + s->charges.length + refusals + 256)) return NO_MEMORY;
+    Bytes before = {said.at, (uint32_t)(place - said.at)}, after = {place, (uint32_t)(end - place)};
     Answer a = {.is_allowed = 1};
     if (w->is_any) a = answer_of(s, w, row->purgatory_ms);
-    if (a.is_allowed) {
-        put(&k->values, said.at, (size_t)(place - said.at));
-        put(&k->values, s->charges.data, s->charges.length);
-        put(&k->values, place + 1, (size_t)(said.at + said.n - place) - 1);
-    } else {
-        Bytes before = {said.at, (uint32_t)(place - said.at)}, after = {place + 1, (uint32_t)(said.at + said.n - place) - 1};
+    if (a.is_allowed) put_bytes(&k->values, before);
+    else {
         int outcome = say_answer(s, &k->values, before, w, &a, row->timestamp_ms);
         if (outcome) return outcome;
-        put(&k->values, s->charges.data, s->charges.length);
-        put_bytes(&k->values, after);
     }
+    put(&k->values, s->charges.data, s->charges.length);
+    if (*place != ']') put_byte(&k->values, ','); /* before those that are only reported */
+    put_bytes(&k->values, after);
     size_t length = k->values.length - start;
     if (length > MAX_OUTPUT || (int64_t)(row->record_key.n + length) + of->overhead > of->max_record) return DECLINED;
     int outcome = end_record(k, row->record_key);
@@ -785,7 +783,10 @@ static int say_part(Decider *s, const Row *row, const Waits *w) {
     pack_number(t, (uint64_t)row->purgatory_ms);
     if (row->record_key.at) pack_bin(t, row->record_key.at, row->record_key.n); else put_byte(t, 0xc0);
     pack_bin(t, row->said.at, row->said.n);
-    pack_bin(t, s->charges.data, s->charges.length);
+    pack_bin_head(t, s->charges.length + 2); /* a list */
+    put_byte(t, '[');
+    put(t, s->charges.data, s->charges.length);
+    put_byte(t, ']');
     pack_waits(s, t, w);
     if (row->asked_by.at) pack_bin(t, row->asked_by.at, row->asked_by.n); else put_byte(t, 0xc0);
     s->parts_n[bucket]++;
@@ -851,9 +852,10 @@ static int say_request(Decider *s, const Part *first, const Part *end) { /* `pip
     s->charges.length = 0;
     for (const Part *part = first; part < end; part++) {
         const Waits *w = &part->waits;
+        if (part->charges.n < 3 || part->charges.at[0] != '[') return DECLINED;
         if (need(&s->charges, part->charges.n + 1)) return NO_MEMORY;
         if (part > first) put_byte(&s->charges, ',');
-        put_bytes(&s->charges, part->charges);
+        put(&s->charges, part->charges.at + 1, part->charges.n - 2); /* without the brackets of a list */
         if (w->byte_ms > all.byte_ms) { all.byte_ms = w->byte_ms; all.byte_kind = w->byte_kind; }
         if (w->mutation_ms > all.mutation_ms) all.mutation_ms = w->mutation_ms;
         if (w->request_ms > all.request_ms) all.request_ms = w->request_ms;

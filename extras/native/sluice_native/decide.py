@@ -7,7 +7,7 @@ group of partial decisions, is declined as a whole, and nothing of it is left th
 import ctypes
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW
-from sluice.state.contract.records import MAX_NAMED_GATEWAYS, WaitRecord
+from sluice.state.contract.records import MAX_NAMED_GATEWAYS, Sums, WaitRecord
 from sluice.state.quotas.kinds import KINDS_BY_CODE, Coexistence, burst
 from sluice.state.shares.counter_share import Metering
-from sluice.state.shares.sums import PLACES, DecidedSums
+from sluice.state.shares.sums import PLACES, QUOTAS, sum_records
 from sluice.state.store.pages import Evicted, part_of_page, spans_ms
 from sluice.streaming.enforce.engine import PageToDecide
 from sluice.streaming.enforce.planning import PipelineSettings
@@ -42,6 +42,19 @@ _VALUES, _VALUE_ENDS, _KEYS, _KEY_ENDS, _HAS_KEY, _SUMS, _SUM_ENDS, _STORED, _ST
 _MAX_SHORT = 2**31 - 1
 
 
+class NativeSums(NamedTuple):
+    """Sums that are JSON already: the newest time of each gateway, in the order of their places, and entities' sums."""
+
+    base_ms: int
+    gateways: dict[bytes, int]
+    entities: list[bytes]
+
+    def records(self, job_id: str | None, batch: int, quota_version: int, decided_at_ms: int = 0) -> Iterator[bytes]:
+        """The records of the sums topic."""
+        head = Sums(job_id, batch, quota_version, self.base_ms, QUOTAS, decided_at_ms=decided_at_ms)
+        return sum_records(head, self.gateways, self.entities)
+
+
 class NativelyDecided(NamedTuple):
     """The result for some pages: `stored` has None for each page that is declined, of which nothing else is here.
 
@@ -51,7 +64,7 @@ class NativelyDecided(NamedTuple):
     records: dict[str, KeyedArrays]
     waits: Outputs
     parts: Keyed
-    sums: DecidedSums
+    sums: NativeSums
     stored: list[bytes | None]
     evicted: Evicted
 
@@ -81,7 +94,6 @@ class NativeDecider:
         self._settings, self._native = settings, library
         self.decided = self.declined = 0
         rule = settings.quota
-        self._span_ms = Metering.of(rule).span_ms
         of_pages = DeciderSettings(
             pages=settings.pages,
             part=min(part_of_page(settings.max_entities, settings.pages), _MAX_SHORT),
@@ -96,7 +108,7 @@ class NativeDecider:
             max_answer=most_answer_bytes(settings.max_record_bytes),
             overhead=OVERHEAD_BYTES,
             burst=burst(rule.controller_window, 1.0),
-            span_s=self._span_ms / 1000.0,
+            span_s=Metering.of(rule).span_ms / 1000.0,
             seed=secrets.randbits(64),
         )
         self._handle = library.decide_new(of_pages)
@@ -171,12 +183,11 @@ class NativeDecider:
                 parts.add(b"%d" % bucket, ctypes.string_at(data, size.value))
         return parts
 
-    def _sums(self) -> DecidedSums:
-        gateways, size, until_ms = list[tuple[bytes, int]](), ctypes.c_uint64(), ctypes.c_int64()
+    def _sums(self) -> NativeSums:
+        gateways, size, until_ms = dict[bytes, int](), ctypes.c_uint64(), ctypes.c_int64()
         while data := self._native.decide_gateway(self._handle, len(gateways), size, until_ms):
-            gateways.append((ctypes.string_at(data, size.value), until_ms.value))
-        base_ms = self._native.decide_base_ms(self._handle)
-        return DecidedSums.of_texts(self._span_ms, base_ms, gateways, self._texts(_SUMS, _SUM_ENDS))
+            gateways[ctypes.string_at(data, size.value)] = until_ms.value
+        return NativeSums(self._native.decide_base_ms(self._handle), gateways, self._texts(_SUMS, _SUM_ENDS))
 
     def _texts(self, output: int, ends: int, of: int = 0) -> list[bytes]:
         data = self._output(output, of)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PlannedPages, PythonEngine
-from sluice.streaming.enforce.planning import PipelineSettings, planner
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays
 from sluice_native.contract import broken_contract
 from sluice_native.decide import native_decider
@@ -44,7 +44,7 @@ class NativeEngine(PythonEngine):
         overrides: Overrides | None,
     ) -> Iterator[PlannedPages]:
         """Page batches of Kafka records; an event that isn't plain is planned by Python, at its place."""
-        native = native_planner(planner(quotas, settings), settings)
+        native = native_planner(quotas, settings)
         if native is None:
             return super().plan(batches, quotas, settings, decided_at_ms, overrides)
         return native.plan(batches, decided_at_ms, overrides)

@@ -657,7 +657,7 @@ static Slice batch_of(const Planner *s, Slice instance) {
     return (Slice){s->batch.data, (uint32_t)s->batch.length, 0};
 }
 
-/* The decision, with a line end for the charges of counters, if there are any: `decision.said`. */
+/* The decision as if no counter were charged: `decision.undecided`. */
 static int say(Planner *s, const Event *e, const Api *api, int32_t partition, int64_t offset) {
     Text *t = &s->said;
     Slice batch = batch_of(s, e->instance);
@@ -698,10 +698,6 @@ static int say(Planner *s, const Event *e, const Api *api, int32_t partition, in
     PUT(t, "],\"decided_by\":");
     size_t place = (size_t)((const uint8_t *)memchr(batch.at, '\n', batch.n) - batch.at);
     put(t, batch.at, place);
-    if (s->charged_n) {
-        PUT(t, "\n");
-        if (s->unmetered.length) PUT(t, ",");
-    }
     put(t, s->unmetered.data, s->unmetered.length);
     put(t, batch.at + place + 1, batch.n - place - 1);
     PUT(t, ",\"instance\":");

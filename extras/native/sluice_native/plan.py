@@ -1,8 +1,9 @@
 """Step plan with plain events planned natively (`plan.c`), all others by Python at their place.
 
-Python is the rule: native code is told the plans of `Planner`, by traits, tenant and, where a quota names one of them,
-names. It knows no quota, but the members of tenants, by whose globs it finds the tenant of a client. An event that
-isn't plain, or whose plan it hasn't been told, is planned by `Planner`, and its rows are added.
+Python is the rule: native code is told its plans, by traits, tenant and, where a quota names one of them, names: a
+client without a quota by its names is planned like another one with the same traits, but for its names. It knows no
+quota, but the members of tenants, by whose globs it finds the tenant of a client. An event that isn't plain is planned
+by `Planner`, and its rows are added.
 """
 
 import ctypes
@@ -10,31 +11,44 @@ import secrets
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, CountedEntity, Overrides, Request, Unmute
+from sluice.state.arithmetic.counter import Charge
+from sluice.state.contract.records import (
+    BYTES_APIS,
+    HEARTBEAT_API,
+    ChargeResult,
+    CountedEntity,
+    Overrides,
+    Request,
+    Unmute,
+)
 from sluice.state.decisions.charge_plan import (
     MUTATION_APIS,
-    PLANNED_APIS,
     POINTS_PER_NANOSECOND,
-    PartitionCharges,
+    CounterCharges,
+    Plan,
+    add_charges,
     bytes_by_partition,
-    traits_of,
 )
 from sluice.state.decisions.checks import most_mutations
-from sluice.state.decisions.decision import unmetered_text
-from sluice.state.quotas.entity import bounded_name, sanitize
-from sluice.state.quotas.kinds import QuotaKind, RequestPolicy
+from sluice.state.decisions.decision import OfBatch, undecided
+from sluice.state.decisions.traits import PLANNED_APIS, request_like, traits_of
+from sluice.state.quotas.entity import bounded_name, entity_text, sanitize
+from sluice.state.quotas.entry import Mode
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
 from sluice.state.quotas.name_cache import ENTRY_BYTES
+from sluice.state.quotas.resolution import ModeQuotas, Quotas, Resolution
 from sluice.state.quotas.tenants import Tenants, glob_ends, is_glob
+from sluice.state.store.pages import page_of_entity
 from sluice.streaming.enforce.engine import PlannedPages
 from sluice.streaming.enforce.pipeline import most_planned_bytes
-from sluice.streaming.enforce.planning import Alike, BatchText, PipelineSettings, Planner, read_event
-from sluice.streaming.enforce.wire import OutputRecord, Source, most_answer_bytes
+from sluice.streaming.enforce.planning import PipelineSettings, Planner, read_event
+from sluice.streaming.enforce.wire import OutputRecord, Source, encode_shape, most_answer_bytes
 from sluice_native import library as native
 from sluice_native.library import NativeSettings, native_library
 
@@ -47,15 +61,53 @@ _PACK = msgspec.msgpack.Encoder()
 _JSON = msgspec.json.Encoder()
 
 
+class PartitionCharges(NamedTuple):
+    """Charges of the topic-partitions of a request, which come before counter number `before` of its plan.
+
+    Without `quotas` no quota of the kind is set, and the bytes are only reported.
+    """
+
+    before: int
+    kind: QuotaKind
+    withheld: bool
+    quotas: ModeQuotas | None
+
+
+class PlanAlike(Plan, gc=False):
+    """All charges of one request on counters of its client, by their key and in order; those of topic-partitions apart.
+
+    `is_exempt` says that request time is reported as exempt.
+    """
+
+    counters: dict[str, CounterCharges] = msgspec.field(default_factory=dict)
+    partitions: list[PartitionCharges] = msgspec.field(default_factory=list)
+    is_exempt: bool = False
+
+    def exempt(self, _: Request, __: QuotaSettings, /) -> None:
+        """Enforced and shadow quotas report the same time, once."""
+        self.is_exempt = True
+
+    def add_partitions(self, _: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
+        """Note the charges; shadow quotas report no bytes, as the enforced ones have done it."""
+        if quotas.enabled(kind):
+            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, quotas))
+        elif quotas.mode is not Mode.SHADOW:
+            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, None))
+
+    def _put(self, resolution: Resolution, charge: Charge) -> None:
+        self.counters.setdefault(resolution.key, CounterCharges(resolution.tags, [])).charges.append(charge)
+
+
 class NativePlanner:
-    """The native counterpart of a `Planner`, which it asks for plans.
+    """The native counterpart of a `Planner`.
 
     `declined` counts the events that Python planned, or whose plan it had to tell, and `planned` all others.
     """
 
-    def __init__(self, planner: Planner, settings: PipelineSettings, library: ctypes.CDLL) -> None:
-        self._planner, self._settings, self._native = planner, settings, library
-        self._quotas = planner.quotas
+    def __init__(self, quotas: Quotas, settings: PipelineSettings, library: ctypes.CDLL) -> None:
+        self._settings, self._native = settings, library
+        self._resolving = quotas.sparing()
+        self._planner = Planner(self._resolving, settings)
         self._topics: dict[tuple[str, bytes], int] = {}
         """The number of the plan that topics of one limit have in common, by the prefix and shape of their counters."""
         self._topics_bytes = 0
@@ -86,28 +138,25 @@ class NativePlanner:
         for api in sorted(PLANNED_APIS):
             strict_from = MUTATION_APIS.get(api, -1)
             self._call("plan_api", *_texts(api.encode()), api in BYTES_APIS, api == HEARTBEAT_API, strict_from)
-        for part, names in zip(b"uc", planner.quotas.client_names(), strict=True):
+        for part, names in zip(b"uc", quotas.client_names(), strict=True):
             for name in names:
                 self._call("plan_name", part, *_texts(name.encode()))
-        self._tell_members(planner.quotas.tenants)
+        self._tell_members(quotas.tenants)
 
     def plan(
         self, batches: Iterable[Any], decided_at_ms: int, overrides: Overrides | None = None
     ) -> Iterator[PlannedPages]:
         """As `pipeline.plan`, of Arrow batches of Kafka records: value, partition, offset and timestamp_ms."""
-        if self._planner.quotas is not self._quotas:
-            self._quotas = self._planner.quotas
-            self._forget()
-        text = self._planner.batch(decided_at_ms, overrides)
-        self._call("plan_begin", *_texts(bytes(text.text)))
-        for instance, of_gateway in text.of_gateways.items():
-            self._call("plan_tighten", *_texts(instance.encode(), bytes(of_gateway)))
+        of_batch = self._planner.batch(decided_at_ms, overrides)
+        self._call("plan_begin", *_texts(_text_of(of_batch)))
+        for instance in of_batch.of_gateways:
+            self._call("plan_tighten", *_texts(instance.encode(), _text_of(of_batch, instance)))
         max_bytes = most_planned_bytes(self._settings)
         for batch in batches:
-            yield from self._plan_batch(batch, decided_at_ms, text, max_bytes)
+            yield from self._plan_batch(batch, of_batch, max_bytes)
         yield self._taken()
 
-    def _plan_batch(self, batch: Any, decided_at_ms: int, text: BatchText, max_bytes: int) -> Iterator[PlannedPages]:
+    def _plan_batch(self, batch: Any, of_batch: OfBatch, max_bytes: int) -> Iterator[PlannedPages]:
         values = batch.column("value").cast(pa.binary())
         _, ends, data = values.buffers()
         partitions, offsets, times_ms = (
@@ -137,17 +186,15 @@ class NativePlanner:
                     self._tell(event)
                     told = first
                 else:
-                    self._plan_in_python(event, source, decided_at_ms, text)
+                    self._plan_in_python(event, source, of_batch)
                     first += 1
             elif outcome.value:
                 raise MemoryError("the native planner")
             if self._native.plan_bytes(self._handle) >= max_bytes:
                 yield self._taken()
 
-    def _plan_in_python(
-        self, event: Request | Unmute | OutputRecord, source: Source, decided_at_ms: int, text: BatchText
-    ) -> None:
-        planned = [event] if isinstance(event, OutputRecord) else self._planner.plan(event, source, decided_at_ms, text)
+    def _plan_in_python(self, event: Request | Unmute | OutputRecord, source: Source, of_batch: OfBatch) -> None:
+        planned = [event] if isinstance(event, OutputRecord) else self._planner.plan(event, source, of_batch)
         for each in planned:
             if isinstance(each, OutputRecord):
                 self._call("plan_add", source.offset % self._settings.pages, True, *_texts(_PACK.encode(each)))
@@ -171,9 +218,10 @@ class NativePlanner:
             self._forget()
         buffer = ctypes.create_string_buffer(native.MAX_KEY_BYTES)
         length = self._native.plan_key_of(self._handle, buffer)
-        alike = self._planner.alike_of(traits_of(request))
-        self._keep(buffer.raw[:length], self._made(alike))
-        for of_mode in alike.plan.partitions:
+        plan = PlanAlike()
+        add_charges(plan, request_like(traits_of(request)), self._resolving, self._settings.quota)
+        self._keep(buffer.raw[:length], self._made(plan))
+        for of_mode in plan.partitions:
             if of_mode.quotas is not None:
                 mode = self._mode(of_mode)
                 for name in bytes_by_partition(request):
@@ -194,19 +242,20 @@ class NativePlanner:
             texts = _texts(user.encode(), client_id.encode())
             self._call("plan_member", b"uc"[not user], *of_ends, *texts, numbers[tenant])
 
-    def _made(self, alike: Alike) -> int:
-        number = self._call("plan_make", not alike.plan.is_exempt)
-        for of_client in alike.counters:
-            has = native.HAS_USER * of_client.has_user + native.HAS_CLIENT_ID * of_client.has_client_id
-            counter = of_client.counter
-            prefix = of_client.prefix if has else counter.key
+    def _made(self, plan: PlanAlike) -> int:
+        """The number of a plan, which is told."""
+        number = self._call("plan_make", not plan.is_exempt)
+        for key, counter in plan.counters.items():
+            tags = counter.tags
+            has = native.HAS_USER * (tags.user != "") + native.HAS_CLIENT_ID * (tags.client_id != "")
+            prefix = key.removesuffix(tags.key()) if has else key
             is_apart = has and ">" not in prefix
-            entity, page = b"" if has else counter.entity, -1 if is_apart else counter.page
-            self._counter(of_client.kinds, counter.shape, prefix, entity, page, has)
-        for of_mode in alike.plan.partitions:
+            page = -1 if is_apart else page_of_entity(key, self._settings.pages)
+            self._counter(counter.charges, prefix, b"" if has else entity_text(tags.entity()), page, has)
+        for of_mode in plan.partitions:
             texts, mode = (b"",) * 4, 0
             if of_mode.quotas is None:
-                texts = _unmetered_texts(of_mode.kind)
+                texts = _reported_texts(of_mode.kind)
             else:
                 mode = self._mode(of_mode)
             lengths = (ctypes.c_uint32 * 4)(*map(len, texts))
@@ -214,24 +263,29 @@ class NativePlanner:
         return number
 
     def _of_topic(self, of_mode: PartitionCharges, topic: str, partition: int) -> int:
-        counter = self._planner.partition_counter(of_mode, (topic, partition))
-        prefix = "" if counter is None else counter.key.removesuffix(f"{sanitize(bounded_name(topic))}|{partition}")
-        shared = prefix, b"" if counter is None else counter.shape
+        """The number of the plan of a topic's partitions."""
+        plan = PlanAlike()
+        if of_mode.quotas is not None:
+            resolution = of_mode.quotas.resolve_topic(of_mode.kind, topic, partition)
+            plan.add(of_mode.kind, resolution, [], withheld=of_mode.withheld)
+        prefix, charges = "", list[Charge]()
+        for key, counter in plan.counters.items():
+            prefix, charges = key.removesuffix(f"{sanitize(bounded_name(topic))}|{partition}"), counter.charges
+        shared = prefix, encode_shape(charges)
         number = self._topics.get(shared)
         if number is None:
             number = self._call("plan_make", True)
-            if counter is not None:
-                self._counter([of_mode.kind], counter.shape, prefix, b"", -1, native.HAS_TOPIC)
+            if charges:
+                self._counter(charges, prefix, b"", -1, native.HAS_TOPIC)
             self._topics[shared] = number
             self._topics_bytes += ENTRY_BYTES + len(prefix) + len(shared[1])
         return number
 
-    def _counter(
-        self, kinds: Sequence[QuotaKind], shape: bytes, prefix: str, entity: bytes, page: int, has: int
-    ) -> None:
+    def _counter(self, charges: Sequence[Charge], prefix: str, entity: bytes, page: int, has: int) -> None:
         """Tell a counter of the plan that was made last."""
-        families = bytes(native.FAMILIES.get(kind.family, 0) for kind in kinds)
-        self._call("plan_counter", *_texts(prefix.encode(), entity, _PACK.encode(shape)), page, has, *_texts(families))
+        families = bytes(native.FAMILIES.get(charge.kind.family, 0) for charge in charges)
+        shape = _PACK.encode(encode_shape(charges))
+        self._call("plan_counter", *_texts(prefix.encode(), entity, shape), page, has, *_texts(families))
 
     def _mode(self, of_mode: PartitionCharges) -> int:
         """The number of the charges of topic-partitions under these quotas, from 1."""
@@ -251,10 +305,15 @@ class NativePlanner:
         return result
 
 
-def native_planner(planner: Planner, settings: PipelineSettings) -> NativePlanner | None:
-    """The native counterpart of a planner, which a worker process keeps with it; None without the library."""
+def native_planner(quotas: Quotas, settings: PipelineSettings) -> NativePlanner | None:
+    """The native planner of these quotas; None without the library.
+
+    A worker process keeps it from micro-batch to micro-batch until the quotas change.
+    """
     library = native_library()
-    return None if library is None else _native_planner(planner, settings, library)
+    if library is None:
+        return None
+    return _native_planner(quotas, settings, library)
 
 
 _native_planner = lru_cache(maxsize=1)(NativePlanner)
@@ -266,9 +325,21 @@ def _texts(*texts: bytes) -> Iterator[bytes | int]:
         yield len(text)
 
 
-def _unmetered_texts(kind: QuotaKind) -> tuple[bytes, bytes, bytes, bytes]:
+def _text_of(of_batch: OfBatch, instance: str | None = None) -> bytes:
+    """JSON of the fields that decisions of a micro-batch share, from `decided_by` on; charges begin at its line end.
+
+    Those on events of a gateway that is tightened have a note.
+    """
+    decision = undecided(Request("", instance=instance), "", [], of_batch)
+    decision.instance = None
+    _, _, after = _JSON.encode(decision).partition(b',"decided_by":')
+    return after.rpartition(b',"instance":')[0].replace(b"[]", b"[\n]", 1)  # quotes in texts are escaped
+
+
+def _reported_texts(kind: QuotaKind) -> tuple[bytes, bytes, bytes, bytes]:
     """JSON of a topic-partition's bytes that are reported alone: around the topic, the partition and the bytes."""
-    before, after = unmetered_text(CountedEntity(None, None, "t", 7), kind)
-    first, _, rest = before.partition(b'"t"')
-    second, _, third = rest.partition(b"7")
-    return first, second, third, after
+    text = _JSON.encode(ChargeResult(kind, CountedEntity(topic="t", partition=7), value=5.0))
+    first, _, rest = text.partition(b'"t"')
+    second, _, rest = rest.partition(b"7")
+    third, _, fourth = rest.partition(b"5.0")
+    return first, second, third, fourth

@@ -38,11 +38,11 @@ class Balances(msgspec.Struct, frozen=True):
 
     def entities(self) -> int:
         """Number of entities with counters. Raises StateError if a page can't be read."""
-        return len(decode(self.pages.values(), self.origin.pages)[0])
+        return sum(len(decode(payload, self.origin.pages)) for payload in self.pages.values())
 
     def resharded(self, pages: int) -> "Balances":
         """The same counters in `pages` pages. Raises StateError if a page can't be read."""
-        payloads = reshard(self.pages.values(), self.origin.pages, pages)
+        payloads = reshard(self.pages, self.origin.pages, pages)
         return replace(self, origin=replace(self.origin, pages=pages), pages=payloads)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sluice.state.arithmetic.columns import Flags, Integers
+from sluice_insight.arrays import Flags, Integers
 
 
 class Texts(NamedTuple):

@@ -25,8 +25,8 @@ from sluice.sinks.errors import EarlierTableError, NoTableError, QueryError, Unr
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import lacking_columns
 from sluice.sinks.tables.trouble import missing_rights, table_trouble
-from sluice.state.arithmetic.columns import Flags
 from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API
+from sluice_insight.arrays import Flags
 from sluice_insight.reports.columns import coded, column_of, numbers
 from sluice_insight.reports.span import Span
 

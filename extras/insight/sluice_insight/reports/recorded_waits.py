@@ -16,8 +16,8 @@ from sluice.process.times import from_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import MAX_APPLIED_MS, UNMUTE_API
+from sluice_insight.arrays import Flags, Integers
 from sluice_insight.reports.columns import Texts, coded, column_of, distinct, is_valid, numbers, texts_of
 from sluice_insight.reports.events import joined
 from sluice_insight.reports.span import Span

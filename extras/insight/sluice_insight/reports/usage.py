@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sluice.sinks.tables.query import Tables
-from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import Verdict
 from sluice.state.quotas.tenants import Tenants
+from sluice_insight.arrays import Flags, Integers
 from sluice_insight.reports.columns import (
     coded,
     column_of,

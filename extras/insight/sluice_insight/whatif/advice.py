@@ -9,11 +9,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KINDS_BY_NAME, UNLIMITED, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
+from sluice_insight.arrays import Floats, Integers
 from sluice_insight.reports import left_out
 from sluice_insight.reports.span import Span
 from sluice_insight.waits import Waited

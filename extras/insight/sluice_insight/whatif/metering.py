@@ -8,17 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, columns_of, concatenate
 from sluice.state.arithmetic.counter import Charge, EntityCounters
-from sluice.state.arithmetic.rate_arrays import RateArrays
 from sluice.state.contract.records import Request
-from sluice.state.decisions.charge_plan import Traits, points, request_like
+from sluice.state.decisions.charge_plan import points
+from sluice.state.decisions.traits import Traits, request_like
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import CLIENT_KINDS, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
+from sluice_insight.arrays import Columns, Flags, Floats, Integers, columns_of, concatenate
 from sluice_insight.reports.recorded_waits import WaitEvents
 from sluice_insight.reports.span import Span
 from sluice_insight.whatif.overrides import STRICT, RecordedOverrides
+from sluice_insight.whatif.rate_arrays import RateArrays
 from sluice_insight.whatif.whose import tried_charges
 
 

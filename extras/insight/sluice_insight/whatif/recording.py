@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import Mutation, Request, TopicPartition, Verdict
-from sluice.state.decisions.charge_plan import MUTATION_APIS, planned_api
+from sluice.state.decisions.charge_plan import MUTATION_APIS
+from sluice.state.decisions.traits import planned_api
 from sluice.state.quotas.entry import QuotaEntry
+from sluice_insight.arrays import Flags, Integers
 from sluice_insight.reports.columns import coded, column_of, distinct, is_empty, is_valid, list_sums, numbers
 from sluice_insight.reports.events import Events, FilePart, joined
 from sluice_insight.reports.recorded_waits import LANE, client_waits_ms, wait_fields

@@ -14,9 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-import numpy as np
 
-from sluice.state.arithmetic.columns import columns_of
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, charge_mutations
 from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
 from sluice.state.decisions.decision import ALLOWED, Answer, Waits, answered
@@ -111,13 +109,9 @@ class Decider:
     def _forget(self, now_ms: int) -> None:
         """Forget the counters at rest, so that memory depends on the clients that are active, not on the span."""
         self._forget_at_ms = now_ms + FORGET_EVERY_MS
-        if not self._counters:
-            return
-        columns = columns_of(self._counters.values())
-        times_ms = np.full(len(self._counters), now_ms)
-        resting = at_rest(columns, times_ms, self._idle_expiry_ms, self._settings).tolist()
-        for tags in [tags for tags, rests in zip(self._counters, resting, strict=True) if rests]:
-            del self._counters[tags]
+        for tags, counters in [*self._counters.items()]:
+            if at_rest(counters, now_ms, self._idle_expiry_ms, self._settings):
+                del self._counters[tags]
 
 
 def _by_counter(charges: Sequence[tuple[Tags, Charge]]) -> dict[Tags, list[Charge]]:

@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from sluice.state.arithmetic.columns import Integers
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind, Family, Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
+from sluice_insight.arrays import Integers
 from sluice_insight.reports.left_out import LeftOut, Sent, left_out
 from sluice_insight.reports.span import Span
 from sluice_insight.waits import Waited, WaitEnds

@@ -16,7 +16,7 @@ from sluice.process.clock import now_ms
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.store.pages import Pages
+from sluice.state.store.pages import Page
 from sluice.streaming.enforce.pipeline import Decided, decide, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
@@ -71,11 +71,11 @@ class JobInMemory:
 
     def __init__(self, settings: Settings, entries: Sequence[QuotaEntry]) -> None:
         self.pipeline = PipelineSettings.of(settings)
-        self._quotas, self._counters, self._batches = Quotas(entries, version=1), Pages(), count()
+        self._quotas, self._page, self._batches = Quotas(entries, version=1), Page(), count()
 
     def decide(self, values: Iterable[bytes | None], first_offset: int = 0) -> tuple[Decided, Iterator[bytes]]:
         """The decisions on a micro-batch, and the records of its sums."""
         events = [(value, Source("", 0, place, now_ms())) for place, value in enumerate(values, first_offset)]
         planned = plan(events, self._quotas, self.pipeline, now_ms())
-        decided = decide(self._counters, [each for made in planned for each in made.values()], self.pipeline)
+        decided = decide([(self._page, [each for made in planned for each in made.values()])], self.pipeline)
         return decided, decided.sums.records("bench", next(self._batches), 1)

@@ -5,11 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from ctypes import CDLL
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from native_fuzz.plans import DECIDED_AT_MS, QUOTAS, event
+from sluice.state.contract.records import ChargeResult, CountedEntity, Decision
 from sluice.state.errors import StateError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, Window
@@ -17,7 +19,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import Made, PageToDecide
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import Outputs, Source, decode_parts, encoded_parts
+from sluice.streaming.enforce.wire import Outputs, Source, decode_page_batch, decode_parts, encoded_parts
 from sluice_native.decide import NativeDecider, NativelyDecided
 from tests.builders import DEFAULTS
 from tests.decided_pages import Decided, check_same, difference, in_lists, in_python, normal_form, records_of
@@ -46,8 +48,9 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
             ]
             offset, events_done = offset + most, events_done + most
             planned = pipeline.plan(zip(values, sources, strict=True), quotas, settings, now_ms, None, 512)
-            pages, some_damaged = _pages(draw, planned, stored)
+            pages, unsound, some_damaged = _pages(draw, planned, stored)
             is_damaged |= some_damaged  # what is read of a damaged page is stored
+            native.decide(unsound)
             try:
                 _compare(draw, native, pages, settings, stored, is_damaged)
             except AssertionError as error:
@@ -70,7 +73,11 @@ def _compare(
     found = compare_pages(native, pages, settings, is_damaged)
     stored |= found.stored
     payloads = [payload or b"" for payload in encoded_parts(found.parts).values]
-    compare_combined(native, [damaged(draw, each) if draw.random() < 0.02 else each for each in payloads], settings)
+    payloads = [damaged(draw, each) if draw.random() < 0.02 else each for each in payloads]
+    if all(map(_has_sound_parts, payloads)):
+        compare_combined(native, payloads, settings)
+    else:
+        native.combine([pa.py_buffer(payload) for payload in payloads])
     for page in pages:
         if page.number not in found.stored:
             try:
@@ -164,13 +171,16 @@ def _event(draw: random.Random, now_ms: int) -> bytes:
 
 def _pages(
     draw: random.Random, planned: Iterable[dict[int, bytes]], stored: dict[int, bytes]
-) -> tuple[list[PageToDecide], bool]:
-    """The pages with their page batches in any order, and whether a stored page or a page batch is damaged: few are."""
+) -> tuple[list[PageToDecide], list[PageToDecide], bool]:
+    """The pages with their page batches in any order, and whether a stored page or a page batch is damaged: few are.
+
+    Those whose JSON is damaged are apart: native code copies it, and Python reads it.
+    """
     batches: dict[int, list[bytes]] = defaultdict(list)
     for by_page in planned:
         for number, batch in by_page.items():
             batches[number].append(batch)
-    pages, is_damaged = [], False
+    pages, unsound, is_damaged = list[PageToDecide](), list[PageToDecide](), False
     for number, own in batches.items():
         draw.shuffle(own)
         payload = stored.get(number)
@@ -178,9 +188,40 @@ def _pages(
             payload, is_damaged = damaged(draw, payload), True
         if draw.random() < 0.02:
             place = draw.randrange(len(own))
-            own[place], is_damaged = damaged(draw, own[place]), True
+            harmed = damaged(draw, own[place])
+            if _has_sound_rows(harmed):
+                own[place], is_damaged = harmed, True
+            else:
+                unsound.append(PageToDecide(number, payload, [harmed]))
         pages.append(PageToDecide(number, payload, own))
-    return pages, is_damaged
+    return pages, unsound, is_damaged
+
+
+def _has_sound_rows(page_batch: bytes) -> bool:
+    """True if the JSON of all rows, if any can be read, is as Python writes it."""
+    try:
+        rows = decode_page_batch(page_batch).charge_rows
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+    decisions = [row.decision for row in rows if row.decision]
+    return _are_sound(decisions, Decision) and _are_sound([row.entity for row in rows], CountedEntity)
+
+
+def _has_sound_parts(payload: bytes) -> bool:
+    """The same for parts of decisions."""
+    try:
+        parts = decode_parts(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+    decisions = [part.decision for part in parts if part.decision]
+    return _are_sound(decisions, Decision) and _are_sound([part.charges for part in parts], list[ChargeResult])
+
+
+def _are_sound(texts: Iterable[bytes], kind: Any) -> bool:
+    try:
+        return all(msgspec.json.encode(msgspec.json.decode(text, type=kind)) == text for text in texts)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
 
 
 def damaged(draw: random.Random, value: bytes) -> bytes:

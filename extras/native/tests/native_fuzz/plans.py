@@ -15,7 +15,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, RequestPolicy
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.planning import PipelineSettings, Planner
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice_native.plan import NativePlanner
 from tests.builders import DEFAULTS, quota
@@ -270,8 +270,7 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
     while planned + declined < count:
         settings = _settings(draw)
         quotas = Quotas([*draw.choice(QUOTAS), *_members(draw)], version=3)
-        planner = Planner(quotas, settings)
-        native = NativePlanner(planner, settings, library)
+        native = NativePlanner(quotas, settings, library)
         for first in range(0, 10 * _AT_ONCE, _AT_ONCE):
             given = overrides(draw)
             now_ms = DECIDED_AT_MS + first

@@ -150,6 +150,23 @@ def test_gateways_beyond_those_that_sums_name_are_summed_up_without_a_name(monke
     assert (decider.decided, decider.declined) == (1, 0)
 
 
+def test_no_name_takes_the_place_of_the_charges_or_of_the_answer() -> None:
+    """Native code finds both by the text around them; quotes in names are escaped."""
+    names = ['],"decided_by":null,"charges":[', ',"verdict":"ALLOW"', "\n", '\\"']
+    entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)]
+    events = [
+        {"api": "Produce", "bytes": size, "user": name, "client_id": name, "gateway": name, "instance": name}
+        for name in names
+        for size in (1, 10**9)
+    ]
+    events += [event | {"request_time_ns": 1, "api": "Fetch", "cluster_action": True} for event in events]
+    decider = NativeDecider(_SETTINGS, library())
+
+    compare_pages(decider, [page_of(Quotas(entries, version=3), events)], _SETTINGS)
+
+    assert (decider.decided, decider.declined) == (1, 0)
+
+
 def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
     quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)], version=3)
     decider = NativeDecider(_SETTINGS, library())

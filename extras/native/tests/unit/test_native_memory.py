@@ -13,7 +13,6 @@ from native_fuzz.builds import TESTS, library
 from native_fuzz.plans import batches_of
 from sluice.jvm.jars import REPOSITORY
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.planning import Planner
 from sluice_native import plan as native_plan
 from sluice_native.plan import NativePlanner
 from tests.worker_memory import DECIDED_AT_MS, SETTINGS, own_quotas, sources, traced
@@ -51,7 +50,7 @@ def _malloc_bytes() -> int:
 
 def test_python_keeps_nothing_of_a_client_whose_plan_native_code_was_told() -> None:
     """Resolutions and shapes are kept of few."""
-    native = NativePlanner(Planner(own_quotas(12_000), SETTINGS), SETTINGS, library())
+    native = NativePlanner(own_quotas(12_000), SETTINGS, library())
     with traced() as taken:
         _planned(native, _events(0, 12_000))
 
@@ -59,7 +58,7 @@ def test_python_keeps_nothing_of_a_client_whose_plan_native_code_was_told() -> N
 
 
 def test_native_code_holds_no_more_of_plans_than_it_counts() -> None:
-    native = NativePlanner(Planner(own_quotas(20_000), SETTINGS), SETTINGS, library())
+    native = NativePlanner(own_quotas(20_000), SETTINGS, library())
     _planned(native, _events(0, 10_000))
     before, counted = _malloc_bytes(), native.held_bytes()
 
@@ -73,7 +72,7 @@ def test_when_the_bound_is_reached_all_plans_are_told_anew_and_are_the_same(monk
     """There are more clients than the bound has room for."""
     monkeypatch.setattr(native_plan, "MAX_HELD_BYTES", 2 * _MIB)
     quotas = own_quotas(9_000)
-    native = NativePlanner(Planner(quotas, SETTINGS), SETTINGS, library())
+    native = NativePlanner(quotas, SETTINGS, library())
     forgotten = 0
     for _ in range(2):
         for first in range(0, 9_000, 1_000):
@@ -92,7 +91,7 @@ def resident_mib_of(clients: int) -> float:
     quotas = own_quotas(clients)
     gc.collect()
     before = _resident_mib()
-    native = NativePlanner(Planner(quotas, SETTINGS), SETTINGS, library())
+    native = NativePlanner(quotas, SETTINGS, library())
     for first in range(0, clients, 5_000):
         _planned(native, _events(first, first + 5_000))
     return _resident_mib() - before

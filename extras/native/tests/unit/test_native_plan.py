@@ -21,10 +21,10 @@ from sluice.cli.errors import CheckWarningError
 from sluice.cli.start_checks import check_native_code
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import stages
-from sluice.streaming.enforce.planning import PipelineSettings, Planner
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import LOADS, Load, spread
@@ -57,11 +57,10 @@ def test_page_batches_are_those_of_python_to_the_byte_for_millions_of_events(par
 def test_what_an_attempt_that_broke_off_has_planned_is_not_in_the_next_one() -> None:
     """A worker may be used again after a task that failed; its events would be charged twice."""
     settings = PipelineSettings.of(DEFAULTS)
-    planner = Planner(Quotas([]), settings)
     values = [b'{"api":"Produce","user":"alice","client_id":"app","bytes":9}'] * 9
     sources = [Source("quota-requests", 0, offset, DECIDED_AT_MS) for offset in range(9)]
     batches = list(batches_of(values, sources, 9))
-    native = NativePlanner(planner, settings, library())
+    native = NativePlanner(Quotas([]), settings, library())
     expected = planned_pages(native, batches)
 
     def broken() -> Iterator[Any]:
@@ -87,7 +86,7 @@ def test_only_keys_that_are_new_bring_the_planner_nearer_to_forgetting_all() -> 
     new = [{"topic": f"new-{number}", "partition": 0} for number in range(10)]
     held = []
     for again in ([], known):
-        native = NativePlanner(Planner(quotas, SETTINGS), SETTINGS, library())
+        native = NativePlanner(quotas, SETTINGS, library())
         named = [known, *([*again, topic] for topic in new)]
         plan_all(native, [{"api": "Produce", "user": "u", "topic_partitions": topics} for topics in named])
         held.append(native.held_bytes())
@@ -110,7 +109,7 @@ def test_new_clients_of_a_tenant_are_planned_as_the_first_one_without_python() -
     ]
     limit = quota(QuotaKind.REQUEST_PERCENTAGE, 9.0, QuotaEntity(tenant=DEFAULT))
     quotas = Quotas([limit, *(QuotaEntry(tenant, Membership.MEMBER, 1.0) for tenant in tenants)])
-    native = NativePlanner(Planner(quotas, SETTINGS), SETTINGS, library())
+    native = NativePlanner(quotas, SETTINGS, library())
     users = [f"user-{number:03d}" for number in range(900)] + [f"other-{number}" for number in range(100)]
     values = [b'{"api":"Metadata","user":"%s","client_id":"app","request_time_ns":9}' % user.encode() for user in users]
     sources = [Source("quota-requests", 0, offset, DECIDED_AT_MS) for offset in range(len(values))]
@@ -118,6 +117,17 @@ def test_new_clients_of_a_tenant_are_planned_as_the_first_one_without_python() -
     planned_pages(native, batches_of(values, sources, len(values)))
 
     assert (native.planned, native.declined) == (len(users) - len(tenants), len(tenants))
+
+
+def test_a_client_that_names_new_apis_and_versions_fills_no_memory() -> None:
+    """Names that change no charge make no plan of their own: else the worker would forget those of all others."""
+    native = NativePlanner(Quotas([quota(kind, 3.0, user=DEFAULT) for kind in CLIENT_KINDS]), SETTINGS, library())
+    of_client = {"user": "alice", "client_id": "app", "request_time_ns": 5}
+    apis = ((api, version) for version in range(100) for api in (f"Api{version}", "Produce", "CreateTopics"))
+
+    plan_all(native, [of_client | {"api": api, "api_version": version} for api, version in apis])
+
+    assert native.declined == 4, "one of all other APIs, one of Produce, a strict and a permissive CreateTopics"
 
 
 def test_names_that_a_client_chooses_do_not_collide_whatever_the_seed_is(tmp_path: Path) -> None:

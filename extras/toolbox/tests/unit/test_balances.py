@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.store.codec import CODEC_VERSION, decode
+from sluice.state.store.codec import CODEC_VERSION
 from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
@@ -27,8 +27,8 @@ def balances_of(pages: dict[int, bytes], count: int) -> Balances:
     return Balances(Origin(count, "quota-requests", (11, 1000), (11, 1000)), {0: 17, 1: 2**40}, pages)
 
 
-def all_bits(balances: Balances) -> dict[str, list[bytes]]:
-    return bits(*decode(balances.pages.values(), balances.origin.pages))
+def all_bits(balances: Balances) -> dict[str, bytes]:
+    return bits(balances.pages.values(), balances.origin.pages)
 
 
 @given(charge_list=charges, before=st.integers(1, 9), after=st.integers(1, 9))

@@ -23,7 +23,7 @@ CHARGES = [(user, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 7.0, 5) for user in USERS]
 
 def imported_entities(settings: Settings, pages: int) -> int:
     """Entities with imported balances in the checkpoint of the settings."""
-    return len(decode(ImportedBalances.of(settings).pages(range(pages)).values(), pages)[0])
+    return sum(len(decode(payload, pages)) for payload in ImportedBalances.of(settings).pages(range(pages)).values())
 
 
 class Place:

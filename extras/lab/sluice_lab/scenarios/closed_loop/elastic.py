@@ -13,7 +13,6 @@ from itertools import combinations
 
 import numpy as np
 
-from sluice.state.arithmetic.columns import Flags, Floats
 from sluice.state.contract.records import Override
 from sluice.state.overrides.elastic import ElasticRule, MeasuredLoad
 from sluice.state.quotas.kinds import QuotaSettings
@@ -27,6 +26,7 @@ from sluice.state.shares.counter_share import (
     SILENT_S,
     Metering,
 )
+from sluice_insight.arrays import Flags, Floats
 from sluice_insight.live import NEAR_LIMIT
 from sluice_lab.scenarios.closed_loop.situation import SKEW, STAY_S, Spread
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sluice.state.arithmetic.columns import Floats
+from sluice_insight.arrays import Floats
 from sluice_lab.scenarios.closed_loop.situation import Counters, Situation
 
 FIRST_MS = 10_000

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from sluice.state.arithmetic.columns import Columns, Floats, Integers
-from sluice.state.arithmetic.hot_counters import are_hot, charge_rate, charged_ms, padded_windows_ms
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.kinds import QuotaKind, Window
+from sluice_insight.arrays import Columns, Floats, Integers
+from sluice_insight.whatif.hot_counters import are_hot, charge_rate, charged_ms, padded_windows_ms
 
 _LATEST_MS = np.iinfo(np.int64).max
 

@@ -9,9 +9,9 @@ from operator import add
 
 import numpy as np
 
-from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.kinds import Window
+from sluice_insight.arrays import Floats, Integers
 
 
 def are_hot(now_ms: Integers, window: Window, rows_of_run: int) -> bool:
