@@ -288,6 +288,7 @@ def test_checks_without_tests_start_none(project: Path) -> None:
         "mypy",
         "mypy --explicit-package-bases",
         "-m scripts.ceilings",
+        "-m scripts.fields",
         "lint-imports --no-logo",
         "mkdocs --quiet",
     ]
