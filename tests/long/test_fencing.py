@@ -75,15 +75,15 @@ def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> D
     leadership = Leadership(settings.topics, settings.kafka, checkpoint.location, True, clock)
 
     class Passing(Event):
-        """Time that passes while nobody sends a heartbeat."""
-
         def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 # no time passes here
             clock.now_s += LEASE_S
             return super().wait(0)
 
     assert leadership.acquire(Passing())
     epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
-    return Driver(leadership, epoch, EnforceQuery(JobContext(spark, settings, watch, epoch=epoch)))
+    query = EnforceQuery(JobContext(spark, settings, watch, epoch=epoch))
+    query._pipeline = query._pipeline._replace(job_id=None)  # as the decisions here name no job
+    return Driver(leadership, epoch, query)
 
 
 def decided(event: str) -> bytes:
