@@ -22,6 +22,7 @@ from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch
 from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
@@ -81,14 +82,13 @@ def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> D
 
     assert leadership.acquire(Passing())
     epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
-    query = EnforceQuery(JobContext(spark, settings, watch, epoch=epoch))
-    query._pipeline = query._pipeline._replace(job_id=None)  # as the decisions here name no job
-    return Driver(leadership, epoch, query)
+    return Driver(leadership, epoch, EnforceQuery(JobContext(spark, settings, watch, epoch=epoch)))
 
 
-def decided(event: str) -> bytes:
-    """The decision on this event."""
-    return text(decision(0) | {"decision_id": event})
+def decided(settings: Settings, event: str) -> bytes:
+    """The decision of the checkpoint's job on this event."""
+    job_id = job_identity(Checkpoint(settings.enforce.checkpoint)).job_id
+    return text(decision(0) | {"decision_id": event, "job_id": job_id})
 
 
 def summed(batch_id: int) -> bytes:
@@ -109,7 +109,7 @@ def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataF
     made.append((False, topics.dead_letters, last, lettered(settings, batch_id)))
     for number in range(EVENTS):
         event = f"{settings.topics.requests}-0-{batch_id * EVENTS + number}"
-        made.append((False, settings.topics.decisions, b"%d" % number, decided(event)))
+        made.append((False, settings.topics.decisions, b"%d" % number, decided(settings, event)))
     return spark.createDataFrame(made, "partial boolean, topic string, key binary, value binary").coalesce(1)
 
 
@@ -148,7 +148,7 @@ def as_audit_reads(spark: SparkSession, settings: Settings, tmp_path: Path) -> t
     write(replace(audit, topics=topics), batch, 0, requests=RequestsTopic(topics.requests, [10**9] * 2))
     unreadable = rows(audit.delta.unreadable)
     assert {row["field"] for row in unreadable} <= {"epoch"}
-    return Counter(decided(row["decision_id"]) for row in rows(audit.delta.decisions)), len(unreadable)
+    return Counter(decided(settings, row["decision_id"]) for row in rows(audit.delta.decisions)), len(unreadable)
 
 
 @pytest.mark.parametrize("tries", [2, pytest.param(50, marks=pytest.mark.long)])
