@@ -65,11 +65,19 @@ def build_jars() -> list[Path]:
     clients = [jar for jar in of_spark if jar.name.startswith("kafka-clients-")]
     of_brokers = [jar for pattern in _COMPILED_AGAINST for jar in of_pyspark if jar.match(pattern)]
     spark_jar = BUILT / object_store.JAR_NAME
-    return [
+    made = [
         build_plugin([*clients, *of_brokers], BUILT, java_compiler),
         build_jar(proxy.BUILT / proxy.JAR_NAME, PROXY.sources, of_proxy, PROXY.release, java_compiler),
         build_jar(spark_jar, [_SPARK_SOURCES], [*of_s3, *of_pyspark], OLDEST, java_compiler),
     ]
+    remove_others(made)
+    return made
+
+
+def remove_others(made: Sequence[Path]) -> None:
+    """Remove the jars beside these, such as one whose sources have moved: a wheel would have them."""
+    for jar in {jar for folder in {each.parent for each in made} for jar in folder.glob("*.jar")}.difference(made):
+        jar.unlink(missing_ok=True)  # another process may be as far
 
 
 def main(

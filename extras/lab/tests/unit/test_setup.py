@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scripts.java.build import remove_others
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
@@ -297,3 +298,12 @@ def test_checks_without_tests_start_none(project: Path) -> None:
 def test_the_scripts_are_executable() -> None:
     names = ("scripts/setup", "scripts/test", "scripts/test-long", "scripts/lock", ".ci/run")
     assert all(os.access(REPOSITORY / name, os.X_OK) for name in names)
+
+
+def test_a_jar_that_is_built_no_more_is_in_no_wheel(tmp_path: Path) -> None:
+    for name in ("plugin.jar", "moved.jar", "classes.jsa"):
+        (tmp_path / name).touch()
+
+    remove_others([tmp_path / "plugin.jar"])
+
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["classes.jsa", "plugin.jar"]
