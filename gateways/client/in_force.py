@@ -66,25 +66,25 @@ class InForce:
         api: str | None,
         topic_partitions: Iterable[TopicPartitionName],
         with_inline: bool,
+        now_ms: int,
     ) -> Wait | None:
         """The longest wait of the counters that such a request leads to, and of holds; or decided waits only."""
         tables = self._tables if with_inline else self._tables[:1]
-        held = self.held_wait(user, client_id, api) if with_inline else None
+        held = self.held_wait(user, client_id, api, now_ms) if with_inline else None
         if not any(map(len, tables)):
             return held
         counters = list(self._counters(user, client_id, api, topic_partitions))
         waits = (held, *(table.longest(counters) for table in tables))
         return max(filter(None, waits), key=attrgetter("until_ms"), default=None)
 
-    def held_wait(self, user: str, client_id: str, api: str | None) -> Wait | None:
-        """The wait of a client that is under a hold now, for requests of this API, or of any without one.
+    def held_wait(self, user: str, client_id: str, api: str | None, now_ms: int) -> Wait | None:
+        """The wait of a client that is under a hold at `now_ms`, for requests of this API, or of any without one.
 
         A client that is stopped waits as long as the hold lasts; another one after each request.
         """
         limits = self.limits
         if limits is None or not self.overrides.has_holds:
             return None  # each request asks
-        now_ms = self._clock_ms()
         held = []
         for each in BYTES_APIS if api is None else {api}.intersection(BYTES_APIS):
             hold = self.overrides.hold(user, client_id, limits.enforced.tenants, now_ms, each == "Fetch")

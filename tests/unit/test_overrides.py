@@ -1,5 +1,6 @@
 """Overrides of limits: a decider of one file, and what job, gateways, metrics, console and table make of it."""
 
+import itertools
 import re
 import runpy
 from pathlib import Path
@@ -85,8 +86,8 @@ def test_metrics_have_all_holds_that_there_may_be_and_name_nobody_where_names_ar
     assert {bool(sample.labels["client_id"]) for sample in samples} == {top > 0}
 
 
-def test_a_consumer_under_a_hold_gets_no_records_and_is_charged_nothing() -> None:
-    """One whose response is on its way already waits afterwards."""
+def test_a_consumer_under_a_hold_gets_no_records_and_is_charged_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose response is on its way already waits afterwards, for 10 s from the call though the clock moves on."""
     stop = Override("hold", entity=CountedEntity(client_id="app"), consumers=True)
     fetch = Request("Fetch", client_id="app", topic_partitions=[TopicPartition("orders", 0, 1_000)])
     with gateway_loop([quota(QuotaKind.CONSUMER_BYTE_RATE, 1e9, client_id="app")]) as loop:
@@ -94,6 +95,10 @@ def test_a_consumer_under_a_hold_gets_no_records_and_is_charged_nothing() -> Non
         gateway._in_force.on_limit(overrides_key("operator"), overrides_value(Overrides(1, at_ms, 60_000, [stop])))
         answers = [gateway.admit(fetch), gateway.admit(fetch, delivered=True)]
         other = gateway.admit(Request("Fetch", client_id="other", topic_partitions=fetch.topic_partitions))
+        moving = itertools.count(at_ms).__next__
+        for each in (gateway, gateway._in_force):
+            monkeypatch.setattr(each, "_clock_ms", moving)
+        assert gateway.throttle_of(None, "app").throttle_ms == 10_000
     assert [(answer.throttle_ms, answer.withhold, answer.quota) for answer in answers] == [
         (10_000, True, "operator"),
         (10_000, False, "operator"),

@@ -35,14 +35,11 @@ def overrides(draw: st.DrawFn) -> tuple[Override, int | None]:
     """An override, and the ms until its end."""
     kind, until_ms = draw(st.sampled_from(["hold", "hold", "hold", "tighten"])), draw(ends)
     if kind == "tighten":
-        return Override(
-            "tighten", draw(st.sampled_from([0.2, 0.75])), gateway=draw(st.sampled_from(["i-0", "x"]))
-        ), until_ms
+        strength = draw(st.sampled_from([0.2, 0.75]))
+        return Override("tighten", strength, gateway=draw(st.sampled_from(["i-0", "x"]))), until_ms
     entity = draw(entities)
-    gateway = draw(st.sampled_from([None, None, "i-0", "x"]))
-    return Override(
-        "hold", entity=entity, gateway=gateway, consumers=entity is not None and draw(st.booleans())
-    ), until_ms
+    gateway, consumers = draw(st.sampled_from([None, None, "i-0", "x"])), entity is not None and draw(st.booleans())
+    return Override("hold", entity=entity, gateway=gateway, consumers=consumers), until_ms
 
 
 limits = st.lists(
