@@ -17,7 +17,7 @@ _COLUMNS = columns("""
     DOUBLE, rate DOUBLE, tokens DOUBLE, violated_count BIGINT, throttled_count BIGINT, throttle_time_avg_ms
     DOUBLE, throttle_time_max_ms BIGINT, last_timestamp_ms BIGINT, tenant STRING, date DATE
 """)
-"""One row per window, quota, mode and counter; docs/metrics.md says what each column means."""
+"""One row per window, quota, mode and counter; docs/reference.md says what each column means."""
 
 METRIC_NAMES = {kind.value: (kind.metric_group, kind.family.rate_name) for kind in QuotaKind} | {
     EXEMPT_REQUEST_TIME: (QuotaKind.REQUEST_PERCENTAGE.metric_group, EXEMPT_REQUEST_TIME)

@@ -161,7 +161,7 @@ _PRINTED = [
 @pytest.mark.parametrize(("page", "query"), _PRINTED)
 def test_each_query_in_the_pages_has_rows_by_the_function_that_the_page_of_metrics_shows(page: str, query: str) -> None:
     assert page  # names the test
-    (program,) = _PYTHON.findall((REPOSITORY / "docs/metrics.md").read_text())
+    (program,) = _PYTHON.findall((REPOSITORY / "docs/reference.md").read_text())
     names: Json = {}
     exec(program, names)  # noqa: S102 - the page's own
 
@@ -169,5 +169,5 @@ def test_each_query_in_the_pages_has_rows_by_the_function_that_the_page_of_metri
 
 
 def test_the_pages_have_queries() -> None:
-    assert [page for page, _ in _PRINTED].count("metrics.md") == 2
+    assert [page for page, _ in _PRINTED].count("reference.md") == 2
     assert len(_PRINTED) >= 5

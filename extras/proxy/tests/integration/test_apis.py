@@ -1,4 +1,4 @@
-"""The table of Kafka's APIs in docs/support.md: it has each one, and says what the proxy's code does with it."""
+"""The table of Kafka's APIs in docs/reference.md: it has each one, and says what the proxy's code does with it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from sluice.jvm.machine import Jvm
 from sluice_demo.jars import BROKER_JARS
 from sluice_proxy.jars import proxy_class_path
 
-PAGE = REPOSITORY / "docs" / "support.md"
+PAGE = REPOSITORY / "docs" / "reference.md"
 
 Versions = tuple[int, int]
 """The oldest version and the latest."""
@@ -16,7 +16,7 @@ Versions = tuple[int, int]
 
 def told() -> Iterator[tuple[str, str]]:
     """Each API of the table with the first words of its last cell, which say how a proxy treats it."""
-    section = PAGE.read_text().partition("## APIs of Kafka")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("### APIs of Kafka")[2].partition("\n### ")[0]
     for line in section.splitlines():
         if line.startswith("| ") and not line.startswith("| APIs "):
             apis, *_, treatment = line.strip("| ").split(" | ")

@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 
-/** Writes the request events of one gateway (docs/contracts.md). For one thread. */
+/** Writes the request events of one gateway (docs/reference.md). For one thread. */
 final class Events {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String REFUSED_API = "Refused";
