@@ -128,7 +128,7 @@ class RunningJob:
         return services
 
     def _deciders(self) -> list[Decider]:
-        """All that may override limits; docs/overrides.md tells how to write another one."""
+        """All that may override limits; docs/architecture.md tells how to write another one."""
 
         def quotas() -> Quotas:
             return self._watch.quotas

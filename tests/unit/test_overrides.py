@@ -23,13 +23,13 @@ from sluice.streaming.overrides.watch import OverridesWatch
 from tests.builders import quota
 from tests.gateway_loop import Clock, gateway_loop
 
-PAGE = (Path(__file__).parents[2] / "docs/overrides.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
 NOON_MS, NIGHT_MS = 1_760_011_200_000, 1_760_050_000_000  # 12:00 and 22:46:40 UTC of 2025-10-09
 
 
 @pytest.fixture
 def curfew(tmp_path: Path) -> Decider:
-    """The decider that docs/overrides.md shows."""
+    """The decider that docs/architecture.md shows."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "curfew.py").write_text(code)
     decider = runpy.run_path(str(tmp_path / "curfew.py"))["Curfew"]("nightly")
