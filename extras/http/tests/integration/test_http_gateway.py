@@ -226,7 +226,7 @@ def test_a_bad_request_is_answered_with_what_is_wrong(
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_calls_of_the_page_can_be_pasted(client: HttpClient) -> None:
-    page = (REPOSITORY / "docs" / "gateways.md").read_text()
+    page = (REPOSITORY / "extras" / "http" / "README.md").read_text()
     lines = re.findall(r"^curl .*$", page, re.MULTILINE)
 
     commands = [shlex.split(line.replace("http://127.0.0.1:8080", client.address)) for line in lines]
