@@ -91,19 +91,6 @@ class ArchivedClasses:
             slower = f"Java loads {self.owner} classes without an archive, which takes longer"
             print(f"jars: {error}; {slower}", file=sys.stderr)
 
-    def write_names(self, loaded: str) -> None:
-        """Write the names from what Java writes with `-XX:DumpLoadedClassList`: sorted, and without numbers.
-
-        Left out are proxies, which Java makes anew and names as it likes, and Sluice's own classes: no archive has its
-        jar.
-        """
-        lines = {
-            line.partition(" id: ")[0]
-            for line in loaded.splitlines()
-            if line[:1] != "#" and "/$Proxy" not in line and "sluice/" not in line
-        }
-        self.names.write_bytes(gzip.compress("".join(f"{line}\n" for line in sorted(lines)).encode(), mtime=0))
-
     def _archive(self) -> ClassArchive:
         java, _ = find_java()
         jars = self.jars()

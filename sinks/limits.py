@@ -1,7 +1,7 @@
 """Publishes the quotas in force to the compacted limits topic, and repairs the topic when records are lost."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 
 from kafka import KafkaProducer
@@ -16,6 +16,7 @@ from sluice.state.contract.records import Overrides
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import (
+    OWN_DECIDERS,
     VERSION_KEY,
     LimitsView,
     changed_limits,
@@ -58,7 +59,7 @@ def limits_publisher(
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
     A record of `overrides` is published when gateways would do something else by it, or forget it soon, or when the
     topic has one that can't be read in its place; that of a decider which isn't the job's is removed. At the start
-    `remember` is told what all deciders had published before, with times by the clock of now.
+    `remember` is told what these had published before, with times by the clock of now.
     """
 
     def publish() -> Iterator[None]:
@@ -75,26 +76,29 @@ def limits_publisher(
             while True:
                 version, entries = in_force()
                 wanted = wanted if entries is published else {limit_key(entry): entry for entry in entries}
-                changed, removed = False, None
+                changed, removed, said = False, None, overrides()
+                own = set(map(overrides_key, {*OWN_DECIDERS, *said}))
                 for _, record in reader.read_to_end():
                     changed |= not view.is_override(key := record.key)
                     is_readable = _apply(view, record, topics.limits)
                     if key is not None and view.is_override(key):
-                        found.take(key, record, is_readable)
-                    elif not is_readable and key is not None and key != VERSION_KEY and key not in wanted:
-                        # at once, as there may be more than fit into memory
+                        is_foreign = found.take(key, record, is_readable, own)
+                    else:
+                        is_foreign = not is_readable and key not in (None, VERSION_KEY) and key not in wanted
+                    if is_foreign:  # at once, as there may be more than fit into memory
                         removed = producer.send(topics.limits, None, key, partition=0)
                         view.forget_unreadable(key)
                 if removed is not None:
                     removed.get(_SEND_TIMEOUT_S)
                 if not has_remembered:
-                    remember(_by_own_clock(view.overrides, found, producer, topics.limits))
+                    known = {name: each for name, each in view.overrides.items() if overrides_key(name) in own}
+                    remember(_by_own_clock(known, found, producer, topics.limits))
                     has_remembered = True
                 # another table may have other quotas under the same version
                 if changed or entries is not published or not _is_complete(view, version):
                     _publish_difference(view, version, wanted, producer, topics.limits)
                     published = entries
-                due = found.due(overrides(), view.overrides)
+                due = found.due(said, view.overrides)
                 for sent in [producer.send(topics.limits, value, key, partition=0) for key, value in due]:
                     sent.get(_SEND_TIMEOUT_S)
                 yield
@@ -103,27 +107,29 @@ def limits_publisher(
 
 
 class _Overriding:
-    """The keys of deciders that the topic has, whoever wrote them."""
+    """The keys of the job's deciders that the topic has, whoever wrote them."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._keys: set[bytes] = set()
         self._unreadable: set[bytes] = set()
         self._taken_ms: dict[bytes, int] = {}
         self._has_told = False
+        self._has_foreign = False  # or had, of other deciders
 
-    def take(self, key: bytes, record: FetchedRecord, is_readable: bool) -> None:
-        """Take over a record. Gateways pass over one that can't be read, but it took the place of the job's."""
-        self._keys.discard(key)
+    def take(self, key: bytes, record: FetchedRecord, is_readable: bool, own: Collection[bytes]) -> bool:
+        """Take over a record; True if it has to be removed. One that can't be read has taken the place of the job's."""
+        if key not in own:
+            self._has_foreign |= record.value is not None
+            return record.value is not None
         self._unreadable.discard(key)
         if record.value is None:
             self._taken_ms.pop(key, None)
-            return
-        self._keys.add(key)
+            return False
         if is_readable:
             self._taken_ms[key] = record.timestamp_ms
         else:
             self._unreadable.add(key)
+        return False
 
     def written_ms(self, decider: str) -> int:
         """When the last record that was taken of it was written: a stranger sets the time of his own."""
@@ -137,8 +143,8 @@ class _Overriding:
         Before the deciders have said anything, all that is there may be theirs.
         """
         values = {overrides_key(decider): (each, known.get(decider)) for decider, each in said.items()}
-        foreign = self._keys - values.keys()
-        if said and foreign | self._unreadable and not self._has_told:
+        foreign = (self._taken_ms.keys() | self._unreadable) - values.keys()
+        if said and (self._has_foreign or foreign | self._unreadable) and not self._has_told:
             self._has_told = True
             told = "topic %s has overrides that aren't the job's; they are taken back; check who may write to it"
             log.warning(told, self._topic)

@@ -31,6 +31,12 @@ class LimitsInForce(msgspec.Struct, frozen=True):
     shadow: ModeQuotas
 
 
+OWN_DECIDERS = frozenset({"disk_guard", "elastic", "operator", "stored_bytes"})
+"""Names of Sluice's own deciders. A reader has room for all of them, whatever others are in the topic."""
+
+_MAX_DECIDERS, _MAX_OTHER_BYTES = 16, 65_536
+"""Most deciders of which any may have another name, and most bytes of a record under one: anybody may invent them."""
+
 _MAX_UNREADABLE_BYTES, _KEY_BYTES = 10_000_000, 100
 """Most bytes of keys whose records can't be read, each with what it takes beside its text."""
 
@@ -147,7 +153,7 @@ class LimitsView:
     """The limits that a reader of the limits topic knows: feed it every record in order.
 
     `in_force` is None until a version is complete, and then stays at the last complete version. `overrides` are
-    the last records of all deciders by their names. `garbage` counts records that Sluice would not have written; they
+    the last records of deciders by their names. `garbage` counts records that Sluice would not have written; they
     are ignored, and keep no other limit from coming into force. `missed_removals` is True while the last version to
     end had fewer quotas than are known: this reader was away for longer than the topic keeps removals
     (`delete.retention.ms`), so no version will be complete until it reads the topic from its beginning.
@@ -179,9 +185,9 @@ class LimitsView:
         """
         return self._unreadable.keys
 
-    def forget_unreadable(self, key: bytes) -> None:
+    def forget_unreadable(self, key: bytes | None) -> None:
         """Forget a key whose record is about to be removed."""
-        self._unreadable.discard(key)
+        self._unreadable.discard(key or b"")
 
     def begin_again(self) -> None:
         """Forget the records: the topic was made again. The limits in force stay until a version is complete."""
@@ -220,11 +226,15 @@ class LimitsView:
             decider = _DECIDER.decode(key).removeprefix("overrides:")
             if key != overrides_key(decider):
                 raise InvalidQuotaError("bad_limit", "the record's key isn't written as Sluice does; expected its form")
+            others = {name: said for name, said in self.overrides.items() if name != decider}
             if value is None:
-                self.overrides.pop(decider, None)
-            else:
-                _SCOPES.decode(value)
-                self.overrides[decider] = _SAID.decode(value)
+                self.overrides = others
+                return
+            is_small = len(others) < _MAX_DECIDERS and len(decider) + len(value) <= _MAX_OTHER_BYTES
+            if decider not in OWN_DECIDERS and not is_small:
+                raise InvalidQuotaError("bad_limit", "too many deciders are others; check who may write to the topic")
+            _SCOPES.decode(value)
+            self.overrides = {**others, decider: _SAID.decode(value)}
         except UNREADABLE as error:
             raise InvalidQuotaError("bad_limit", f"the record overrides nothing ({error}); expected JSON") from None
 

@@ -124,20 +124,22 @@ class OverridesInForce:
 
     def __init__(self, instance: str) -> None:
         self._instance = instance
+        self._said: Mapping[str, Overrides] = {}
         self._heard: Mapping[str, tuple[Overrides, Overrides]] = {}
         self._factors: _Factors = []
         self._holds: Mapping[_Scope, list[Hold]] = {}
 
     def hear(self, said: Mapping[str, Overrides], now_ms: int, *, is_past: bool = False) -> None:
-        """Take over the last records of all deciders. One that was heard before holds as long as it did.
+        """Take over the last records of all deciders, which stay as they are. One heard before holds as long as it did.
 
         `is_past` while what is read is older than the gateway.
         """
+        if said is self._said:
+            return  # most records of the topic are limits
         records: dict[str, tuple[Overrides, Overrides]] = {}
         for decider, record in said.items():
-            known = self._heard.get(decider)
-            is_known = known is not None and known[0] == record
-            records[decider] = known if known and is_known else (record, heard(record, now_ms, is_past=is_past))
+            old = self._heard.get(decider)
+            records[decider] = old if old and old[0] == record else (record, heard(record, now_ms, is_past=is_past))
         factors: _Factors = []
         holds: dict[_Scope, list[Hold]] = {}
         for decider, (_, record) in sorted(records.items()):
@@ -150,12 +152,11 @@ class OverridesInForce:
                     factors.append((each.factor, until_ms))
                 else:
                     holds.setdefault(_scope(each.entity), []).append(Hold(decider, each, until_ms))
-        self._heard, self._factors, self._holds = records, factors, holds
+        self._said, self._heard, self._factors, self._holds = said, records, factors, holds
 
     def command(self, now_ms: int) -> int:
         """The number of the operator's last command that is in force; 0 for none."""
-        records = (record for _, record in self._heard.values())
-        return max((each.command for each in records if now_ms < each.at_ms + each.fresh_ms), default=0)
+        return max((each.command for _, each in self._heard.values() if now_ms < each.at_ms + each.fresh_ms), default=0)
 
     def factor(self, now_ms: int) -> float:
         """The part of its shares that this gateway lets through now."""

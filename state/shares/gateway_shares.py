@@ -252,10 +252,6 @@ class GatewayShares:
         self.clear()
         self.gateways.step_back(now_ms)
 
-    def share_of(self, counter: CounterKey) -> CounterShare | None:
-        """The state of a counter; None if own clients don't use it."""
-        return self._touched.get(counter)
-
     def busiest(self, quotas: Quotas, now_ms: int) -> list[Share]:
         """The shares of the MAX_SHARES counters that use the most of their limit, among the RECENT_COUNTERS used last.
 

@@ -406,6 +406,29 @@ def test_of_keys_that_cant_be_read_no_gateway_keeps_more_than_fit_into_ten_megab
     assert found == [True, False, True]
 
 
+def test_forged_deciders_fill_no_gateway_and_keep_no_true_one_out(one: Gateways) -> None:
+    """The first of them are believed, until the job removes them; what comes under one of its own names always is."""
+    (gateway,) = one.all
+
+    def forged(number: int, reason: str = "forged") -> tuple[bytes, bytes]:
+        hold = Override("hold", entity=CountedEntity(client_id=f"x{number}"), reason=reason)
+        return overrides_key(f"x{number}"), overrides_value(Overrides(1, one.now_ms, 60_000, [hold]))
+
+    before = gateway.take_limits([])
+    refused = [gateway.take_limits([*map(forged, range(100))]) - before]
+    for number, reason in ((0, None), (100, "x" * 1_000_000), (101, "forged"), (102, "forged")):
+        records = [forged(number, reason)] if reason else [(overrides_key(f"x{number}"), None)]
+        refused.append(gateway.take_limits(records) - before)
+    for decider in ("elastic", "stored_bytes", "disk_guard", "operator"):
+        one.override(decider, Override("hold", entity=CountedEntity(client_id=decider), consumers=True))
+    one.step()
+
+    names = ["x0", "x1", "x15", "x16", "x100", "x101", "x102", "elastic", "stored_bytes", "disk_guard", "operator"]
+    assert refused == [84, 84, 85, 85, 86]
+    held = [name for name in names if is_held(gateway, gateway.charge(PRODUCE, name, 1_000))]
+    assert held == ["x1", "x15", "x101", *names[-4:]]
+
+
 def test_no_gateway_takes_a_decider_under_another_spelling_of_its_key(one: Gateways) -> None:
     """The job would publish beside it, and never again under it."""
     (gateway,) = one.all

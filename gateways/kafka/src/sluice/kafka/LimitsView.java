@@ -28,6 +28,8 @@ final class LimitsView {
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
     private static final String OVERRIDES = "\"overrides:";
+    private static final int MAX_DECIDERS = 16; // of which any may have another name than Sluice's own
+    private static final int MAX_OTHER_BYTES = 65_536;
     private static final int MAX_UNREADABLE_CHARACTERS = 10_000_000;
     private static final int KEY_CHARACTERS = 100; // as many bytes as a key takes beside its text
     private static final double FRACTION_TOLERANCE = 1e-6;
@@ -114,9 +116,10 @@ final class LimitsView {
 
     private void override(String decider, byte[] value, long nowMs) throws IOException {
         Map<String, Overrides.Said> said = new TreeMap<>(overrides);
-        if (value == null) {
-            said.remove(decider);
-        } else {
+        said.remove(decider);
+        if (value != null) {
+            boolean hasRoom = said.size() < MAX_DECIDERS && decider.length() + value.length <= MAX_OTHER_BYTES;
+            Json.check(hasRoom || Overrides.OWN_DECIDERS.contains(decider), "no room for other deciders is left");
             said.put(decider, Overrides.Said.read(value, nowMs, isPast, overrides.get(decider)));
         }
         overrides = said;

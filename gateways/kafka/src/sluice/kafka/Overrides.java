@@ -23,6 +23,9 @@ final class Overrides {
     /** The decider that holds producers because of a disk. */
     static final String DISK_GUARD = "disk_guard";
 
+    /** Sluice's own deciders: a gateway has room for all of them, whatever others are in the topic. */
+    static final Set<String> OWN_DECIDERS = Set.of(DISK_GUARD, "elastic", "operator", Quotas.STORED_BYTES);
+
     /** What the names of a scope are of. */
     private static final List<String> PARTS = Arrays.asList("user", "client-id", "tenant");
 
@@ -192,13 +195,13 @@ final class Overrides {
         final long number;
         final long command;
         final List<Single> singles;
-        private final long atMs; // by the clock of the job
+        private final byte[] record;
         private final long untilMs;
 
-        private Said(long number, long command, long atMs, List<Single> singles, long untilMs) {
+        private Said(long number, long command, byte[] record, List<Single> singles, long untilMs) {
             this.number = number;
             this.command = command;
-            this.atMs = atMs;
+            this.record = record;
             this.singles = singles;
             this.untilMs = untilMs;
         }
@@ -234,8 +237,8 @@ final class Overrides {
                 Json.textOrEmpty(each, "reason");
                 Json.check(number(each, "value") >= 0 && number(each, "bound") > 0, "a figure is out of its bounds");
             }
-            boolean isKnown = known != null && known.number == number && known.atMs == atMs;
-            return isKnown ? known : new Said(number, command, atMs, singles, atMs + freshMs + aheadMs);
+            boolean isKnown = known != null && Arrays.equals(known.record, value);
+            return isKnown ? known : new Said(number, command, value, singles, atMs + freshMs + aheadMs);
         }
 
         private static long within(long value, long least, long most) throws IOException {
