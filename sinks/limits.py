@@ -32,8 +32,7 @@ log = logging.getLogger("sluice.limits")
 _POLL_S = 0.25
 """Interval between two polls for a new version, and for records that others wrote or removed."""
 
-_RETRY_S = 1.0
-_SEND_TIMEOUT_S = 30.0
+_RETRY_S, _SEND_TIMEOUT_S = 1.0, 30.0
 
 QuotasInForce = Callable[[], tuple[int, Iterable[QuotaEntry]]]
 """The version in force and its quotas."""
@@ -58,7 +57,7 @@ def limits_publisher(
     and a topic that was deleted, or that somebody else wrote to, is whole again with the next poll. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
     A record of `overrides` is published when gateways would do something else by it, or forget it soon, or when the
-    topic has one that can't be read in its place; that of a decider which isn't the job's is removed. At the start
+    topic has another one in its place; that of a decider which isn't the job's is removed. At the start
     `remember` is told what these had published before, with times by the clock of now.
     """
 
@@ -111,24 +110,25 @@ class _Overriding:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._unreadable: set[bytes] = set()
+        self._replaced: set[bytes] = set()  # by records that aren't the job's
         self._taken_ms: dict[bytes, int] = {}
+        self._sent: dict[bytes, bytes] = {}
         self._has_told = False
         self._has_foreign = False  # or had, of other deciders
 
     def take(self, key: bytes, record: FetchedRecord, is_readable: bool, own: Collection[bytes]) -> bool:
-        """Take over a record; True if it has to be removed. One that can't be read has taken the place of the job's."""
+        """Take over a record; True if it has to be removed. Another than was sent has taken the place of the job's."""
         if key not in own:
             self._has_foreign |= record.value is not None
             return record.value is not None
-        self._unreadable.discard(key)
+        self._replaced.discard(key)
         if record.value is None:
             self._taken_ms.pop(key, None)
             return False
         if is_readable:
             self._taken_ms[key] = record.timestamp_ms
-        else:
-            self._unreadable.add(key)
+        if not is_readable or record.value != self._sent.get(key, record.value):
+            self._replaced.add(key)
         return False
 
     def written_ms(self, decider: str) -> int:
@@ -138,19 +138,17 @@ class _Overriding:
     def due(
         self, said: Mapping[str, Overrides], known: Mapping[str, Overrides]
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The records (key, value) after which readers know what was said; None removes one of no decider.
-
-        Before the deciders have said anything, all that is there may be theirs.
-        """
+        """The records (key, value) after which readers know what was said; None removes one of no decider."""
         values = {overrides_key(decider): (each, known.get(decider)) for decider, each in said.items()}
-        foreign = (self._taken_ms.keys() | self._unreadable) - values.keys()
-        if said and (self._has_foreign or foreign | self._unreadable) and not self._has_told:
+        foreign = (self._taken_ms.keys() | self._replaced) - values.keys()
+        if said and (self._has_foreign or foreign | self._replaced) and not self._has_told:
             self._has_told = True
             told = "topic %s has overrides that aren't the job's; they are taken back; check who may write to it"
             log.warning(told, self._topic)
         for key, (each, before) in values.items():
-            if key in self._unreadable or _is_news(each, before):
-                yield key, overrides_value(each)
+            if key in self._replaced or _is_news(each, before):
+                self._sent[key] = overrides_value(each)
+                yield key, self._sent[key]
         if said:
             yield from ((key, None) for key in foreign)
 

@@ -111,7 +111,7 @@ class JavaGateway:
     def __init__(self, java: JavaGateways, kind: str, number: int) -> None:
         properties = plugin_properties() | {"node.id": str(number)}
         if kind == "proxy":
-            properties = {"sluice.bootstrap.servers": "127.0.0.1:1", "sluice.gateway.name": f"proxy-{number}"}
+            properties = {"sluice.bootstrap.servers": "127.0.0.1:1", "sluice.gateway.name": "proxy"}
         self._java = java
         (self._number,) = java.ask([{"properties": properties, "is_proxy": kind == "proxy"}])
 

@@ -214,6 +214,7 @@ def test_overrides_that_others_write_are_taken_back(topics: TopicSettings, kafka
     said = {"operator": Overrides(1, now_ms(), 600_000, [hold], command=7), "disk_guard": Overrides(1, 0, 60_000)}
     forged = overrides_value(Overrides(9, now_ms(), 2**31 - 1, [Override("hold", reason="forged")]))
     forgotten = overrides_value(msgspec.structs.replace(said["operator"], fresh_ms=1))
+    renamed = overrides_value(msgspec.structs.replace(said["operator"], number=2))  # gateways would do the same by it
     servers, says = {"bootstrap.servers": kafka_broker}, list[Mapping[str, Overrides]]()
     with limits_publisher(topics, servers, lambda: (0, ()), lambda: says[0] if says else {}):
         wait_for(topics, kafka_broker, has(0))
@@ -229,7 +230,7 @@ def test_overrides_that_others_write_are_taken_back(topics: TopicSettings, kafka
             wait_for(topics, kafka_broker, lambda view: view.overrides.keys() == {"operator"})
             says.append(said)
             assert_says(topics, kafka_broker, said)
-            for value in (b"", b"garbage", b'{"number":"1"}', b"[" * 100_000, None, forged, forgotten):
+            for value in (b"", b"garbage", b'{"number":"1"}', b"[" * 100_000, None, forged, forgotten, renamed):
                 producer.send(topics.limits, value, overrides_key("operator")).get(120)
                 assert_says(topics, kafka_broker, said)
             producer.send(topics.limits, b"garbage", overrides_key("disk_guard")).get(120)
