@@ -41,7 +41,7 @@ from sluice.kafka_io.topics import topic_id_now, topics_seen
 from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
-from sluice.process.job_probe import NO_ANSWER, asked, job_answer
+from sluice.process.job_probe import JobProbe
 from sluice.process.texts import unlimited_text
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
@@ -60,7 +60,6 @@ from sluice.state.troubles import (
     DeadLettersSeen,
     Facts,
     Flow,
-    JobSeen,
     Trouble,
     broker_troubles,
     clock_troubles,
@@ -84,8 +83,6 @@ from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
 
 T = TypeVar("T")
-
-_METRICS_TIMEOUT_S = 5.0
 
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""
@@ -514,15 +511,10 @@ def check_job(settings: Settings, flow: Flow | None = None) -> str:
     checkpoint, health = Checkpoint(settings.enforce.checkpoint), settings.health
     is_there = is_locked(checkpoint)
     words: dict[bool | None, str] = {True: "one runs on {}", False: "none runs on {}", None: _NOBODY_KNOWS}
-    seen, reported = JobSeen(is_there), list[Trouble]()
-    if health.port:
-        try:
-            answer = job_answer(asked(f"http://{health.place}/readyz", _METRICS_TIMEOUT_S))
-            seen, reported = JobSeen(is_there, answers=True), answer.known_troubles()
-        except NO_ANSWER:
-            seen = JobSeen(is_there, answers=False)
-    own = job_troubles(Facts(job=seen, flow=flow), now_ms())
-    of_job = (each for each in reported if each.name in _SAID_BY_THE_JOB)
+    probe = JobProbe(f"http://{health.place}" if health.port else None)
+    probe.ask()
+    own = job_troubles(Facts(job=probe.seen(is_there), flow=flow), now_ms())
+    of_job = (each for each in probe.troubles if each.name in _SAID_BY_THE_JOB)
     return verdict([*own, *of_job], words[is_there].format(checkpoint.location))
 
 

@@ -2,13 +2,13 @@
 
 import json
 from http.client import HTTPException
-from typing import Any
+from typing import Annotated, Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 import msgspec
 
-from sluice.state.troubles import KNOWN, Trouble
+from sluice.state.troubles import KNOWN, JobSeen, Trouble
 
 NO_ANSWER = (OSError, ValueError, HTTPException, RecursionError)
 """Errors of an address where no job answers; ValueError is that of an answer which is none of a job's."""
@@ -17,9 +17,10 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class JobAnswer(msgspec.Struct):
-    """The part of `/readyz` that says what is wrong."""
+    """The part of `/readyz` that says what is wrong, and since when the job takes a step of its start."""
 
     troubles: list[Trouble] = []
+    step_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     def known_troubles(self) -> list[Trouble]:
         """The troubles of this release; one of a later release has names of its own."""
@@ -47,7 +48,7 @@ def job_answer(body: bytes) -> JobAnswer:
     return msgspec.json.decode(body, type=JobAnswer)
 
 
-_TIMEOUT_S = 3.0
+_TIMEOUT_S = 5.0
 
 
 class JobProbe:
@@ -59,8 +60,17 @@ class JobProbe:
         self.address = address
         self.answers: bool | None = None
         """None until it was asked."""
-        self.troubles: list[Trouble] = []
+        self.said = JobAnswer()
+        """The part of its answer that is of troubles."""
+
+    def seen(self, is_locked: bool | None) -> JobSeen:
+        """The job's signs of life, with the lock of its checkpoint."""
+        return JobSeen(is_locked, self.answers, self.said.step_ms)
+
+    @property
+    def troubles(self) -> list[Trouble]:
         """All that is wrong in the job's own words; none while it doesn't answer."""
+        return self.said.known_troubles()
 
     def ask(self) -> None:
         """Ask once."""
@@ -72,10 +82,10 @@ class JobProbe:
         except NO_ANSWER as error:
             said = str(error) or type(error).__name__
             self.answer, self.trouble = None, f"{self.address}/readyz doesn't answer as a job does: {said}"
-            self.answers, self.troubles = False, []
+            self.answers, self.said = False, JobAnswer()
             return
         self.answer, self.trouble = found if isinstance(found, dict) else {"answer": found}, None
         try:
-            self.answers, self.troubles = True, job_answer(body).known_troubles()
+            self.answers, self.said = True, job_answer(body)
         except ValueError:
-            self.answers, self.troubles = False, []
+            self.answers, self.said = False, JobAnswer()

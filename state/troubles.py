@@ -21,6 +21,9 @@ from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
 STALE_MS = 15_000
 """Decisions that are so much older than the newest request are of then: a few micro-batches of a busy machine."""
 
+START_MS = 120_000
+"""Time that a step of the job's start may take, the first micro-batch too, while requests wait."""
+
 AUDIT_LATE_MS = 60_000
 """Age beyond the audit query's trigger from which an answer should be in its table."""
 
@@ -44,6 +47,7 @@ Severity = Literal["fail", "warn"]
 KNOWN: Mapping[str, tuple[Severity, ...]] = {
     "job_away": ("fail",),
     "decisions_stale": ("fail",),
+    "starting": ("warn",),
     "enforce_down": ("fail",),
     "audit_down": ("warn",),
     "audit_behind": ("warn",),
@@ -113,6 +117,8 @@ class JobSeen(NamedTuple):
 
     is_locked: bool | None = None
     answers: bool | None = None
+    step_ms: int | None = None
+    """Age of the present step of its start, by its own word; None once it has committed a micro-batch."""
 
 
 class DeadLettersSeen(NamedTuple):
@@ -228,6 +234,9 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         log = "a process has the lock of its checkpoint: see its log, and end it before you start it again"
         text = f"the job doesn't answer at its health port, {wait}"
         yield Trouble("job_away", "fail", text, flow.answer_ms, meanwhile, log)
+    elif is_late and seen.step_ms is not None and seen.step_ms < START_MS:
+        step = f"it may take {START_MS // 1000} s to its first micro-batch; its log says what it waits for"
+        yield Trouble("starting", "warn", f"the job starts, {wait}", now_ms - seen.step_ms, meanwhile, step)
     elif is_late and not (facts.queries or {}).get("enforce"):
         look = "`sluice doctor` and the job's log say what it waits for"
         yield Trouble("decisions_stale", "fail", f"no decision, {wait}", flow.answer_ms, meanwhile, look)
@@ -293,30 +302,18 @@ def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     step = "name it again, in server.properties and where kafka-configs.sh --entity-type brokers has set it: no restart"
     known = {int(node[1]): beat for name, beat in (beats or {}).items() if (node := _BROKER.fullmatch(name))}
     if plugins and nodes and (missing := sorted(plugins.keys() - nodes)):
-        yield Trouble(
-            "plugin_missing",
-            "fail",
-            f"broker {_names(missing)} of {count} is without client.quota.callback.class of the plugin",
-            meanwhile="what clients send there counts for no quota",
-            next="run sluice broker-plugin and add its lines to server.properties",
-        )
-    deaf = sorted(node for node in nodes if (plugins or {})[node] == "deaf")
-    if deaf:
-        yield Trouble(
-            "plugin_deaf",
-            "fail",
-            f"broker {_names(deaf)} of {count} is without the plugin's reporter in metric.reporters",
-            meanwhile="no charge there is published, though known shares hold",
-            next=f"{step} is needed",
-        )
+        text = f"broker {_names(missing)} of {count} is without client.quota.callback.class of the plugin"
+        add = "run sluice broker-plugin and add its lines to server.properties"
+        meanwhile = "what clients send there counts for no quota"
+        yield Trouble("plugin_missing", "fail", text, meanwhile=meanwhile, next=add)
+    unheard = ""
+    if deaf := sorted(node for node in nodes if (plugins or {})[node] == "deaf"):
+        unheard = f"broker {_names(deaf)} of {count} is without the plugin's reporter in metric.reporters"
     elif blind := sorted(node for node, beat in known.items() if not beat.metrics_seen):
-        yield Trouble(
-            "plugin_deaf",
-            "fail",
-            f"broker {_names(blind)} of {count or len(known)} doesn't hand its metrics to the plugin",
-            meanwhile="no charge there is published, though known shares hold",
-            next=f"{step} is needed",
-        )
+        unheard = f"broker {_names(blind)} of {count or len(known)} doesn't hand its metrics to the plugin"
+    if unheard:
+        meanwhile = "no charge there is published, though known shares hold"
+        yield Trouble("plugin_deaf", "fail", unheard, meanwhile=meanwhile, next=f"{step} is needed")
     log = "lines with sluice in its log say why, and a restart of the broker ends it"
     stay = "shares stay as they are there"
     if beats is not None and (silent := sorted(nodes - known.keys())):
@@ -335,25 +332,16 @@ def load_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     measured = {name: beat.load for name, beat in (facts.beats or {}).items() if beat.load}
     low = sorted(found for load in measured.values() if (found := limits.floor.low(load)) is not None)
     if low:
-        yield Trouble(
-            "disk_low",
-            "fail",
-            some(low),
-            meanwhile="producers are held",
-            next="delete records, or give it a larger volume",
-        )
+        step = "delete records, or give it a larger volume"
+        yield Trouble("disk_low", "fail", some(low), meanwhile="producers are held", next=step)
     found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
     loads = {name: load for name, load in found_loads if load is not None}
     if full := sum(load.rho >= FULL_LOAD for load in loads.values()):
         busiest = max(loads, key=lambda name: loads[name].rho)
         text = f"{full} of {len(loads)} brokers are at their capacity; the busiest of {len(loads)} is {busiest}"
-        yield Trouble(
-            "broker_full",
-            "warn",
-            f"{text}: {loads[busiest].reason}",
-            meanwhile="quotas hold, and clients below theirs may wait for it too",
-            next="`sluice top` shows who loads it; lower quotas, or add brokers",
-        )
+        meanwhile = "quotas hold, and clients below theirs may wait for it too"
+        step = "`sluice top` shows who loads it; lower quotas, or add brokers"
+        yield Trouble("broker_full", "warn", f"{text}: {loads[busiest].reason}", meanwhile=meanwhile, next=step)
 
 
 def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
@@ -363,14 +351,13 @@ def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
     if tight:
         factors = sorted(each.factor for each in tight.values())
         reasons = some([_tightened(name, each.reason) for name, each in sorted(tight.items(), key=str)])
-        yield Trouble(
-            "tightened",
-            "warn",
-            f"{len(tight)} brokers are tightened, clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares"
-            f" there, or their reservations ({reasons})",
-            meanwhile="the other brokers give whole shares",
-            next="it ends by itself with the load; `sluice top` shows who makes it",
+        get = f"clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares there, or their reservations"
+        text, meanwhile = (
+            f"{len(tight)} brokers are tightened, {get} ({reasons})",
+            "the other brokers give whole shares",
         )
+        step = "it ends by itself with the load; `sluice top` shows who makes it"
+        yield Trouble("tightened", "warn", text, meanwhile=meanwhile, next=step)
     held = [
         f"{scope_text(each)}{_until(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"
     ]
@@ -386,13 +373,9 @@ def dead_letter_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     seen = facts.dead_letters
     if seen is not None and seen.number:
         most = f', most "{seen.problem}"' if seen.problem else ""
-        yield Trouble(
-            "dead_letters",
-            "warn",
-            f"{seen.number} in the last hour{most}",
-            meanwhile="nothing is charged for them, and all other requests are decided",
-            next="the tables dead_letters and unreadable have each; see who else writes to these topics",
-        )
+        meanwhile = "nothing is charged for them, and all other requests are decided"
+        step = "the tables dead_letters and unreadable have each; see who else writes to these topics"
+        yield Trouble("dead_letters", "warn", f"{seen.number} in the last hour{most}", meanwhile=meanwhile, next=step)
 
 
 def login_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:

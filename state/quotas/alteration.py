@@ -237,12 +237,7 @@ def entity_order(entity: QuotaEntity) -> tuple[tuple[int, str], ...]:
     >>> entity_order(QuotaEntity(user=DEFAULT, client_id="app"))
     ((3, ''), (0, 'app'))
     """
-    parts = (
-        ("tenant", entity.tenant),
-        ("user", entity.user),
-        ("client_id", entity.client_id),
-        ("topic", entity.topic),
-    )
+    parts = (("tenant", entity.tenant), ("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic))
     return tuple(
         (_ORDER.index((part, name is DEFAULT)), "" if name is DEFAULT else str(name))
         for part, name in parts

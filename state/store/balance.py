@@ -4,12 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from sluice.state.arithmetic.counter import (
-    MUTATION_RATE_WINDOW,
-    EntityCounters,
-    request_wait_ms,
-    wait_over_limit_ms,
-)
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, request_wait_ms, wait_over_limit_ms
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
 from sluice.state.quotas.entity import COMMON_MARK, TENANT_KEY_PREFIX, Tags, client_of_key, sanitize
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings

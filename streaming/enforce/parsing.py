@@ -10,14 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 
 from sluice.state.contract.decision_id import decision_id
-from sluice.state.contract.records import (
-    MAX_NAME_LENGTH,
-    MAX_TIMESTAMP_MS,
-    Mutation,
-    Request,
-    TopicPartition,
-    Unmute,
-)
+from sluice.state.contract.records import MAX_NAME_LENGTH, MAX_TIMESTAMP_MS, Mutation, Request, TopicPartition, Unmute
 from sluice.state.decisions.checks import (
     EventLimits,
     bound_waits,

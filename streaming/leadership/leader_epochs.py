@@ -55,11 +55,7 @@ _EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
 def begin_epoch(
-    spark: SparkSession,
-    checkpoint: Checkpoint,
-    leadership: Leadership,
-    topics: TopicSettings,
-    kafka: Mapping[str, str],
+    spark: SparkSession, checkpoint: Checkpoint, leadership: Leadership, topics: TopicSettings, kafka: Mapping[str, str]
 ) -> LeaderEpoch:
     """A new epoch, higher than those of all drivers before, with its markers in the topics that the job writes.
 

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from sluice.process.clock import now_ms
 from sluice.process.http_server import HttpServer
 from sluice.state.store.pages import Evicted
-from sluice.state.troubles import Facts, Trouble, troubles_of
+from sluice.state.troubles import Facts, JobSeen, Trouble, troubles_of
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.troubles import TroublesMetric
 from sluice.streaming.workers.engine_start import PYTHON_INSTEAD
@@ -54,6 +54,7 @@ class JobHealth:
         self._queries: dict[str, QueryState] = {}
         self._heartbeat_at_s: float | None = None
         self._phase: str | None = None
+        self._step_at_s: float | None = time.monotonic()
         self._foreign: dict[str, Any] = {"count": 0, "jobs": []}
         self._mirror: dict[str, Any] | None = None
         self._inputs: dict[str, str | None] = {}
@@ -81,8 +82,7 @@ class JobHealth:
             "sluice_foreign_decisions", "Decisions of other jobs among the newest, since the process started"
         )
         self._known_entities = self._gauge(
-            "sluice_known_entities",
-            "Entities with stored counters, in the pages charged since the process started",
+            "sluice_known_entities", "Entities with stored counters, in the pages charged since the process started"
         )
         self._evicted_entities = self._gauge(
             "sluice_evicted_entities",
@@ -112,16 +112,14 @@ class JobHealth:
     def count_batch(self, batch: Mapping[str, Any]) -> None:
         """Count a micro-batch, given as `progress.summarize` returns it."""
         query = batch["query"]
+        if query == self._required_query:
+            self._step_at_s = None
         self._batches.labels(query).observe((batch["batch_ms"] or 0) / 1000.0)
         self._events.labels(query).inc(batch["events"])
         self._lag.labels(query).set(batch["lag"])
 
     def heartbeat(
-        self,
-        queries: Mapping[str, QueryState],
-        quota_version: int,
-        quiet_s: float = 0.0,
-        waits_for: str | None = None,
+        self, queries: Mapping[str, QueryState], quota_version: int, quiet_s: float = 0.0, waits_for: str | None = None
     ) -> None:
         """Report the states of the queries; without a report for 30 s the job counts as dead.
 
@@ -179,6 +177,7 @@ class JobHealth:
         mirror = self._mirror or {}
         facts = replace(
             self._facts(),
+            job=JobSeen(answers=True, step_ms=self._step_ms()),
             queries=self._query_reasons(),
             foreign=self._foreign["jobs"] if self._foreign["count"] else None,
             inputs=self._inputs.copy(),
@@ -202,7 +201,14 @@ class JobHealth:
 
     def report_phase(self, phase: str | None) -> None:
         """Report the phase before the queries run and after, in words; None while they run."""
-        self._phase = phase
+        self._phase, self._step_at_s = phase, self._step_at_s if phase is None else None
+
+    def report_step(self, phase: str) -> None:
+        """Report the next step of the start, in words."""
+        self._phase, self._step_at_s = phase, time.monotonic()
+
+    def _step_ms(self) -> int | None:
+        return None if (at_s := self._step_at_s) is None else int((time.monotonic() - at_s) * 1000)
 
     def alive(self) -> bool:
         """True while the process works, and while it starts, stops, or waits to start a query again."""
@@ -249,6 +255,7 @@ class JobHealth:
         return {
             "ok": ok,
             "reason": None if ok else self.unready_reason(),
+            "step_ms": self._step_ms(),
             "queries": self.queries(),
             "foreign_decisions": self._foreign,
             "quota_mirror": self._mirror,
@@ -295,7 +302,7 @@ class JobStatus:
         """Publish the thing that the start waits for."""
         log.info("waiting for %s", words)
         self.publish(waiting_for=what)
-        self._health.report_phase(f"waiting for {words}")
+        self._health.report_step(f"waiting for {words}")
 
     def run(self, quota_version: int) -> None:
         """Publish that both queries run."""

@@ -153,9 +153,7 @@ class TroublesMetric(Collector):
     @staticmethod
     def _gauge(there: set[tuple[str, str]]) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(
-            "sluice_trouble",
-            "1 while it is wrong, else 0; /readyz has its words",
-            labels=("name", "severity"),
+            "sluice_trouble", "1 while it is wrong, else 0; /readyz has its words", labels=("name", "severity")
         )
         for name, severities in KNOWN.items():
             for severity in severities:

@@ -63,12 +63,7 @@ def one(request: pytest.FixtureRequest, start: Started) -> Gateways:
 
 @pytest.mark.parametrize(
     ("kind", "amount", "wait_ms"),
-    [
-        (PRODUCE, 5_000, 0),
-        (PRODUCE, 10_000, 0),
-        (PRODUCE, 15_000, 5_000),
-        (PRODUCE, 100_000, 90_000),
-    ],
+    [(PRODUCE, 5_000, 0), (PRODUCE, 10_000, 0), (PRODUCE, 15_000, 5_000), (PRODUCE, 100_000, 90_000)],
 )
 def test_a_gateway_alone_asks_for_the_wait_of_kafka(one: Gateways, kind: QuotaKind, amount: int, wait_ms: int) -> None:
     """15 000 bytes in ten seconds are 1 500 a second: (1 500 - 1 000) / 1 000 * 10 s."""

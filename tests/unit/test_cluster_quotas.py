@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.quotas.alteration import RawEntity, differences
-from sluice.state.quotas.cluster import (
-    ClusterQuota,
-    absent_from,
-    client_quotas,
-    cluster_changes,
-    is_mirrored,
-    mirrored,
-)
+from sluice.state.quotas.cluster import ClusterQuota, absent_from, client_quotas, cluster_changes, is_mirrored, mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, ElasticKey, QuotaKind

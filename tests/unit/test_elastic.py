@@ -28,14 +28,7 @@ from sluice.streaming.overrides.watch import OverridesWatch
 from sluice_insight.reports.span import Span
 from sluice_insight.whatif.overrides import RecordedOverrides, recorded_overrides
 from sluice_insight.whatif.replay import Decider
-from sluice_lab.scenarios.closed_loop.elastic import (
-    ElasticCluster,
-    Tenants,
-    equal_parts,
-    overloaded,
-    random_load,
-    week,
-)
+from sluice_lab.scenarios.closed_loop.elastic import ElasticCluster, Tenants, equal_parts, overloaded, random_load, week
 from sluice_lab.scenarios.closed_loop.measures import measure
 from sluice_lab.scenarios.closed_loop.simulation import ClosedLoop
 from sluice_lab.scenarios.closed_loop.situation import Situation, Spread

@@ -36,12 +36,7 @@ from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import (
-    VERSION_KEY,
-    limit_key,
-    limit_value,
-    version_end,
-)
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.decided_sums import sums_of
 from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, tell, wait_ms
 

@@ -19,9 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.http_server import HttpServer
+from sluice.process.job_probe import JobProbe
 from sluice.state.contract.records import Override, Overrides
 from sluice.state.store.pages import Evicted
-from sluice.state.troubles import KNOWN, Facts
+from sluice.state.troubles import KNOWN, Facts, Flow, troubles_of
 from sluice.streaming.queries.reasons import Place, QueryState, RunState
 from sluice.streaming.runtime.health import MAX_CONNECTIONS, JobHealth, health_server
 
@@ -61,11 +62,6 @@ def get(server: HttpServer, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-def test_a_starting_job_is_alive_and_not_ready(server: HttpServer) -> None:
-    assert get(server, "/healthz")[0] == 200
-    assert get(server, "/readyz")[0] == 503
 
 
 def test_a_job_whose_query_is_stuck_is_dead(server: HttpServer, health: JobHealth) -> None:
@@ -149,6 +145,7 @@ def test_a_job_without_a_heartbeat_is_dead_unless_it_stops(
 
 def test_a_job_that_starts_is_alive_without_a_reason_and_its_query_is_down(server: HttpServer) -> None:
     """That it isn't ready is the other path's answer. An alert on 0 doesn't see a metric that is missing."""
+    assert [get(server, path)[0] for path in ("/healthz", "/readyz")] == [200, 503]
     assert json.loads(get(server, "/healthz")[1])["reason"] is None
     assert '\nsluice_query_up{query="enforce"} 0.0\n' in get(server, "/metrics")[1]
     assert get(server, "/")[0] == 404
@@ -306,6 +303,41 @@ def test_idle_connections_keep_no_probe_out_and_hold_no_threads(server: HttpServ
         assert threading.active_count() - threads <= MAX_CONNECTIONS
         assert idle[0].recv(1) == b""
     assert get(server, "/healthz")[0] == 200
+
+
+def test_a_job_that_starts_says_so_until_its_first_micro_batch(
+    server: HttpServer, health: JobHealth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that wait are a failure after it, or if it doesn't come: viewers hear both from its answer."""
+    facts = Facts(flow=Flow(now_ms(), now_ms() - 145_000, 7))
+    health.report_facts(lambda: facts)
+    probe = JobProbe(f"http://127.0.0.1:{server.port}")
+
+    def found() -> list[str]:
+        probe.ask()
+        of_viewer = [each.name for each in troubles_of(replace(facts, job=probe.seen(is_locked=True)), now_ms())]
+        in_metrics = [name for name in KNOWN if f'sluice_trouble{{name="{name}"' in metrics_at_1(server)]
+        assert of_viewer == troubles_in(server, "/readyz") == troubles_in(server, "/healthz") == in_metrics
+        return of_viewer
+
+    health.report_step("waiting for the queries to start")
+    assert found() == ["starting"]
+    health.report_phase(None)
+    health.heartbeat({"enforce": RUNNING}, 1)
+    health.count_batch(BATCH | {"query": "audit"})
+    assert found() == ["starting"]
+    with monkeypatch.context() as later:
+        later.setattr("sluice.state.troubles.START_MS", 0)
+        assert found() == ["decisions_stale"], "it doesn't start for ever"
+    health.count_batch(BATCH)
+    assert found() == ["decisions_stale"]
+    health.report_step("waiting for the queries to start")
+    health.report_phase("stopping")
+    assert found() == ["decisions_stale"], "a job that stops doesn't start"
+
+
+def metrics_at_1(server: HttpServer) -> str:
+    return "\n".join(line for line in get(server, "/metrics")[1].splitlines() if line.endswith(" 1.0"))
 
 
 def troubles_in(server: HttpServer, path: str) -> list[str]:

@@ -139,10 +139,7 @@ def test_a_job_that_is_stopped_while_java_starts_does_not_wait_for_it(
 
 def test_a_second_job_learns_of_the_first_before_it_waits_or_listens(settings: Settings) -> None:
     """Not of the port, which the first one has too."""
-    with (
-        locked(Checkpoint(settings.enforce.checkpoint)),
-        pytest.raises(CheckpointError, match="in use by a job"),
-    ):
+    with locked(Checkpoint(settings.enforce.checkpoint)), pytest.raises(CheckpointError, match="in use by a job"):
         Job(settings).run()
 
 

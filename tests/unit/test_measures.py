@@ -162,13 +162,7 @@ TRIED["charges"][0] |= {"throttle_ms": 500, "violated": True}
         ([[TRIED]], {"violated_count": 1, "throttled_count": 0}),
         # Every request of a sum counts: three and one, those over the limit, those that wait, and their average.
         (
-            [
-                [
-                    decision(1, throttle_ms=300) | {"amounts": {"requests": 3}},
-                    decision(2, throttle_ms=100),
-                    decision(3),
-                ]
-            ],
+            [[decision(1, throttle_ms=300) | {"amounts": {"requests": 3}}, decision(2, throttle_ms=100), decision(3)]],
             {"count": 5, "violated_count": 4, "throttled_count": 4, "value": 300.0}
             | {"throttle_time_avg_ms": 250.0, "throttle_time_max_ms": 300},
         ),

@@ -85,11 +85,7 @@ def test_an_empty_table_was_never_written() -> None:
 
 @pytest.mark.parametrize(
     ("command", "table"),
-    [
-        (["explain", "--user", "alice"], "decisions"),
-        (["usage"], "decisions"),
-        (["slo"], "decisions"),
-    ],
+    [(["explain", "--user", "alice"], "decisions"), (["usage"], "decisions"), (["slo"], "decisions")],
 )
 def test_a_table_that_is_not_there_yet_is_one_line_that_says_what_makes_it(
     command: list[str], table: str, tmp_path: Path

@@ -650,10 +650,7 @@ def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: 
         "- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n"
         "- {entity: {client_id: app}, quotas: {request_percentage: 1}}\n"
     )
-    changes = [
-        "+ client-id 'app': request_percentage 1",
-        "~ user-principal 'alice': producer_byte_rate 1024 -> 2048",
-    ]
+    changes = ["+ client-id 'app': request_percentage 1", "~ user-principal 'alice': producer_byte_rate 1024 -> 2048"]
     assert shell.lines(f"apply {file} --dry-run") == changes
     refused = shell.run(f"apply {file}", answer="n\n")
     assert (refused.code, shell.table.version()) == (130, 1)

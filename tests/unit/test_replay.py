@@ -48,12 +48,7 @@ def by_id(records: list[OutputRecord]) -> dict[Any, Any]:
     quota=strategies.quota_settings,
 )
 def test_batches_pages_and_row_orders_never_change_a_decision(
-    stream: list[bytes],
-    cuts: set[int],
-    pages: int,
-    seed: int,
-    entries: list[QuotaEntry],
-    quota: QuotaSettings,
+    stream: list[bytes], cuts: set[int], pages: int, seed: int, entries: list[QuotaEntry], quota: QuotaSettings
 ) -> None:
     """Any cut of the stream, any number of pages and any order of a page's rows: what `simulate` decides."""
     quotas = Quotas(entries, version=3)

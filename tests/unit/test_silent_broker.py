@@ -83,13 +83,7 @@ def test_a_command_about_quotas_needs_no_broker(config: Path, command: Sequence[
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ("explain", "--user", "alice"),
-        ("usage",),
-        ("slo",),
-        ("whatif",),
-        ("advise",),
-    ],
+    [("explain", "--user", "alice"), ("usage",), ("slo",), ("whatif",), ("advise",)],
     ids=lambda value: value[0],
 )
 def test_a_report_asks_no_broker(config: Path, command: Sequence[str]) -> None:

@@ -49,6 +49,9 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("hangs", {"job": MUTE, "flow": WAITING}, ["job_away"], "the job doesn't answer at its health port"),
     ("its port is taken", {"job": MUTE, "flow": LATE}, [], ""),
     ("stands still", {"job": ALIVE, "flow": WAITING}, ["decisions_stale"], "no decision, 1595 requests wait since"),
+    ("starts", {"job": JobSeen(True, True, 41_000), "flow": WAITING}, ["starting"], "starts, 1595 requests wait since"),
+    ("starts for too long", {"job": JobSeen(True, True, 120_000), "flow": WAITING}, ["decisions_stale"], ""),
+    ("starts, nobody waits", {"job": JobSeen(True, True, 41_000), "flow": DONE}, [], ""),
     ("nobody knows the job", {"flow": WAITING}, ["decisions_stale"], ""),
     ("a long micro-batch", {"job": ALIVE, "flow": LATE}, [], ""),
     (

@@ -20,16 +20,7 @@ from sluice.process.format import duration
 from sluice.process.job_probe import NO_ANSWER, JobProbe
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.troubles import (
-    MAX_SKEW_MS,
-    BrokersSeen,
-    Facts,
-    JobSeen,
-    Trouble,
-    in_order,
-    is_stale,
-    troubles_of,
-)
+from sluice.state.troubles import MAX_SKEW_MS, BrokersSeen, Facts, Trouble, in_order, is_stale, troubles_of
 from sluice_insight.live import LiveModel
 
 LOOK_S = 3.0
@@ -125,7 +116,7 @@ class TroublesNow:
             try:
                 while True:
                     self.probe.ask()
-                    self.seen = replace(self.seen, job=JobSeen(self._is_locked(), self.probe.answers))
+                    self.seen = replace(self.seen, job=self.probe.seen(self._is_locked()))
                     if count % _SERVERS_EVERY == 0:
                         if self.probe.answers:
                             self.compare_clocks(clock_ms)

@@ -247,7 +247,9 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "unlimited": facts.model.gateways.unlimited(now_ms),
         "overrides": facts.overrides(now_ms)[:MOST_LOADS],
         "storage": facts.stored(now_ms)[:MOST_LOADS],
-        "job": _flat({name: each for name, each in (facts.health.answer or {}).items() if name != "troubles"}),
+        "job": _flat(
+            {name: each for name, each in (facts.health.answer or {}).items() if name not in ("troubles", "step_ms")}
+        ),
     }
 
 

@@ -24,6 +24,7 @@ from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.format import moment, printable
 from sluice.process.http_server import HttpServer
+from sluice.process.job_probe import JobAnswer
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.sinks.tables.quotas import QuotaRow as SetQuota
@@ -874,7 +875,7 @@ def test_figures_of_then_are_dashes_on_all_pages() -> None:
 def test_troubles_that_the_job_reports_are_on_the_page_and_warnings_in_another_colour() -> None:
     facts = facts_of(decision(now_ms() - 3_000))
     missing = Trouble("plugin_missing", "fail", "broker 2 of 3 is without <b>")
-    facts.now.probe.troubles = [missing, Trouble("hold", "warn", "x")]
+    facts.now.probe.said = JobAnswer([missing, Trouble("hold", "warn", "x")])
     with serving(facts) as get:
         page = get("/quotas").text
 
@@ -892,7 +893,7 @@ def test_a_table_that_the_console_cannot_read_is_on_each_page_unless_the_job_nam
     next(facts.week.renewals())
     with serving(facts) as get:
         own = get("/overview").text
-        facts.now.probe.troubles = [Trouble("table_unreadable", "fail", "two tables")]
+        facts.now.probe.said = JobAnswer([Trouble("table_unreadable", "fail", "two tables")])
         told = get("/overview").text
 
     assert f'<p class="trouble" role="alert">the table {tmp_path} can&#39;t be read: ' in own

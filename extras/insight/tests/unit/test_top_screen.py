@@ -14,7 +14,7 @@ from rich.console import Console
 from sluice.cli.format import json_text
 from sluice.process.clock import now_ms
 from sluice.process.format import moment
-from sluice.process.job_probe import JobProbe
+from sluice.process.job_probe import JobAnswer, JobProbe
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.troubles import Facts, Flow, JobSeen, Trouble
@@ -232,7 +232,7 @@ def test_a_clock_that_is_not_the_jobs_is_said_once_with_the_cure(off_s: int, sai
 
 def test_a_clock_that_is_off_here_hides_none_that_the_job_names() -> None:
     now = TroublesNow({}, DEFAULTS.topics, JobProbe("http://127.0.0.1:1"))
-    now.probe.troubles = [Trouble("clocks", "fail", "ahead of this machine's: gateway a by 90 s")]
+    now.probe.said = JobAnswer([Trouble("clocks", "fail", "ahead of this machine's: gateway a by 90 s")])
     now.job_ahead_ms = 3_600_000
     (found,) = now.troubles(model_of(), AT_MS)
     assert re.match("fail this machine's clock is 1 h .*gateway a by 90 s", f"{found.severity} {found.line}")
