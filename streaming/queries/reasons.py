@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from py4j.protocol import Py4JNetworkError
 
-from sluice.sinks.errors import S3_RIGHTS
+from sluice.sinks.errors import S3_RIGHTS, storage_text
 from sluice.state.errors import SluiceError, StateError
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError, ReleaseError, RunFolderError
 
@@ -102,6 +102,9 @@ _REPORTS = {
 """A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line."""
 
 _ERROR_LINE = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
+_OF_TABLES = re.compile(r"^sluice\.sinks\.errors\.\w+: |^[\w.]+: (?=S3 at )")
+"""The class before an error whose words are meant for operators."""
+
 _OF_WORKERS = {
     re.compile(rf"\b({StateError.__name__}|{CheckpointError.__name__})\b"): Cause.CHECKPOINT,
     re.compile(rf"\b{ReleaseError.__name__}\b"): Cause.OTHER_RELEASE,
@@ -143,7 +146,7 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
             return Reason(Cause.PROCESS_BROKEN, str(error))
         damaged = isinstance(error, StateError | CheckpointError) and not isinstance(error, CheckpointStorageError)
         return Reason(Cause.CHECKPOINT if damaged else Cause.OTHER, str(error))
-    report = str(error)
+    report = storage_text(str(error))
     innermost = _innermost(report) or type(error).__name__
     pattern = next((pattern for pattern in _REPORTS if re.search(pattern, report)), None)
     text = _REPORTS[pattern].format(cause=innermost, query=query) if pattern else innermost
@@ -160,7 +163,7 @@ def _innermost(report: str) -> str:
     """The last line that names an error, else the first line; long lines are cut."""
     lines = [" ".join(line.split()) for line in report.splitlines() if line.strip()]
     named = [match[1] for line in lines if (match := _ERROR_LINE.match(line))]
-    return (named[-1] if named else "".join(lines[:1]))[:_MAX_LENGTH]
+    return _OF_TABLES.sub("", named[-1] if named else "".join(lines[:1]))[:_MAX_LENGTH]
 
 
 def _place(report: str) -> Place | None:

@@ -1,11 +1,14 @@
 """The one line that says why a query ended."""
 
 import pytest
+from deltalake import DeltaTable
 from py4j.protocol import Py4JNetworkError
 
+from sluice.sinks.errors import S3_RIGHTS, storage_reason
 from sluice.state.errors import StateError
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError, JobError
 from sluice.streaming.queries.reasons import Cause, Place, reason_of
+from tests.web import answering
 
 REPORT = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: Traceback (most recent call last):
   File "enforce.py", line 76, in _write_batch
@@ -54,6 +57,42 @@ def test_a_store_that_refuses_is_said_with_the_rights_that_the_job_needs() -> No
     assert "may not all of s3:GetObject, PutObject, DeleteObject and ListBucket there" in text
     of_kafka = "x\nCaused by: org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized: [requests]"
     assert "lacks a right that it needs (org.apache" in text_of(RuntimeError(of_kafka))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("403 Forbidden:AccessDenied:Denied", f" answers 403 Forbidden: Denied: {S3_RIGHTS}"),
+        ("403 Forbidden:X:Your current time is too large.", "time is too large: set this machine's clock by NTP"),
+        ("400 Bad Request:X:Your token has expired.", ": renew AWS_SESSION_TOKEN or the file of credentials"),
+        ("404 Not Found:X:The bucket does not exist", ": make it, or correct the name in the settings"),
+        ("503 Service Unavailable:SlowDown:Reduce your rate.", " answers 503 Service Unavailable: Reduce your rate"),
+        ("301 Moved:X:Elsewhere.", ": Received redirect without LOCATION, this normally indicates an incorrectly"),
+        ("http://127.0.0.1:1", ": Connection refused (os error 111): see that it runs, and that this machine finds"),
+        ("http://no.such.host.invalid", ": see that it runs, and that this machine finds and reaches it"),
+    ],
+)
+@pytest.mark.parametrize(
+    "report", ["{}", "Reason: Traceback (most recent call last):\n  File\nOSError: {}\n\nSQLSTATE: 39000"]
+)
+def test_an_error_of_a_table_in_s3_is_one_plain_line_wherever_it_is_raised(
+    answer: str, words: str, report: str
+) -> None:
+    """delta-rs writes a tree of causes, with XML in it."""
+    status, code, message, *_ = [*answer.split(":", 2), "", ""]
+    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>'
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with answering((head + body).encode()) as port:
+        place = answer if status == "http" else f"http://127.0.0.1:{port}"
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "eu-west-1"}
+        once = {"AWS_ENDPOINT_URL": place, "AWS_ALLOW_HTTP": "true", "max_retries": "1", "retry_timeout": "1s"}
+        with pytest.raises(OSError, match="Error performing GET") as raised:
+            DeltaTable("s3://bucket/decisions", storage_options=keys | once)
+
+    said = text_of(RuntimeError(report.format(raised.value)))
+    assert said == storage_reason(raised.value)
+    assert said.startswith(f"S3 at {place}")
+    assert words in said
 
 
 def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> None:
