@@ -81,11 +81,7 @@ def hold_client(
 
 @grouped
 def release_client(
-    ctx: typer.Context,
-    entity: EntityOptions,
-    table: TableOptions,
-    author: AuthorOption,
-    timeout_s: TimeoutOption = 10,
+    ctx: typer.Context, entity: EntityOptions, table: TableOptions, author: AuthorOption, timeout_s: TimeoutOption = 10
 ) -> None:
     """Let a client go on that was stopped by `hold`: within 10 s, the wait that a broker asked for last.
 

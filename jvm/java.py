@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,14 @@ from sluice.jvm.environment import without_java_options
 from sluice.jvm.errors import JavaError
 
 OLDEST, NEWEST = 17, 21
+NEEDED_MODULES = frozenset(
+    (
+        *("java.desktop", "java.logging", "java.management", "java.naming", "java.security.jgss", "java.security.sasl"),
+        *("java.sql", "java.xml", "jdk.incubator.vector", "jdk.security.auth", "jdk.unsupported"),
+    )
+)
+"""Modules that Spark, Hadoop, Kafka's client and their log load at their start."""
+
 _FIX = f"install Java {OLDEST} or {NEWEST}, and set JAVA_HOME if it is not the first java on PATH"
 
 
@@ -35,12 +44,24 @@ def check_java_version(version: int, executable: str) -> None:
 def find_java() -> tuple[str, int]:
     """(executable, major version) of the Java that Spark will use: JAVA_HOME first, then PATH.
 
-    Raises JavaError when there is none, it doesn't run or it is older than 17.
+    Raises JavaError when there is none, it doesn't run, is older than 17 or lacks a module.
     """
     executable = _executable()
     version = parse_java_version(java_banner(executable))
     check_java_version(version, executable)
+    if (modules := _modules(executable)) and (lacking := sorted(NEEDED_MODULES - modules)):
+        raise JavaError(
+            f"{executable} is without {', '.join(lacking)}, as jlink makes it; {_FIX}: one with all modules"
+        )
     return executable, version
+
+
+def _modules(executable: str) -> set[str]:
+    """The modules by its file `release`, which jlink writes too; none if unknown."""
+    with suppress(OSError):
+        said = (Path(executable).resolve().parent.parent / "release").read_text(errors="replace")
+        return {name for names in re.findall(r'^MODULES="(.*)"', said, re.MULTILINE) for name in names.split()}
+    return set()
 
 
 @cache  # a job's start asks several times

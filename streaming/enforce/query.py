@@ -139,11 +139,7 @@ class EnforceQuery(GatedQuery):
         )
         planned = requests.mapInArrow(planner(settings, self._pipeline), PLANNED_SCHEMA)
         decided = planned.groupBy("shard_key").applyInPandasWithState(
-            PageDecider(settings, self._pipeline, self._tracked),
-            DECIDED_SCHEMA,
-            STATE_SCHEMA,
-            "append",
-            "NoTimeout",
+            PageDecider(settings, self._pipeline, self._tracked), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
         return decided.select("partial", "topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))
 

@@ -18,13 +18,7 @@ from sluice.streaming.enforce.engine import Made, PageToDecide, PlannedPages, en
 from sluice.streaming.enforce.garbage_collection import collection_paused
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
-from sluice.streaming.enforce.wire import (
-    OVERHEAD_BYTES,
-    PackedRow,
-    PageBatch,
-    encode_page_batch,
-    packed,
-)
+from sluice.streaming.enforce.wire import OVERHEAD_BYTES, PackedRow, PageBatch, encode_page_batch, packed
 from sluice.streaming.workers.groups import Decided, Groups
 
 if TYPE_CHECKING:
@@ -81,10 +75,7 @@ class PageDecider:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        pipeline_settings: PipelineSettings,
-        tracked: "Accumulator[Tracked] | None" = None,
+        self, settings: Settings, pipeline_settings: PipelineSettings, tracked: "Accumulator[Tracked] | None" = None
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted."""
         self._imported = ImportedBalances.of(settings)

@@ -45,11 +45,7 @@ _GAUGES = (
         "Factor of an override; 0 while producers are throttled",
         ("decider", "kind", "gateway", "tenant", "user", "client_id"),
     ),
-    (
-        "sluice_override_measured",
-        "A figure of a decider, such as bytes that a tenant stores",
-        ("decider", "name"),
-    ),
+    ("sluice_override_measured", "A figure of a decider, such as bytes that a tenant stores", ("decider", "name")),
     ("sluice_override_bound", "That figure from which on it overrides, such as a budget", ("decider", "name")),
 )
 

@@ -166,9 +166,7 @@ CASES = {
     # KIP-124: "will be throttled only if authorization for ClusterAction fails".
     **{
         f"{api} is exempt only with cluster authorisation, {is_exempt}": Case(
-            BOTH[1:],
-            [works(500, api, cluster_action=is_exempt)],
-            {"verdict": "ALLOW" if is_exempt else "THROTTLE"},
+            BOTH[1:], [works(500, api, cluster_action=is_exempt)], {"verdict": "ALLOW" if is_exempt else "THROTTLE"}
         )
         for api in EXEMPT_WITH_AUTHORISATION
         for is_exempt in (True, False)

@@ -24,19 +24,7 @@ PAGES = sorted(
     page for pages in ("*.md", "docs/**/*.md", "extras/*/*.md", "tests/*.md") for page in REPOSITORY.glob(pages)
 )
 FOLDERS = (
-    *(
-        "cli",
-        "configs",
-        "docs",
-        "extras",
-        "gateways",
-        "jvm",
-        "kafka_io",
-        "process",
-        "scripts",
-        "sinks",
-        "sluice",
-    ),
+    *("cli", "configs", "docs", "extras", "gateways", "jvm", "kafka_io", "process", "scripts", "sinks", "sluice"),
     *("state", "streaming", "tests", ".ci"),
 )
 """Top-level folders; a path in a page that begins with one of them is a path in the repository."""

@@ -12,16 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cli.start_checks import start_checks
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
-from sluice.jvm.java import find_java, parse_java_version
+from sluice.jvm.java import NEEDED_MODULES, find_java, parse_java_version
 from sluice.jvm.object_store import S3_JARS, object_store_jars
 from sluice.jvm.plugin import plugin_jar
 from sluice_demo.jars import BROKER_JARS
 from sluice_demo.job import wait_until
 from sluice_lab.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
 from sluice_proxy.jars import PROXY_JARS, proxy_class_path
+from tests.builders import DEFAULTS
 
 
 def _pins() -> dict[str, str]:
@@ -35,8 +37,7 @@ def _jar_versions(jar_set: JarSet) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("package", "artifact"),
-    [("pyspark", "spark-sql-kafka-0-10_2.13"), ("delta-spark", "delta-spark_4.2_2.13")],
+    ("package", "artifact"), [("pyspark", "spark-sql-kafka-0-10_2.13"), ("delta-spark", "delta-spark_4.2_2.13")]
 )
 def test_a_jar_has_the_version_of_its_python_package(package: str, artifact: str) -> None:
     assert _jar_versions(SPARK_JARS)[artifact] == _pins()[package]
@@ -217,6 +218,7 @@ exec sleep 60
 _DOWNLOADS = """
 import sys
 from pathlib import Path
+from sluice.cli.start_checks import start_checks
 from sluice.jvm import jars
 from sluice.jvm.jars import JarSet
 from sluice.process import processes
@@ -311,6 +313,26 @@ def test_the_java_version_is_read_from_its_banner(banner: str, major: int) -> No
 def test_a_java_without_a_version_is_refused(banner: str) -> None:
     with pytest.raises(JavaError, match=r"java -version answers with no version .*; install Java 17 or 21"):
         parse_java_version(banner)
+
+
+@pytest.mark.parametrize("lacking", [None, "jdk.incubator.vector", "java.sql"])
+def test_a_java_of_few_modules_is_named_with_those_that_it_lacks(
+    lacking: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java would say that a module or a class isn't found, after topics and tables were made."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")
+    java.chmod(0o755)
+    (tmp_path / "release").write_text(f'A="b"\nMODULES="java.base {" ".join(NEEDED_MODULES - {lacking})}"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    check = dict(start_checks(DEFAULTS))["java"]
+    if lacking is None:
+        assert check() == f"17 ({java})"
+        return
+    with pytest.raises(JavaError, match=rf"/bin/java is without {lacking}, as jlink makes it; install Java 17"):
+        check()
 
 
 def test_no_java_at_all_is_one_clear_line_and_a_wrong_java_home_is_named(
