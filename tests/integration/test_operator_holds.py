@@ -45,10 +45,9 @@ def test_a_hold_returns_when_gateways_have_it_in_force_and_says_so_if_no_job_tak
 ) -> None:
     settings, quotas = own_settings(kafka_broker, partitions=1), str(tmp_path / "quotas")
     QuotasTable(quotas).create(ENTRIES, "test", datetime.now(UTC))
-    file = tmp_path / "job.yaml"
     topics = {name: each for name, each in asdict(settings.topics).items() if isinstance(each, str)}
     content = {"kafka": {"bootstrap.servers": kafka_broker}, "topics": topics, "delta": {"quotas": quotas}}
-    file.write_text(yaml.safe_dump(content))
+    (file := tmp_path / "job.yaml").write_text(yaml.safe_dump(content))
     waits_ms = []
 
     def run(command: str, *more: str, code: int = 0) -> str:

@@ -184,9 +184,7 @@ def test_a_record_by_another_clock_is_one_that_gateways_can_read() -> None:
     assert msgspec.json.decode(overrides_value(moved), type=Overrides) == moved
 
 
-STOP = Override(
-    "hold", entity=CountedEntity(client_id="app"), reason="x", until_ms=NOW_MS + 5 * MINUTE_MS, consumers=True
-)
+STOP = msgspec.structs.replace(FOREVER, reason="x", until_ms=NOW_MS + 5 * MINUTE_MS)
 
 
 def test_a_record_that_is_read_again_is_not_believed_anew() -> None:
