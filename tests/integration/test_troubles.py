@@ -119,6 +119,7 @@ def test_a_job_tells_what_its_topics_and_brokers_show(left: Left) -> None:
     """A broker without the plugin, garbage, requests that nobody decides, and answers that nobody writes."""
     watch, health = TroublesWatch(left.settings, lambda _: Facts(), tuple), JobHealth("enforce", 600)
     health.report_facts(watch.facts)
+    health.count_batch({"query": "enforce", "batch_ms": 1, "events": 1, "lag": 0})  # it has started
     with running(watch.services()):
         eventually(lambda: watch.facts().own_login is not None)
         eventually(lambda: watch.facts().unwritten is not None and watch.facts().tables is not None)

@@ -316,7 +316,8 @@ def test_a_job_that_starts_says_so_until_its_first_micro_batch(
     def found() -> list[str]:
         probe.ask()
         of_viewer = [each.name for each in troubles_of(replace(facts, job=probe.seen(is_locked=True)), now_ms())]
-        in_metrics = [name for name in KNOWN if f'sluice_trouble{{name="{name}"' in metrics_at_1(server)]
+        metrics = get(server, "/metrics")[1]
+        in_metrics = [name for name, each in KNOWN.items() if f'name="{name}",severity="{each[0]}"}} 1.0' in metrics]
         assert of_viewer == troubles_in(server, "/readyz") == troubles_in(server, "/healthz") == in_metrics
         return of_viewer
 
@@ -334,10 +335,6 @@ def test_a_job_that_starts_says_so_until_its_first_micro_batch(
     health.report_step("waiting for the queries to start")
     health.report_phase("stopping")
     assert found() == ["decisions_stale"], "a job that stops doesn't start"
-
-
-def metrics_at_1(server: HttpServer) -> str:
-    return "\n".join(line for line in get(server, "/metrics")[1].splitlines() if line.endswith(" 1.0"))
 
 
 def troubles_in(server: HttpServer, path: str) -> list[str]:
