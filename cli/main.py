@@ -31,7 +31,7 @@ from sluice.cli.quotas import app as quotas_app
 from sluice.cli.tenants import app as tenants_app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
-from sluice.configs.settings import load_settings, reach_s3, with_absolute_paths, with_bootstrap_servers
+from sluice.configs.settings import load_settings, reach_stores, with_absolute_paths, with_bootstrap_servers
 from sluice.process.errors import SpanError
 from sluice.process.format import printable
 from sluice.sinks.errors import NoTableError, QueryError, UnreadableTableError
@@ -88,9 +88,6 @@ def run(
         bool,
         typer.Option("--standby", help="Wait while another driver leads on the checkpoint, which has to be a URI."),
     ] = False,
-    warm: Annotated[
-        bool, typer.Option("--warm", help="With --standby: start Java, Spark and executors before it leads.")
-    ] = False,
 ) -> None:
     """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM.
 
@@ -102,9 +99,7 @@ def run(
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running demo has a job already
     settings = with_absolute_paths(with_bootstrap_servers(load_settings(path), bootstrap_servers))
-    reach_s3(settings)
-    if warm and not standby:
-        raise UsageError("--warm is given without --standby; expected both")
+    reach_stores(settings)
     if standby and "://" not in settings.enforce.checkpoint:
         raise UsageError(
             "--standby takes over a checkpoint in shared storage, but enforce.checkpoint is the path"
@@ -123,10 +118,10 @@ def run(
             log.warning("%s: %s", name, warning)
         except OSError as error:  # of a file that the system refuses; the doctor says the same
             raise CheckError(str(error)) from error
-    java = start_java(settings) if warm or not standby else None
+    java = None if standby else start_java(settings)
     from sluice.streaming.job import Job  # Spark takes a second to import, while Java starts
 
-    job = Job(settings, status_file, standby, warm, java)
+    job = Job(settings, status_file, standby, java)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.request_stop())
     try:

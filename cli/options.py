@@ -23,7 +23,7 @@ from typer.exceptions import Abort
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
-from sluice.configs.settings import Settings, load_settings, reach_s3, with_bootstrap_servers
+from sluice.configs.settings import Settings, load_settings, reach_stores, with_bootstrap_servers
 from sluice.jvm.jars import REPOSITORY, in_checkout, make_own, sluice_home
 from sluice.kafka_io.client import principal_of
 from sluice.process.format import printable
@@ -58,7 +58,7 @@ def job_settings(
     """
     path, source = settings_file(config, running=running)
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
-    reach_s3(settings)
+    reach_stores(settings)
     if say and config is None:
         typer.echo(f"sluice: settings: {source}", err=True)
     return settings

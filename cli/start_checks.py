@@ -21,9 +21,9 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, folders
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
-from sluice.jvm.object_store import S3_JARS
 from sluice.process.folders import owner
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
+from sluice.streaming.checkpoint.store import store_of
 from sluice.streaming.runtime.capacities import has_copy
 from sluice.streaming.runtime.properties import left_out
 from sluice.streaming.workers.engine_start import PYTHON_INSTEAD, engine_missing, found_engine
@@ -33,7 +33,7 @@ Check = Callable[[], str]
 
 NEEDED = frozenset(
     (
-        *("anyio", "arro3", "crc32c", "deltalake", "filelock", "h11", "hdfs_native", "jinja2", "kafka", "markupsafe"),
+        *("anyio", "arro3", "crc32c", "deltalake", "filelock", "h11", "jinja2", "kafka", "markupsafe"),
         *("msgspec", "numpy", "pandas", "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic", "pyspark"),
         *("rich", "starlette", "typer", "uvicorn", "yaml"),
     )
@@ -56,8 +56,9 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
     yield "java", lambda: "{1} ({0})".format(*find_java())
     yield "jars of Spark", partial(check_jars, SPARK_JARS)
     yield "native code", partial(check_native_code, settings)
-    if settings.checkpoints_on_s3:
-        yield "jars of S3", partial(check_jars, S3_JARS)
+    store = store_of(settings.enforce.checkpoint)
+    for jars in () if store is None else store.jar_sets():
+        yield f"jars of {jars.name.upper()}", partial(check_jars, jars)
     if settings.elastic.capacity_file is not None:
         yield "capacities", partial(check_capacities, settings)
 

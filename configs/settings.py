@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from itertools import permutations
 from operator import attrgetter
@@ -26,7 +26,7 @@ from msgspec.inspect import (
 )
 
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.object_store import S3Settings, is_s3, s3_environment
+from sluice.configs.extras import Section, SectionT, missing_section, sections, store_point
 from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.errors import UnsupportedPropertyError
@@ -44,8 +44,6 @@ Text = Annotated[str, Meta(min_length=1)]
 
 SECRET_NAME = re.compile(r"password|passphrase|jaas|key|secret|token|credential", re.IGNORECASE)
 """Names of properties whose values are never shown."""
-
-_S3_LOCATION = re.compile(r"s3a?://[A-Za-z0-9._-]+(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)+/?")
 
 _PROPERTIES = ("kafka", "spark", "delta.storage_options")
 """Sections that take any name: properties of foreign systems."""
@@ -218,18 +216,18 @@ class Settings:
     enforce: EnforceSettings
     audit: AuditSettings
     delta: DeltaSettings
-    s3: S3Settings
     quotas: QuotasSettings
     restart: RestartSettings
     health: HealthSettings
     metrics: MetricsSettings
     elastic: ElasticSettings
     spark: Properties
+    extras: Mapping[str, Section]
+    """The sections of the extras that are installed, by name."""
 
-    @property
-    def checkpoints_on_s3(self) -> bool:
-        """True if Spark has to read and write S3; the tables are delta-rs's alone."""
-        return is_s3(self.enforce.checkpoint)
+    def section(self, kind: type[SectionT]) -> SectionT:
+        """The section of this kind, of an extra that is installed."""
+        return next(each for each in self.extras.values() if isinstance(each, kind))
 
 
 class _QuotaSection(
@@ -272,7 +270,8 @@ def load_settings(path: Path | None = None, environment: Mapping[str, str] = os.
     `${NAME}` in a value is replaced from `environment`. Raises InvalidSettingsError for a file that can't be read, an
     unknown key, a missing variable and a value of the wrong type or range.
     """
-    defaults = _sections(read_yaml(DEFAULTS))
+    of_extras = {name: asdict(section()) for name, section in sections().items()}
+    defaults = _sections(read_yaml(DEFAULTS)) | of_extras
     try:
         given = _sections(read_yaml(path)) if path else {}
         _check_known(given, defaults)
@@ -289,14 +288,18 @@ def folders(settings: Settings) -> dict[str, str]:
 def with_absolute_paths(settings: Settings) -> Settings:
     """The settings whose paths are from the root: Java and the workers run in another folder than the job's own."""
     absolute = dict[str, dict[str, str]]()
-    for section, name in (
-        key.split(".") for key in (*folders(settings), "s3.credentials_file", "elastic.capacity_file")
-    ):
+    for section, name in (key.split(".") for key in (*folders(settings), "elastic.capacity_file")):
         if (path := getattr(getattr(settings, section), name)) and "://" not in path:
             absolute.setdefault(section, {})[name] = os.path.abspath(path)
-    sections: dict[str, Any] = {name: replace(getattr(settings, name), **paths) for name, paths in absolute.items()}
+    own: dict[str, Any] = {name: replace(getattr(settings, name), **paths) for name, paths in absolute.items()}
     stores = {key: os.path.abspath(path) for key, path in settings.kafka.items() if path and key.endswith(".location")}
-    return replace(settings, kafka=Properties(settings.kafka | stores), **sections)
+    of_extras = {name: _with_absolute(section) for name, section in settings.extras.items()}
+    return replace(settings, kafka=Properties(settings.kafka | stores), extras=of_extras, **own)
+
+
+def _with_absolute(section: Section) -> Section:
+    paths = {name: path for name in section.paths if (path := getattr(section, name)) is not None}
+    return replace(section, **{name: os.path.abspath(path) for name, path in paths.items()})
 
 
 def odd_path(location: str, *, is_table: bool) -> str | None:
@@ -314,13 +317,13 @@ def odd_path(location: str, *, is_table: bool) -> str | None:
     return None
 
 
-def reach_s3(settings: Settings) -> None:
-    """Give this process and its children the variables by which all clients find S3, if a checkpoint or table is there.
+def reach_stores(settings: Settings) -> None:
+    """Give this process and its children the variables by which all clients find the store of checkpoints and tables.
 
     To be called before any of them is opened.
     """
-    if any(map(is_s3, folders(settings).values())):
-        os.environ |= s3_environment(settings.s3, os.environ)
+    for section in settings.extras.values():
+        os.environ |= section.environment(folders(settings).values(), os.environ)
 
 
 def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) -> Settings:
@@ -369,19 +372,24 @@ def _check_known(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str
     """Raise InvalidSettingsError for the first key that the defaults don't have, with the nearest one they have."""
     for key, values in given.items():
         if key not in known:
+            if not prefix and (missing := missing_section(key)):
+                raise _SettingError(missing)
             nearest = get_close_matches(key, known, n=1, cutoff=0.0)
             raise _SettingError(f"unknown setting {prefix}{key}; did you mean {prefix}{nearest[0]}?")
         if not prefix and key not in _PROPERTIES:
             _check_known(values, known[key], f"{key}.")
 
 
-def _settings(sections: Mapping[str, Mapping[str, object]], environment: Mapping[str, str]) -> Settings:
+def _settings(given: Mapping[str, Mapping[str, object]], environment: Mapping[str, str]) -> Settings:
     """The sections, each converted to its type, and checked together."""
-    kinds = get_type_hints(Settings, include_extras=True) | {"quota": _QuotaSection}
-    values = {name: _converted(name, _replaced(name, sections[name], environment), kinds[name]) for name in kinds}
-    settings = Settings(**values | {"quota": values["quota"].settings(), "kafka": _checked_kafka(values["kafka"])})
+    kinds = get_type_hints(Settings, include_extras=True) | {"quota": _QuotaSection} | {**sections()}
+    del kinds["extras"]
+    values = {name: _converted(name, _replaced(name, given[name], environment), kinds[name]) for name in kinds}
+    of_extras = {name: values.pop(name) for name in sections()}
+    values |= {"quota": values["quota"].settings(), "kafka": _checked_kafka(values["kafka"]), "extras": of_extras}
+    settings = Settings(**values)
     _check_spark(settings.spark)
-    _check_s3(settings)
+    _check_places(settings)
     _check_stalled(settings.health.stalled_after_s, settings.enforce.trigger_ms)
     if not settings.spark.get("spark.master", "local").startswith("local"):
         _check_shared({key: attrgetter(key)(settings) for key in _SHARED})
@@ -459,21 +467,20 @@ def _check_spark(spark: Mapping[str, str]) -> None:
             raise _SettingError(f"unknown setting spark.{name}; did you mean spark: {{spark.{name}: ...}}?")
 
 
-def _check_s3(settings: Settings) -> None:
-    """Clients differ in how they read other characters of a URI; and Spark has one way to write all checkpoints."""
-    for key in _DISTINCT[1]:
-        if is_s3(location := attrgetter(key)(settings)) and not _S3_LOCATION.fullmatch(location):
-            raise _SettingError(
-                f"{key} is {_shown(location)}; expected s3://BUCKET/PATH, with letters, digits and . _ - = in the path"
-            )
-    endpoint, enforce, audit = settings.s3.endpoint, settings.enforce.checkpoint, settings.audit.checkpoint
-    if endpoint is not None and not endpoint.startswith(("https://", "http://")):
-        raise _SettingError(f"s3.endpoint is {_shown(endpoint)}; expected null, or a URL such as https://store:9000")
-    if is_s3(enforce) != is_s3(audit):
-        raise _SettingError(
-            f"enforce.checkpoint is {_shown(enforce)} and audit.checkpoint {_shown(audit)}; expected both on S3, or"
-            " none"
-        )
+def _check_places(settings: Settings) -> None:
+    """Raise InvalidSettingsError for a place that no installed extra reaches, or that a section of one refuses."""
+    places = folders(settings)
+    for key, location in places.items():
+        if "://" in location:
+            try:
+                store_point(location.partition("://")[0])
+            except InvalidSettingsError as error:
+                raise _SettingError(f"{key} is {_shown(location)}; {error}") from None
+    for section in settings.extras.values():
+        try:
+            section.check(places)
+        except InvalidSettingsError as error:
+            raise _SettingError(str(error)) from None
 
 
 def _check_stalled(stalled_after_s: int, trigger_ms: int) -> None:

@@ -19,7 +19,6 @@ import typer
 from scripts.command import run_command
 from scripts.java.build import build_jars
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS, JarSet
-from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import JAR_NAME, plugin_jar
 from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_JARS
@@ -27,6 +26,7 @@ from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
 from sluice_lab.testbed.helm import CHART, helm
 from sluice_lab.testbed.processes import output_of
 from sluice_proxy.jars import PROXY_JARS
+from sluice_shared_storage.jars import S3_JARS
 
 CHANGELOG = REPOSITORY / "CHANGELOG.md"
 RELEASED_JARS = (SPARK_JARS, S3_JARS, PROXY_JARS, BROKER_JARS)

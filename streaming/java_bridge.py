@@ -45,13 +45,6 @@ def is_stopped(spark: SparkSession) -> bool:
     return bool(_java_context(spark).sc().isStopped())
 
 
-def executors(spark: SparkSession) -> int:
-    """Number of executors of the session; with a local master the driver is the one."""
-    if _context(spark).master.startswith("local"):
-        return 1
-    return int(_java_context(spark).sc().getExecutorMemoryStatus().size()) - 1  # the driver keeps blocks too
-
-
 def _java_context(spark: SparkSession) -> Any:
     return _context(spark)._jsc  # noqa: SLF001
 

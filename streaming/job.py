@@ -1,7 +1,7 @@
 """The job's start, step by step: broker, leadership, tables, session; then it runs until it is asked to stop."""
 
 import logging
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -19,14 +19,12 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint
+from sluice.streaming.checkpoint.store import Leadership
 from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.query import JobContext
 from sluice.streaming.enforce.quota_mirror import QuotaMirror
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
-from sluice.streaming.enforce.warm_up import warm_up
 from sluice.streaming.java_bridge import has_java, is_stopped
-from sluice.streaming.leadership.leader_epochs import begin_epoch
-from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.health import JobHealth, JobStatus, health_server
@@ -51,17 +49,15 @@ class Job:
         settings: Settings,
         status_file: Path | None = None,
         standby: bool = False,
-        warm: bool = False,
         java: DriverJava | None = None,
     ) -> None:
         """With `standby` it waits until no other driver works on the checkpoint, if that is a URI.
 
-        A `warm` one starts Java, Spark and executors before. `java` is the driver's, if it is started already.
+        `java` is the driver's, if it is started already.
         """
         package_digest()  # that of the files which this process has loaded
         self._settings = settings
         self._standby = standby
-        self._warm = warm
         self._stop = Event()
         self._java = java
         self._spark: SparkSession | None = None
@@ -95,9 +91,7 @@ class Job:
             stack.callback(self._status.publish, state="stopped")
             stack.callback(self._stop_session)
             self._create_topics()
-            with warm_up(self._started_session(), self._settings) if self._warm else nullcontext():
-                leadership = self._lead(checkpoint, stack)
-            self._decide(checkpoint, leadership, stack)
+            self._decide(checkpoint, self._lead(checkpoint, stack), stack)
 
     def _create_topics(self) -> None:
         self._status.wait_for("broker", f"the broker at {self._settings.kafka['bootstrap.servers']}")
@@ -117,10 +111,9 @@ class Job:
 
     def _lead(self, checkpoint: Checkpoint, stack: ExitStack) -> Leadership | None:
         """Lead the checkpoint until the stack ends; a path has its lock, and None."""
-        if checkpoint.is_local:
+        if (store := checkpoint.store) is None:
             return None
-        settings = self._settings
-        leadership = Leadership(settings.topics, settings.kafka, checkpoint.location, standby=self._standby)
+        leadership = store.leadership(self._settings, checkpoint.location, standby=self._standby)
         self._status.wait_for("leadership", f"other drivers to leave {checkpoint.location}")
         if not leadership.acquire(self._stop):
             raise _StopRequestedError
@@ -145,7 +138,7 @@ class Job:
         stack.callback(self._stop_session)
         spark, epoch = self._started_session(), None
         if leadership is not None:
-            epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
+            epoch = leadership.begin_epoch(spark)
             log.info("decides as epoch %d", epoch.number)
         job = JobContext(spark, settings, watch, leadership, epoch)
         RunningJob(job, self._health, self._status).run(self._stop)

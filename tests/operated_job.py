@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,10 +54,11 @@ from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
 from sluice.streaming.enforce.wire import OVERHEAD_BYTES
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.leadership.leader_epochs import new_epoch
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.maintenance import maintain
 from sluice.streaming.workers.groups import Group, Groups
+from sluice_shared_storage.leader_epochs import new_epoch
+from sluice_shared_storage.stores import create_by_link
 from sluice_toolbox.balances import read_balances, store_imported, write_balances
 from sluice_toolbox.extract import stored_balances
 from tests.audit_records import DAY_MS, T0
@@ -335,7 +337,7 @@ class Driver:
         job_id = job_identity(checkpoint).job_id
         known = [read_epoch(record.epoch) for record in kafka[topics.decisions].records]
         published = max((epoch.number for epoch in known if epoch and epoch.job_id == job_id), default=0)
-        epoch = LeaderEpoch(job_id, new_epoch(checkpoint, checkpoint.sluice.create, published))
+        epoch = LeaderEpoch(job_id, new_epoch(checkpoint, partial(create_by_link, checkpoint.location), published))
         for name in (topics.decisions, topics.dead_letters, topics.sums):
             kafka.publish(name, None, MARKER_KEY, epoch.header())
         kafka.publish(topics.waits, b"", MARKER_KEY, epoch.header())

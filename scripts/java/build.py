@@ -13,13 +13,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 from scripts.java.compiler import COMPILER_JARS, Compiler, build_jar, java_compiler, javac
-from sluice.jvm import object_store, plugin
+from sluice.jvm import plugin
 from sluice.jvm.jars import BUILT, REPOSITORY, SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import OLDEST
 from sluice.state.errors import SluiceError
 from sluice_proxy import jars as proxy
+from sluice_shared_storage import jars as object_store
 
-_SPARK_SOURCES = REPOSITORY / "jvm" / "src"
 _POM = {"": "http://maven.apache.org/POM/4.0.0"}
 
 
@@ -42,6 +42,7 @@ def module(folder: Path) -> Module:
 
 PLUGIN = module(REPOSITORY / "gateways" / "kafka")
 PROXY = module(REPOSITORY / "extras" / "proxy")
+_STORAGE = module(REPOSITORY / "extras" / "shared_storage")
 
 _COMPILED_AGAINST = ("jackson-annotations-*", "jackson-core-*", "jackson-databind-*", "slf4j-api-*")
 """Jars of pyspark that the plugin needs, next to kafka-clients; every broker has them."""
@@ -64,11 +65,11 @@ def build_jars() -> list[Path]:
     of_pyspark = sorted(pyspark_jars().glob("*.jar"))
     clients = [jar for jar in of_spark if jar.name.startswith("kafka-clients-")]
     of_brokers = [jar for pattern in _COMPILED_AGAINST for jar in of_pyspark if jar.match(pattern)]
-    spark_jar = BUILT / object_store.JAR_NAME
+    spark_jar = object_store.BUILT / object_store.JAR_NAME
     made = [
         build_plugin([*clients, *of_brokers], BUILT, java_compiler),
         build_jar(proxy.BUILT / proxy.JAR_NAME, PROXY.sources, of_proxy, PROXY.release, java_compiler),
-        build_jar(spark_jar, [_SPARK_SOURCES], [*of_s3, *of_pyspark], OLDEST, java_compiler),
+        build_jar(spark_jar, _STORAGE.sources, [*of_s3, *of_pyspark], _STORAGE.release, java_compiler),
     ]
     remove_others(made)
     return made

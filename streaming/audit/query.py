@@ -25,12 +25,12 @@ from sluice.sinks.tables.quota_metrics import counted, merge_metrics, quota_metr
 from sluice.sinks.tables.unreadable import known_records, unreadable_table
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit.answers import RequestEnds, current_ends, epoch_spans, further_answers, reported_answers
+from sluice.streaming.audit.epochs_seen import EpochsSeen
 from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.own_tables import OwnTables
 from sluice.streaming.checkpoint.spark_files import coverage
 from sluice.streaming.errors import JobError
-from sluice.streaming.leadership.leader_epochs import EpochsSeen
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_source
 from sluice.streaming.runtime.recorded import see_tables

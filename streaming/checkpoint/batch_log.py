@@ -1,6 +1,5 @@
 """The last micro-batch that was started, with what it is decided by."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -10,14 +9,12 @@ from sluice.state.decisions.checks import EventLimits
 from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.store import CreateFile
 from sluice.streaming.errors import CheckpointError
 
 _LAST = "batch.json"
 _FOLDER = "batches"
 _KEPT = 2
-
-CreateFile = Callable[[str, bytes], bool]
-"""Makes a file of Sluice's in the checkpoint, by its name, with this content; False if there is one. Never both."""
 
 
 class JudgedBy(msgspec.Struct, frozen=True):

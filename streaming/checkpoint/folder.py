@@ -1,8 +1,6 @@
 """A query's checkpoint, and the files in it: Spark's own at its top, Sluice's in the subfolder `sluice`."""
 
 import fcntl
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -10,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock, Timeout
 from pyarrow import fs
 
-from sluice.configs.object_store import is_s3
+from sluice.streaming.checkpoint.store import CheckpointStore, store_of
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 
 _SLUICE = "sluice"
@@ -49,7 +47,8 @@ class CheckpointFiles:
         """Replace a file in one step, so that a crash leaves the old or the new one. Raises CheckpointError."""
         filesystem, folder = self._open()
         target = str(folder / name)
-        draft = target if is_s3(self._location) else f"{target}.draft"  # there a file is whole, or isn't there
+        store = store_of(self._location)
+        draft = target if store is not None and store.writes_whole else f"{target}.draft"
         try:
             filesystem.create_dir(str((folder / name).parent), recursive=True)
             with filesystem.open_output_stream(draft) as stream:
@@ -58,27 +57,6 @@ class CheckpointFiles:
                 filesystem.move(draft, target)
         except _NOT_DONE as error:
             raise self._not_written(name, error) from error
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Make a file with this content in one step, False if there is one: for files of this machine, `file://` too.
-
-        Raises CheckpointError.
-        """
-        filesystem, folder = self._open()
-        target = Path(folder / name)
-        draft = target.with_name(f"{name.rpartition('/')[2]}.{secrets.token_hex(4)}.draft")
-        try:
-            filesystem.create_dir(str(target.parent), recursive=True)
-            draft.write_bytes(content)
-            try:
-                os.link(draft, target)
-            finally:
-                draft.unlink()
-        except FileExistsError:
-            return False
-        except _NOT_DONE as error:
-            raise self._not_written(name, error) from error
-        return True
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder of this one; none if it doesn't exist. Raises CheckpointError."""
@@ -116,10 +94,8 @@ class Checkpoint:
     """
 
     def __init__(self, location: str) -> None:
-        if "://" in location:
-            self.location = location.rstrip("/").replace("s3://", "s3a://", 1)
-        else:
-            self.location = str(Path(location).absolute())
+        store = store_of(location)
+        self.location = str(Path(location).absolute()) if store is None else store.location(location.rstrip("/"))
         self.spark = CheckpointFiles(self.location)
         self.sluice = CheckpointFiles(self.location, _SLUICE)
 
@@ -127,6 +103,11 @@ class Checkpoint:
     def is_local(self) -> bool:
         """True if it is a path on this machine rather than a URI."""
         return "://" not in self.location
+
+    @property
+    def store(self) -> CheckpointStore | None:
+        """The store of a URI; None for a path."""
+        return store_of(self.location)
 
     @property
     def lock_file(self) -> Path:
@@ -168,18 +149,8 @@ def _unreachable(location: str, reason: str) -> CheckpointError:
 
 
 def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
-    if "://" not in location:
-        return fs.LocalFileSystem(), PurePosixPath(location)
-    if location.startswith("hdfs://"):
-        from sluice.streaming.checkpoint.hdfs import open_hdfs  # which most commands and jobs needn't load
-
-        filesystem, path = open_hdfs(location)
-    elif is_s3(location):
-        from sluice.streaming.checkpoint.object_store import open_s3
-
-        filesystem, path = open_s3(location)
-    else:
-        filesystem, path = fs.FileSystem.from_uri(location)
+    store = store_of(location)
+    filesystem, path = (fs.LocalFileSystem(), location) if store is None else store.open(location)
     return filesystem, PurePosixPath(path)
 
 

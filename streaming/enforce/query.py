@@ -25,6 +25,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import grown_pages, job_identity, new_pages
 from sluice.streaming.checkpoint.page_keys import can_split
 from sluice.streaming.checkpoint.spark_files import read_offsets
+from sluice.streaming.checkpoint.store import Leadership
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.quota_watch import QuotaWatch
@@ -47,8 +48,6 @@ from sluice.streaming.enforce.stages import (
     planner,
 )
 from sluice.streaming.errors import CheckpointError, JobError
-from sluice.streaming.leadership.leader_epochs import file_creator
-from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
@@ -122,7 +121,8 @@ class EnforceQuery(GatedQuery):
         checkpoint = Checkpoint(settings.enforce.checkpoint)
         self._epoch = job.epoch
         self._start = start
-        self._log = BatchLog(checkpoint, file_creator(job.spark, checkpoint))
+        store = checkpoint.store
+        self._log = BatchLog(checkpoint, store and store.file_creator(job.spark, checkpoint.location))
         self._topic = topic
         self._pipeline = PipelineSettings.of(settings, limits=CapacityFile(settings).limits())._replace(
             job_id=job_identity(checkpoint).job_id,

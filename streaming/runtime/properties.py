@@ -8,14 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sluice.configs.object_store import shared_variables
 from sluice.configs.settings import Settings, folders
 from sluice.jvm.class_archive import SPARK_CLASSES, class_path, joined
 from sluice.jvm.driver import REDACTED, DriverJava
 from sluice.jvm.environment import foreign_variables, leave_out
 from sluice.jvm.jars import SPARK_JARS
-from sluice.jvm.object_store import CREDENTIALS, FILE_MANAGER, object_store_jars
-from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.store import store_of
 from sluice.streaming.runtime.log import OWNER_ONLY
 from sluice.streaming.runtime.run_folder import RunFolder, run_folder
 
@@ -82,29 +80,6 @@ _LOCAL_CHECKPOINTS = {
     ),
 }
 
-_S3A = "spark.hadoop.fs.s3a."
-_S3 = {
-    # In place of a draft that is copied: the store lets one driver alone make a file.
-    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
-    # Spark gives S3A the keys of its environment; the last one has files, web identities and the machine's own.
-    _S3A + "aws.credentials.provider": (
-        "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider,org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-        f",{CREDENTIALS}"
-    ),
-    # A second file of state for each, beside the checksum that the store itself keeps.
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # The default reads ahead in threads of its own, for large files; what Spark reads here is small.
-    _S3A + "input.stream.type": "classic",
-    # The other way has a client of its own, which takes the 100 (Continue) of a store for the answer: no snapshot of
-    # the state was ever there.
-    _S3A + "optimized.copy.from.local.enabled": "false",
-    # Spark reads a state from its last snapshot and each change since, one after the other; by default it makes a
-    # snapshot each minute.
-    "spark.sql.streaming.stateStore.maintenanceInterval": "20s",
-    # Requests that only uphold the look of folders.
-    _S3A + "performance.flags": "create,delete,mkdir",
-}
-
 _LOCAL_FILES = {
     # Hadoop's own class starts a process (chmod) for each file and folder that it makes.
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
@@ -134,7 +109,7 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
     properties = folder_properties(folder.path) | properties
     # Spark's own folders are there as well, unless section `spark` has a spark.local.dir.
     properties[JAVA_OPTIONS] = f"-Djava.io.tmpdir={folder.path} {properties[JAVA_OPTIONS]}"
-    more = object_store_jars() if settings.checkpoints_on_s3 else []
+    more = _store_jars(settings)
     return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties, more)
 
 
@@ -147,27 +122,23 @@ def driver_properties(settings: Settings) -> dict[str, str]:
 
 def checkpoint_properties(settings: Settings) -> dict[str, str]:
     """Properties by which Spark reads and writes the files of checkpoints where they are; none for its own ways."""
-    if settings.checkpoints_on_s3:
-        return s3_properties(os.environ)
-    checkpoints = (Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint))
-    return _LOCAL_CHECKPOINTS if all(checkpoint.is_local for checkpoint in checkpoints) else {}
+    stores = store_of(settings.enforce.checkpoint), store_of(settings.audit.checkpoint)
+    if stores == (None, None):
+        return _LOCAL_CHECKPOINTS
+    return {name: value for each in stores if each for name, value in each.properties(os.environ).items()}
 
 
-def s3_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """Properties of Hadoop's client of S3, for what the environment says to the other clients."""
-    properties = dict(_S3)
-    if endpoint := environment.get("AWS_ENDPOINT_URL"):
-        properties |= {_S3A + "endpoint": endpoint, _S3A + "path.style.access": "true"}
-    if region := environment.get("AWS_REGION"):
-        properties[_S3A + "endpoint.region"] = region
-    return properties | {f"spark.executorEnv.{name}": value for name, value in shared_variables(environment).items()}
+def _store_jars(settings: Settings) -> list[Path]:
+    """The jars that Spark needs to reach the checkpoint. Raises JarError."""
+    store = store_of(settings.enforce.checkpoint)
+    return [] if store is None else [*store.jars()]
 
 
 def bare_java(settings: Settings) -> tuple[list[Path], list[str]]:
     """Class path and options of a Java with Spark's classes and no session. Raises JarError and JavaError."""
     archive, given = SPARK_CLASSES.find(), settings.spark.get(_CLASS_PATH)
     own = list(archive.class_path) if archive else class_path()
-    own += object_store_jars() if settings.checkpoints_on_s3 else []
+    own += _store_jars(settings)
     temporary = f"-Djava.io.tmpdir={run_folder(settings.enforce.checkpoint).path}"
     options = [*(archive.options if archive else ()), _LOGGING, temporary]
     options += ["-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import load_settings
-from sluice.jvm.object_store import FILE_MANAGER
 from sluice.streaming.runtime.properties import driver_properties
 
 pytestmark = pytest.mark.spark
@@ -42,7 +41,11 @@ def test_an_interruption_is_found_in_a_long_error(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(
     ("checkpoints", "file_manager"),
-    [("/var/lib/sluice", "FileSystemBasedCheckpointFileManager"), ("hdfs://name", ""), ("s3a://bucket", FILE_MANAGER)],
+    [
+        ("/var/lib/sluice", "FileSystemBasedCheckpointFileManager"),
+        ("hdfs://name", ""),
+        ("s3a://bucket", "ObjectStoreFiles"),
+    ],
 )
 def test_the_file_manager_goes_by_where_the_checkpoints_are(checkpoints: str, file_manager: str) -> None:
     """On a local disk Hadoop's FileContext runs readlink for each file; on HDFS it alone renames atomically."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.jvm import object_store, plugin
+from sluice.jvm import plugin
 from sluice_demo.job import wait_until
 from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
 from sluice_lab.testbed.processes import descendants
@@ -56,9 +56,9 @@ def test_a_wheel_runs_the_whole_system_for_a_gateway_of_another_install(
     demo: tuple[subprocess.Popen[bytes], Path], tmp_path: Path
 ) -> None:
     process, output = demo
-    for name, jars in ("kafka", {plugin.JAR_NAME, object_store.JAR_NAME}), ("kafka_proxy", {proxy.JAR_NAME}):
+    for name, each in ("kafka", plugin), ("kafka_proxy", proxy), ("kafka_shared_storage", object_store):
         with zipfile.ZipFile(next(tmp_path.glob(f"sluice_{name}-*.whl"))) as wheel:
-            assert {Path(name).name for name in wheel.namelist() if name.endswith(".jar")} == jars
+            assert {Path(name).name for name in wheel.namelist() if name.endswith(".jar")} == {each.JAR_NAME}
     gateway = install(next(tmp_path.glob("sluice_kafka-*.whl")), tmp_path / "gateway")
     wait_until(lambda: "first decision " in output.read_text() or process.poll() is not None, 400)
     said = output.read_text()

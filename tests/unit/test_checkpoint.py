@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.repetition import topic_ids_of_answers
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.leadership.leader_epochs import new_epoch
 from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed
 
@@ -106,48 +104,6 @@ def test_batches_of_a_release_without_files_of_their_own_are_known(tmp_path: Pat
     BatchLog(folder).begin(7, quota_version=3, now_ms=1000)
 
     assert BatchLog(folder, folder.sluice.create).begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
-
-
-def test_of_many_that_create_a_file_at_once_one_does_and_its_content_is_whole(tmp_path: Path) -> None:
-    files = Checkpoint(tmp_path.as_uri()).sluice
-    for name in map(str, range(20)):
-        with ThreadPoolExecutor(8) as pool:
-            made = list(pool.map(lambda number, name=name: files.create(name, b"%d" % number * 1000), range(8)))
-        assert sum(made) == 1
-        assert files.read(name) == b"%d" % made.index(True) * 1000
-
-
-def test_each_driver_gets_a_higher_epoch_and_no_two_the_same(tmp_path: Path) -> None:
-    folder = Checkpoint(tmp_path.as_uri())
-    assert [new_epoch(folder, folder.sluice.create) for _ in range(3)] == [1, 2, 3]
-
-    with ThreadPoolExecutor(8) as pool:
-        epochs = list(pool.map(lambda _: new_epoch(folder, folder.sluice.create), range(8)))
-    assert sorted(epochs) == list(range(4, 12))
-
-
-def test_a_restored_checkpoint_goes_on_above_the_epochs_of_the_topic_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Below them nobody would count its decisions."""
-    restored = Checkpoint(tmp_path.as_uri())
-    assert new_epoch(restored, restored.sluice.create, 0) == 1
-
-    assert new_epoch(restored, restored.sluice.create, 1) == 2
-    assert caplog.text == ""
-    assert new_epoch(restored, restored.sluice.create, 7) == 8
-    assert "is older than the decisions topic" in caplog.text
-    assert "it knows of epoch 2, and the topic has 7" in caplog.text
-
-
-def test_an_epoch_that_no_driver_can_have_had_moves_none_and_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoint = Checkpoint(tmp_path.as_uri())
-    new_epoch(checkpoint, checkpoint.sluice.create)
-
-    assert new_epoch(checkpoint, checkpoint.sluice.create, 1_002) == 2
-    assert "make the empty file 00000000000000001002 there" in caplog.text
 
 
 @pytest.mark.parametrize(

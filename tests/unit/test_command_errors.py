@@ -49,12 +49,6 @@ def test_without_a_command_the_help_is_printed(group: list[str]) -> None:
     assert "\nCommands:\n" in ended.output
 
 
-def test_only_a_standby_can_be_warm() -> None:
-    ended = invoke("run", "--warm", code=2)
-
-    assert ended.error == "sluice: error: --warm is given without --standby; expected both\n"
-
-
 def test_a_standby_needs_a_checkpoint_in_shared_storage(tmp_path: Path) -> None:
     settings = tmp_path / "sluice.yaml"
     settings.write_text(f"enforce: {{checkpoint: {tmp_path}/checkpoint}}\n")

@@ -17,12 +17,12 @@ from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import NEEDED_MODULES, find_java, parse_java_version
-from sluice.jvm.object_store import S3_JARS, object_store_jars
 from sluice.jvm.plugin import plugin_jar
 from sluice_demo.jars import BROKER_JARS
 from sluice_demo.job import wait_until
 from sluice_lab.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
 from sluice_proxy.jars import PROXY_JARS, proxy_class_path
+from sluice_shared_storage.jars import S3_JARS, object_store_jars
 from tests.builders import DEFAULTS
 
 
@@ -50,11 +50,12 @@ def _pom_versions(folder: str) -> dict[str | None, str | None]:
 
 def test_the_poms_have_the_versions_that_the_jars_are_compiled_against() -> None:
     """An IDE would compile against others."""
-    of_plugin, there = _pom_versions("gateways/kafka"), {*SPARK_JARS.expected(), *os.listdir(pyspark_jars())}
+    of_plugin, of_storage = _pom_versions("gateways/kafka"), _pom_versions("extras/shared_storage")
+    there = {*SPARK_JARS.expected(), *S3_JARS.expected(), *os.listdir(pyspark_jars())}
 
     assert _pom_versions("extras/proxy") == _jar_versions(PROXY_JARS)
     assert {*of_plugin} == {"kafka-clients", "jackson-databind", "slf4j-api"}
-    assert {f"{artifact}-{version}.jar" for artifact, version in of_plugin.items()} <= there
+    assert {f"{artifact}-{version}.jar" for artifact, version in [*of_plugin.items(), *of_storage.items()]} <= there
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_a_jar_of_sluices_own_that_was_not_built_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checkout: bool, fix: str
 ) -> None:
     """No compiler is called: a Java runtime is enough."""
-    for module in ("sluice.jvm.jars", "sluice_proxy.jars"):
+    for module in ("sluice.jvm.jars", "sluice_proxy.jars", "sluice_shared_storage.jars"):
         monkeypatch.setattr(f"{module}.BUILT", tmp_path)
     monkeypatch.setattr(jars, "in_checkout", lambda: is_checkout)
 

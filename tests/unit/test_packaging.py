@@ -63,9 +63,7 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/configs/jars.xml",
         "sluice/configs/ivysettings.xml",
         "sluice/configs/jars.sha256",
-        "sluice/configs/s3-jars.sha256",
         "sluice/configs/spark-classes.txt.gz",
-        "sluice/jvm/src/sluice/spark/ObjectStoreFiles.java",
         "sluice/gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
         "sluice/streaming/runtime/log4j2.properties",
@@ -281,7 +279,7 @@ def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
         *project["dependency-groups"]["docs"],
     ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
-    for extra in ("demo", "insight", "lab", "proxy", "toolbox", "http"):
+    for extra in ("demo", "insight", "lab", "proxy", "shared_storage", "toolbox", "http"):
         of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
         asked += of_extra["project"]["dependencies"]
     lock = (REPOSITORY / "requirements.lock").read_text()

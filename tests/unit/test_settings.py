@@ -1,6 +1,5 @@
 """The settings loader: defaults, what a file changes, and errors that say what is right."""
 
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from itertools import pairwise
@@ -12,11 +11,9 @@ from msgspec.inspect import type_info
 
 from sluice.configs import settings as settings_module
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.object_store import S3Settings, s3_environment
-from sluice.configs.settings import DEFAULTS, Properties, folders, load_settings, reach_s3, with_absolute_paths
+from sluice.configs.settings import DEFAULTS, Properties, folders, load_settings, with_absolute_paths
 from sluice.gateways.client.options import GatewayOptions
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
-from sluice.streaming.runtime.properties import s3_properties
 
 CONFIGS = DEFAULTS.parent
 FREE_SECTIONS = ("kafka", "spark")  # any property of Kafka and Spark
@@ -325,30 +322,6 @@ def test_a_micro_batch_has_half_a_million_charges_at_most_and_gateways_split_eve
     assert GatewayOptions(name="any").max_charges_per_event == enforce.max_charges_per_event
 
 
-def test_all_clients_of_s3_find_the_store_that_the_settings_name(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", environment := {"AWS_ACCESS_KEY_ID": "key", "AWS_REGION": "eu-west-1"})
-    s3 = "s3: {endpoint: 'http://store:9000', credentials_file: /keys, profile: sluice}\n"
-
-    reach_s3(load_settings(write(s3)))
-    assert "AWS_ENDPOINT_URL" not in environment  # nothing is on S3
-
-    reach_s3(load_settings(write(s3 + "delta: {quotas: 's3://bucket/quotas'}\n")))
-    assert environment == {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_REGION": "eu-west-1",
-        "AWS_ENDPOINT_URL": "http://store:9000",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_SHARED_CREDENTIALS_FILE": "/keys",
-        "AWS_PROFILE": "sluice",
-        "AWS_EC2_METADATA_DISABLED": "false",
-        "AWS_FORCE_CREDENTIAL_LOAD": "true",
-    }
-    properties = s3_properties(environment)
-    assert properties["spark.hadoop.fs.s3a.endpoint"] == "http://store:9000"
-    assert properties["spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE"] == "/keys"
-    assert not [name for name in properties if "ACCESS_KEY" in name]
-
-
 def test_the_paths_of_a_job_are_from_the_root_as_java_and_workers_run_in_another_folder(write: Write) -> None:
     text = "kafka: {ssl.truststore.location: ca.pem, ssl.key.location: ''}\nelastic: {capacity_file: brokers.json}\n"
     settings, here = load_settings(write(text + "audit: {checkpoint: 'file:///shared/audit'}\n")), Path.cwd()
@@ -358,29 +331,4 @@ def test_the_paths_of_a_job_are_from_the_root_as_java_and_workers_run_in_another
     written = {key: place if "://" in place else str(here / place) for key, place in folders(settings).items()}
     assert folders(absolute) == written
     assert [absolute.kafka[f"ssl.{name}.location"] for name in ("truststore", "key")] == [str(here / "ca.pem"), ""]
-    assert (absolute.elastic.capacity_file, absolute.s3.credentials_file) == (str(here / "brokers.json"), None)
-
-
-def test_a_store_without_regions_gets_one_and_amazons_own_is_left_to_its_clients() -> None:
-    here = {"AWS_EC2_METADATA_DISABLED": "true"}
-
-    assert s3_environment(S3Settings("https://store", None, None, None), here)["AWS_REGION"] == "us-east-1"
-    assert s3_environment(S3Settings(None, None, None, None), here) == {"AWS_FORCE_CREDENTIAL_LOAD": "true"}
-
-
-@pytest.mark.parametrize("path", ["a?b", "a#b", "a%20b", "a b", "[a]", "a//b", "../a", ""])
-def test_a_place_on_s3_has_characters_that_all_its_clients_read_alike(write: Write, path: str) -> None:
-    """delta-rs decodes `%20` and ends at `?`; Spark does neither."""
-    assert error_of(write(f"delta: {{quotas: 's3://bucket/{path}'}}\n")) == (
-        f'delta.quotas is "s3://bucket/{path}"; expected s3://BUCKET/PATH, with letters, digits and . _ - = in the path'
-    )
-
-
-@pytest.mark.parametrize(("location", "on_s3"), [("s3://bucket/e", True), ("s3a://bucket/e", True), ("e", False)])
-def test_jars_of_s3_are_for_checkpoints_there_alone(write: Write, location: str, on_s3: bool) -> None:
-    settings = load_settings(
-        write(f"enforce: {{checkpoint: '{location}'}}\naudit: {{checkpoint: '{location}a'}}\n"), {}
-    )
-
-    assert settings.checkpoints_on_s3 == on_s3
-    assert load_settings(write("delta: {decisions: 's3://bucket/d'}\n"), {}).checkpoints_on_s3 is False
+    assert absolute.elastic.capacity_file == str(here / "brokers.json")

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from sluice.configs.settings import Settings, load_settings, reach_s3
+from sluice.configs.settings import Settings, load_settings, reach_stores
 from sluice.jvm.jars import REPOSITORY
 from sluice.process.processes import Child, last_line
 from sluice.state.errors import SluiceError
@@ -61,7 +61,7 @@ def write_settings(file: Path, *layers: Sections) -> Settings:
             content.setdefault(section, {}).update(values or {})
     file.write_text(yaml.safe_dump(content))
     settings = load_settings(file)
-    reach_s3(settings)
+    reach_stores(settings)
     return settings
 
 

@@ -25,11 +25,6 @@ app.kubernetes.io/component: {{ . }}
 {{ .Values.storage.volume.existingClaim | default (printf "%s-storage" .Release.Name) }}
 {{- end }}
 
-{{/* Executors of all drivers: a standby has its own once it is warm. */}}
-{{- define "sluice.executors" -}}
-{{ mul .Values.job.executors.instances (ternary .Values.job.drivers 1 .Values.job.warm) }}
-{{- end }}
-
 {{/* The user of the image. */}}
 {{- define "sluice.podSecurity" -}}
 runAsNonRoot: true
@@ -153,5 +148,5 @@ podAntiAffinity:
 
 {{/* The arguments of a driver. */}}
 {{- define "sluice.run" -}}
-[run, --config=/etc/sluice/settings/settings.yaml, --standby{{ if .Values.job.warm }}, --warm{{ end }}]
+[run, --config=/etc/sluice/settings/settings.yaml, --standby]
 {{- end }}

@@ -16,10 +16,12 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from sluice.cli.main import app
+from sluice.configs import extras
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import TABLES
 from sluice_lab.testbed.helm import CHART, HelmError, helm
+from sluice_shared_storage.settings import S3Settings
 from tests.builders import Json
 from tests.deployment import DASHBOARD, DEPLOY, RULES, dockerfile, locked, parse_command
 
@@ -38,8 +40,8 @@ ON_SEVERAL_NODES: Json = {"volume": {"accessMode": "ReadWriteMany"}}
 
 VALUES: dict[str, Json] = {form: {"job": LARGE | {"form": form}, "storage": ON_SEVERAL_NODES} for form in FORMS} | {
     "small": {},
-    "warm and watched": {
-        "job": LARGE | {"warm": True},
+    "watched": {
+        "job": LARGE,
         "storage": ON_SEVERAL_NODES,
         "monitoring": {"podMonitor": True, "alerts": True, "dashboard": True, "labels": {"release": "prometheus"}},
         "podSpec": {
@@ -173,7 +175,7 @@ def test_every_value_is_in_the_schema_and_every_section_of_the_settings() -> Non
     assert set(values) | {"global"} == set(schema["properties"])
     for name, value in values.items():
         assert set(value) <= set(schema["properties"][name].get("properties", ())), name
-    assert schema["properties"]["settings"]["propertyNames"]["enum"] == list(sections)
+    assert schema["properties"]["settings"]["propertyNames"]["enum"] == [*sections, *extras.sections()]
 
 
 @every_install
@@ -187,7 +189,7 @@ def test_everything_is_of_one_namespace_and_has_the_labels_of_the_release(instal
 
 def test_two_releases_in_one_namespace_share_nothing() -> None:
     def kinds_and_names(release: str) -> set[tuple[str, str]]:
-        values = json.dumps({"kafka": KAFKA} | VALUES["warm and watched"])
+        values = json.dumps({"kafka": KAFKA} | VALUES["watched"])
         made = yaml.safe_load_all(helm("template", release, str(CHART), "--values=-", values=values))
         return {(each["kind"], each["metadata"]["name"]) for each in made if each}
 
@@ -384,12 +386,6 @@ def test_a_small_job_is_one_pod_that_decides_on_its_own_cores_and_has_a_volume_o
     assert "sluice-executor" not in named("small", "NetworkPolicy") | named("small", "PodDisruptionBudget")
 
 
-def test_a_warm_standby_is_asked_for() -> None:
-    [(_, driver)] = containers("warm and watched", "driver")
-
-    assert driver["args"][-2:] == ["--standby", "--warm"]
-
-
 def test_a_proxy_that_starts_without_the_job_knows_how_many_share_the_limits() -> None:
     [(_, proxy)] = containers("proxies", "proxy")
 
@@ -458,7 +454,7 @@ def test_probes_and_prometheus_ask_where_the_job_answers(install: str, settings:
 
 
 def test_prometheus_operator_asks_drivers_and_proxies_and_has_alerts_and_dashboard() -> None:
-    install = "warm and watched"
+    install = "watched"
     [monitor], [rules] = objects(install, "PodMonitor"), objects(install, "PrometheusRule")
     asked = [(endpoint["port"], endpoint["path"]) for endpoint in monitor["spec"]["podMetricsEndpoints"]]
     [driver], [proxy] = containers(install, "driver"), containers("proxies", "proxy")
@@ -501,7 +497,7 @@ def test_all_that_is_to_stay_is_on_the_volume_or_in_the_store(install: str, sett
     }
     made = set(named(install, "PersistentVolumeClaim"))
 
-    if settings.s3.credentials_file:
+    if settings.section(S3Settings).credentials_file:
         assert all(each.startswith("s3://bucket/sluice/") for each in stored)
         assert claims == made == set()
     else:
@@ -515,15 +511,17 @@ def test_all_that_is_to_stay_is_on_the_volume_or_in_the_store(install: str, sett
 def test_every_pod_has_the_credentials_of_the_object_store_as_a_file_and_a_role(
     install: str, settings: Settings
 ) -> None:
-    assert settings.s3.credentials_file == "/etc/sluice/s3/credentials"
-    assert settings.s3.endpoint == "https://store.example:9000"
+    assert settings.section(S3Settings).credentials_file == "/etc/sluice/s3/credentials"
+    assert settings.section(S3Settings).endpoint == "https://store.example:9000"
     assert {component(pod) for pod in pods(install)} == {"driver", "executor", "console"}
     for pod, container in containers(install):
         [volume] = [each["secret"] for each in pod["spec"]["volumes"] if each["name"] == "s3"]
         [mount] = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "s3"]
 
         assert volume["secretName"] == S3["secret"]
-        assert [f"{mount}/{each['path']}" for each in volume["items"]] == [settings.s3.credentials_file]
+        assert [f"{mount}/{each['path']}" for each in volume["items"]] == [
+            settings.section(S3Settings).credentials_file
+        ]
     for account in objects(install, "ServiceAccount"):
         assert account["metadata"]["annotations"] == VALUES[install]["serviceAccounts"]["annotations"]
 
@@ -591,14 +589,13 @@ def test_the_ports_that_policies_admit_are_those_of_the_settings(install: str, s
     assert allowed["sluice"] == ({53, 9093, 9000} if install == "object storage" else {53, 9093})
 
 
-@pytest.mark.parametrize("install", ["deployment", "warm and watched"])
+@pytest.mark.parametrize("install", ["deployment", "watched"])
 def test_the_settings_fit_executors_disruption_budget_and_files(install: str, settings: Settings) -> None:
     spark = settings.spark
     executors = int(spark["spark.executor.instances"])
     budgets = {name: each["spec"]["minAvailable"] for name, each in named(install, "PodDisruptionBudget").items()}
-    warm = VALUES[install]["job"].get("warm", False)
 
-    assert budgets == {"sluice-driver": 1, "sluice-executor": executors * (2 if warm else 1) - 1}
+    assert budgets == {"sluice-driver": 1, "sluice-executor": executors - 1}
     assert settings.enforce.shuffle_partitions == executors * int(spark["spark.executor.cores"])
     assert spark["spark.kubernetes.executor.podTemplateFile"] == "/etc/sluice/settings/executor.yaml"
     assert spark["spark.kubernetes.authenticate.executor.serviceAccountName"] in named(install, "ServiceAccount")
@@ -607,7 +604,7 @@ def test_the_settings_fit_executors_disruption_budget_and_files(install: str, se
 
 
 def test_what_all_pods_are_to_get_is_in_all_of_them() -> None:
-    install = "warm and watched"
+    install = "watched"
 
     assert {component(pod) for pod in pods(install)} == {"driver", "executor", "console"}
     for pod in pods(install):

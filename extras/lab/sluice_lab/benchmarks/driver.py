@@ -19,7 +19,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.configs.settings import Properties, Settings, load_settings, reach_s3
+from sluice.configs.settings import Properties, Settings, load_settings, reach_stores
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java
 from sluice.process.background import BackgroundService
@@ -98,7 +98,7 @@ class Driver:
     def session(self, settings: Path, stock: bool = False) -> None:
         """Start the session that all queries share: the job's, or a `stock` one with Spark's own defaults."""
         loaded = load_settings(settings)
-        reach_s3(loaded)
+        reach_stores(loaded)
         self._spark = start_stock_session(loaded) if stock else start_session(loaded)
 
     def start(self, query: str, settings: Path, audited: bool = False) -> None:

@@ -17,7 +17,6 @@ import typer
 
 from scripts.command import EXIT_FAILED, run_command
 from sluice.process.processes import stop_on_signals
-from sluice.streaming.enforce.warm_up import WARM
 from sluice_demo.answers import Answers
 from sluice_demo.cluster import Cluster
 from sluice_demo.counts import audited
@@ -287,9 +286,8 @@ class _Run:
 
     def _make_standby_ready(self) -> None:
         standby = self._drivers[1]
-        standby.launch("--standby", "--warm")
+        standby.launch("--standby")
         self._wait_for(lambda: standby.status().get("waiting_for") == "leadership", _RECOVERY_S)
-        self._wait_for(lambda: WARM in standby.log_file.read_text(errors="replace"), _RECOVERY_S)
 
     def _until_decided(self, published: int) -> None:
         """Wait until all requests so far are answered, and one more."""

@@ -11,6 +11,7 @@ from threading import Event
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
+from pyspark.sql import SparkSession
 
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicCreationError, TopicLostError
@@ -18,8 +19,12 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_lease_topic
 from sluice.process.background import BackgroundService, LastError
 from sluice.process.format import error_line
+from sluice.state.decisions.leader_epochs import LeaderEpoch
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.store import Leadership
 from sluice.streaming.errors import LeadershipError
-from sluice.streaming.leadership.lease import Acquisition, Driver, Heartbeat, LeaseLog, Record, Release, encode
+from sluice_shared_storage.leader_epochs import begin_epoch
+from sluice_shared_storage.lease import Acquisition, Driver, Heartbeat, LeaseLog, Record, Release, encode
 
 log = logging.getLogger("sluice.leadership")
 
@@ -66,8 +71,8 @@ class LeaseTopic:
         self._producer.send(self._topic, encode(record), self._key, partition=0).get(_SEND_TIMEOUT_S)
 
 
-class Leadership:
-    """This process as a driver that leads, or wants to.
+class KafkaLeadership(Leadership):
+    """This process as a driver that leads by a lease, or wants to.
 
     It makes the lease topic, also where that was deleted. `key` names the checkpoint that is led. With `standby` it
     waits for its turn; without, a leader that lives is an error. `clock_s` is a clock that is never set, in seconds;
@@ -134,6 +139,14 @@ class Leadership:
             raise self._unknown(error) from error
         if leader != self.driver:
             raise LeadershipError(f"{leader or 'no driver'} leads the checkpoint {self._key} now, not this one")
+
+    def begin_epoch(self, spark: SparkSession) -> LeaderEpoch:
+        """A new epoch. Raises CheckpointError, LeadershipError and EpochMarkerError."""
+        checkpoint = Checkpoint(self._key)
+        if (store := checkpoint.store) is None:
+            raise LeadershipError(f"the checkpoint {self._key} is a path, on which no epoch is needed")
+        create = store.file_creator(spark, checkpoint.location)
+        return begin_epoch(checkpoint, create, self.confirm, self._topics, self._kafka)
 
     def start(self) -> None:
         """Begin to send heartbeats."""

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient
 
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.streaming.errors import LeadershipError
-from sluice.streaming.leadership.leadership import LEASE_S, Leadership
+from sluice_shared_storage.leadership import LEASE_S, KafkaLeadership
 from tests.waiting import DriverClock, eventually
 
 pytestmark = pytest.mark.kafka
@@ -23,14 +23,14 @@ def settings_on(broker: str) -> Settings:
 
 
 @pytest.fixture
-def drivers(kafka_broker: str) -> Iterator[Callable[..., Leadership]]:
+def drivers(kafka_broker: str) -> Iterator[Callable[..., KafkaLeadership]]:
     """Makes drivers that want one checkpoint; all of them stop at the end."""
     settings = settings_on(kafka_broker)
     key = f"hdfs://storage/{uuid.uuid4().hex}"
     with ExitStack() as stack:
 
-        def make(clock: DriverClock, standby: bool = False) -> Leadership:
-            driver = Leadership(settings.topics, settings.kafka, key, standby, clock)
+        def make(clock: DriverClock, standby: bool = False) -> KafkaLeadership:
+            driver = KafkaLeadership(settings.topics, settings.kafka, key, standby, clock)
             stack.callback(driver.stop)
             return driver
 
@@ -47,7 +47,9 @@ def ticking(clock: DriverClock, holds: Callable[[], bool]) -> None:
     eventually(tick)
 
 
-def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(drivers: Callable[..., Leadership]) -> None:
+def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(
+    drivers: Callable[..., KafkaLeadership],
+) -> None:
     clock = DriverClock()
     first, second = drivers(clock), drivers(DriverClock())
     assert first.acquire(Event())
@@ -62,7 +64,7 @@ def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(drivers:
     assert first.may_decide()
 
 
-def test_after_a_clean_stop_the_next_driver_leads_at_once(drivers: Callable[..., Leadership]) -> None:
+def test_after_a_clean_stop_the_next_driver_leads_at_once(drivers: Callable[..., KafkaLeadership]) -> None:
     first, second = drivers(DriverClock()), drivers(DriverClock())
     assert first.acquire(Event())
     first.start()
@@ -72,7 +74,7 @@ def test_after_a_clean_stop_the_next_driver_leads_at_once(drivers: Callable[...,
 
 
 def test_a_standby_takes_over_when_the_signs_end_and_a_driver_that_wakes_up_then_is_refused(
-    drivers: Callable[..., Leadership], caplog: pytest.LogCaptureFixture
+    drivers: Callable[..., KafkaLeadership], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sluice.leadership")
     paused, standby_clock = DriverClock(), DriverClock()
@@ -95,10 +97,10 @@ def test_a_standby_takes_over_when_the_signs_end_and_a_driver_that_wakes_up_then
         first.may_decide()
 
 
-def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable[..., Leadership]) -> None:
+def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable[..., KafkaLeadership]) -> None:
     made = [drivers(DriverClock()) for _ in range(6)]
 
-    def leads(driver: Leadership) -> bool:
+    def leads(driver: KafkaLeadership) -> bool:
         try:
             return driver.acquire(Event())
         except LeadershipError:
@@ -115,7 +117,7 @@ def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable
     assert sum(each.result() for each in running) == 1
 
 
-def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: Callable[..., Leadership]) -> None:
+def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: Callable[..., KafkaLeadership]) -> None:
     driver = drivers(DriverClock())
     assert driver.acquire(Event())
     assert not driver.may_decide()
@@ -125,7 +127,7 @@ def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: C
 
 
 def test_a_leader_whose_lease_topic_is_deleted_makes_it_again_and_leads_on(
-    drivers: Callable[..., Leadership], kafka_broker: str, caplog: pytest.LogCaptureFixture
+    drivers: Callable[..., KafkaLeadership], kafka_broker: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A driver that stands by goes on standing by."""
     clock = DriverClock()
@@ -149,7 +151,7 @@ def test_a_leader_whose_lease_topic_is_deleted_makes_it_again_and_leads_on(
         assert not waiting.result(60)
 
 
-def test_a_standby_that_is_stopped_leaves(drivers: Callable[..., Leadership]) -> None:
+def test_a_standby_that_is_stopped_leaves(drivers: Callable[..., KafkaLeadership]) -> None:
     first, standby, stop = drivers(DriverClock()), drivers(DriverClock(), standby=True), Event()
     assert first.acquire(Event())
     with ThreadPoolExecutor(1) as pool:

@@ -5,18 +5,13 @@ A driver begins its epoch when it leads. From the markers on, no record of a dri
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from functools import partial
 from itertools import count
 
-import msgspec
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
 
-from sluice.configs.object_store import is_s3
 from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.kafka_python import epoch_in
@@ -27,19 +22,14 @@ from sluice.state.decisions.leader_epochs import (
     HEADER,
     MARKER_KEY,
     MAX_STEP,
-    EpochSpan,
-    FencedFrom,
     LeaderEpoch,
-    fenced_from,
     is_far,
 )
-from sluice.state.errors import UNREADABLE
-from sluice.streaming.checkpoint.batch_log import CreateFile
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
-from sluice.streaming.errors import CheckpointError, CheckpointStorageError
-from sluice.streaming.java_bridge import hadoop_configuration, java
-from sluice.streaming.leadership.leadership import Leadership
+from sluice.streaming.checkpoint.store import CreateFile
+from sluice.streaming.errors import CheckpointError
+from sluice_shared_storage.settings import is_s3
 
 log = logging.getLogger("sluice.job")
 
@@ -50,12 +40,13 @@ _NEWEST = 100
 
 _SEND_TIMEOUT_S = 30.0
 
-_EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
-"""Raised when another driver created the file between our existence check and our rename."""
-
 
 def begin_epoch(
-    spark: SparkSession, checkpoint: Checkpoint, leadership: Leadership, topics: TopicSettings, kafka: Mapping[str, str]
+    checkpoint: Checkpoint,
+    create: CreateFile,
+    confirm: Callable[[], None],
+    topics: TopicSettings,
+    kafka: Mapping[str, str],
 ) -> LeaderEpoch:
     """A new epoch, higher than those of all drivers before, with its markers in the topics that the job writes.
 
@@ -63,18 +54,17 @@ def begin_epoch(
 
     1. Read the highest epoch of the job in the decisions topic: a checkpoint that was restored may not know it.
     2. Make the epoch's file. A store of objects has to refuse it a second time.
-    3. Confirm that this driver leads: a driver that leads after this gets a higher epoch.
+    3. Confirm that this driver leads, else `confirm` raises: a driver that leads after this gets a higher epoch.
     4. Write the markers.
 
     Raises CheckpointError, LeadershipError and EpochMarkerError.
     """
-    create = file_creator(spark, checkpoint) or checkpoint.sluice.create
     job_id = job_identity(checkpoint).job_id
     published = published_epoch(topics.decisions, kafka, job_id)
     epoch = LeaderEpoch(job_id, new_epoch(checkpoint, create, published))
     if is_s3(checkpoint.location):
         _check_refuses(checkpoint, create, epoch.number)
-    leadership.confirm()
+    confirm()
     for topic in (topics.decisions, topics.dead_letters, topics.sums):
         _write_markers(topic, kafka, epoch, None)
     _write_markers(topics.waits, kafka, epoch, b"")  # it is compacted
@@ -162,72 +152,3 @@ def _write_markers(topic: str, kafka: Mapping[str, str], epoch: LeaderEpoch, val
             f"topic {topic} can't be written ({error_line(error)}), so what a driver that led before publishes could"
             " still count; see that its brokers are up and this login may write to it"
         ) from error
-
-
-def file_creator(spark: SparkSession, checkpoint: Checkpoint) -> CreateFile | None:
-    """Makes a file of Sluice's in a checkpoint that is a URI, for one of several drivers alone, as Spark makes its own.
-
-    On HDFS that is a rename without overwrite, on S3 a conditional write. None for a path, which its lock keeps other
-    drivers from.
-    """
-    if checkpoint.is_local:
-        return None
-    if checkpoint.location.startswith("file:"):
-        return checkpoint.sluice.create
-    return partial(_create, spark, checkpoint)
-
-
-def _create(spark: SparkSession, checkpoint: Checkpoint, name: str, content: bytes) -> bool:
-    jvm = java(spark)
-    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint.location}/sluice/{name}")
-    manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-    open_files = jvm.sluice.spark.ObjectStoreFiles if is_s3(checkpoint.location) else manager.create
-    try:
-        files = open_files(path.getParent(), hadoop_configuration(spark))
-        if not is_s3(checkpoint.location):  # which needs no folder, and looks by itself
-            files.mkdirs(path.getParent())
-            if files.exists(path):
-                return False
-        stream = files.createAtomic(path, False)
-        stream.write(content)
-        stream.close()
-    except Py4JJavaError as error:
-        if error.java_exception.getClass().getName() == _EXISTS:
-            return False
-        reason = error_line(error.java_exception)
-        raise CheckpointStorageError(f"can't make {name} in {checkpoint.location}: {reason}") from error
-    return True
-
-
-_ByPartition = dict[int, dict[str, int]]
-"""By partition and job the highest epoch."""
-
-
-class _Seen(msgspec.Struct):
-    """The highest epochs before and after the last micro-batch that raised any."""
-
-    batch_id: int
-    before: _ByPartition
-    after: _ByPartition
-
-
-class EpochsSeen:
-    """The highest epochs that were read of a topic, kept so that a repeated micro-batch is judged as before."""
-
-    def __init__(self, checkpoint: Checkpoint, file: str = "epochs_seen.json") -> None:
-        """Raises CheckpointError if its file is damaged."""
-        self._files, self._file = checkpoint.sluice, file
-        content = self._files.read(file)
-        try:
-            self._seen = _Seen(-1, {}, {}) if content is None else msgspec.json.decode(content, type=_Seen)
-        except UNREADABLE as error:
-            raise self._files.damaged_file(file, str(error)) from error
-
-    def fenced(self, batch_id: int, spans: list[EpochSpan]) -> list[FencedFrom]:
-        """Note the epochs of a micro-batch; returns the records of it that don't count."""
-        before = self._seen.before if batch_id == self._seen.batch_id else self._seen.after
-        fenced, after = fenced_from(spans, before)
-        if after != before:
-            self._seen = _Seen(batch_id, before, after)
-            self._files.write(self._file, msgspec.json.encode(self._seen))
-        return fenced

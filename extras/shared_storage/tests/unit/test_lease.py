@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.streaming.leadership.lease import (
+from sluice_shared_storage.lease import (
     NO_LEASE,
     Acquisition,
     Driver,

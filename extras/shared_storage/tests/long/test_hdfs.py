@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from sluice.streaming.leadership.leader_epochs import file_creator, new_epoch
 from sluice_lab.testbed.hdfs import Hdfs
+from sluice_shared_storage import stores
+from sluice_shared_storage.leader_epochs import new_epoch
 from tests.shared_storage import (
     QUOTA,
     assert_files_are_there_replaced_and_gone,
@@ -64,8 +65,7 @@ def test_snapshots_of_quotas_are_read_where_another_process_wrote_them(checkpoin
 
 def test_of_drivers_that_make_one_file_at_once_one_does(spark: SparkSession, checkpoint: Checkpoint) -> None:
     """As Spark makes the files of its own logs: the name node renames without replacing."""
-    create = file_creator(spark, checkpoint)
-    assert create is not None
+    create = stores.Hdfs().file_creator(spark, checkpoint.location)
 
     for name in ("batches/1.json", "batches/2.json"):
         with ThreadPoolExecutor(4) as pool:
@@ -76,7 +76,7 @@ def test_of_drivers_that_make_one_file_at_once_one_does(spark: SparkSession, che
 
 
 def test_two_drivers_on_one_batch_begin_it_alike(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    create = file_creator(spark, checkpoint)
+    create = stores.Hdfs().file_creator(spark, checkpoint.location)
     stale, leader = (BatchLog(checkpoint, create) for _ in range(2))
 
     assert stale.begin(7, quota_version=3, now_ms=1000) == (Batch(7, 3, 1000), False)

@@ -30,7 +30,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def open_s3(uri: str) -> tuple[fs.FileSystem, str]:
     """The file system of a URI `s3a://BUCKET/PATH`, and the path in it. Nothing is asked of the store yet.
 
-    Address, region and credentials are those of the environment (`sluice.configs.object_store`). Raises
+    Address, region and credentials are those of the environment (`sluice_shared_storage.settings`). Raises
     CheckpointStorageError if they can't be right.
     """
     parts = urlsplit(uri)

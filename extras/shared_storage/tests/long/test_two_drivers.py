@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.streaming.enforce.warm_up import WARM
 from tests.integration.job_process import TOPICS, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
@@ -20,10 +19,7 @@ def decided(job: JobProcess, count: int) -> None:
 def test_a_standby_takes_over_from_a_driver_that_pauses_and_that_one_ends_when_it_wakes_up(
     kafka_broker: str, tmp_path: Path
 ) -> None:
-    """Before, a second driver without --standby is refused. In the end each event has one decision.
-
-    The standby has its session, and its executor the stages, before it leads.
-    """
+    """Before, a second driver without --standby is refused. In the end each event has one decision."""
     checkpoint = {"checkpoint": (tmp_path / "shared").as_uri()}
     one = JobProcess(tmp_path / "one", kafka_broker, [], enforce=checkpoint)
     topics = {name: getattr(one.settings.topics, name) for name in TOPICS}
@@ -39,8 +35,8 @@ def test_a_standby_takes_over_from_a_driver_that_pauses_and_that_one_ends_when_i
         wait_until(lambda: not two.alive, 120)
         assert f"is in use by the driver with process {leader.pid} on " in two.last_line()
 
-        two.launch("--standby", "--warm")
-        wait_until(lambda: two.status().get("waiting_for") == "leadership" and WARM in two.log_file.read_text(), 300)
+        two.launch("--standby")
+        wait_until(lambda: two.status().get("waiting_for") == "leadership", 300)
         os.killpg(leader.pid, signal.SIGSTOP)
         one.publish([b'{"api": "Metadata"}'] * 20)
         decided(one, 40)

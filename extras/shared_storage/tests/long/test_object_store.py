@@ -14,19 +14,19 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JJavaError
 
-from sluice.configs.settings import Settings, load_settings, reach_s3
+from sluice.configs.settings import Settings, load_settings, reach_stores
 from sluice.jvm.machine import Jvm
-from sluice.jvm.object_store import FILE_MANAGER
 from sluice.sinks.tables.delta import AuditTable, Commit, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
-from sluice.streaming.checkpoint import object_store
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.object_store import open_s3
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
 from sluice_demo.job import TABLES, Json
 from sluice_lab.testbed.object_store import ObjectStore
+from sluice_shared_storage import object_store
+from sluice_shared_storage.jars import FILE_MANAGER
+from sluice_shared_storage.object_store import open_s3
 from tests.commands import run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.shared_storage import (
@@ -70,7 +70,7 @@ def settings(store: ObjectStore, folder: str, tmp_path: Path) -> Settings:
         f"enforce: {{checkpoint: '{folder}/enforce'}}\naudit: {{checkpoint: '{folder}/audit'}}\ns3: {{{s3}}}\n"
     )
     settings = load_settings(file)
-    reach_s3(settings)
+    reach_stores(settings)
     object_store._bucket.cache_clear()  # the keys may have been renewed: the first request with the old ones is refused
     return settings
 

@@ -27,10 +27,9 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.errors import LeadershipError
-from sluice.streaming.leadership.leader_epochs import begin_epoch
-from sluice.streaming.leadership.leadership import LEASE_S, Leadership
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since
 from sluice_demo.counts import records
+from sluice_shared_storage.leadership import LEASE_S, KafkaLeadership
 from tests.audit_records import READ_AT_MS, decision, text
 from tests.audit_tables import rows, tables_in, write
 from tests.deciding_side import own_settings
@@ -47,7 +46,7 @@ NUMBER = "cast(cast(key as string) as int)"
 class Driver(NamedTuple):
     """A driver that has begun to lead, as `sluice.streaming.job` does it."""
 
-    leadership: Leadership
+    leadership: KafkaLeadership
     epoch: LeaderEpoch
     query: EnforceQuery
 
@@ -73,7 +72,7 @@ def watch(settings: Settings) -> QuotaWatch:
 def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> Driver:
     """A driver that takes the place of the one before, which sends no heartbeat."""
     checkpoint, clock = Checkpoint(settings.enforce.checkpoint), DriverClock()
-    leadership = Leadership(settings.topics, settings.kafka, checkpoint.location, True, clock)
+    leadership = KafkaLeadership(settings.topics, settings.kafka, checkpoint.location, True, clock)
 
     class Passing(Event):
         def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 # no time passes here
@@ -81,7 +80,7 @@ def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> D
             return super().wait(0)
 
     assert leadership.acquire(Passing())
-    epoch = begin_epoch(spark, checkpoint, leadership, settings.topics, settings.kafka)
+    epoch = leadership.begin_epoch(spark)
     return Driver(leadership, epoch, EnforceQuery(JobContext(spark, settings, watch, epoch=epoch)))
 
 

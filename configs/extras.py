@@ -1,0 +1,71 @@
+"""Parts of extras that settings name: sections of their own, and the stores of checkpoints by URI scheme.
+
+An extra names its section's class in the entry points of the group `sluice.settings`, under the section's name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, TypeVar
+
+from sluice.configs.errors import InvalidSettingsError
+
+_SECTIONS = "sluice.settings"
+_STORES = "sluice.checkpoint_stores"
+_OTHER_SCHEMES = "any"
+_SHARED_STORAGE = "of the extra shared-storage; pip install 'sluice-kafka[shared-storage]'"
+_OWNERS = {"s3": _SHARED_STORAGE}
+"""Section -> the extra that has it and how to install it, for those that may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of an extra: a frozen dataclass whose fields each have a type that msgspec reads, and a default."""
+
+    paths: ClassVar[tuple[str, ...]] = ()
+    """The fields that are paths: a relative one is of the folder that the job starts in."""
+
+    def check(self, places: Mapping[str, str]) -> None:
+        """Raise InvalidSettingsError, without the file's name, if it can't be right with these checkpoints and tables.
+
+        `places` are their settings' names and locations.
+        """
+
+    def environment(self, places: Iterable[str], environment: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002 # most need none
+        """The variables beside those of `environment` that processes need to reach these places."""
+        return {}
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+@cache
+def sections() -> Mapping[str, type[Section]]:
+    """The sections of the extras that are installed. Raises InvalidSettingsError for one of another release."""
+    return {point.name: loaded(point) for point in entry_points(group=_SECTIONS)}
+
+
+def missing_section(name: str) -> str | None:
+    """What to install for a section of an extra; None for one that no extra has."""
+    return f"section {name} is {_OWNERS[name]}" if name in _OWNERS else None
+
+
+def store_point(scheme: str) -> EntryPoint:
+    """The entry point of the store for a URI scheme. Raises InvalidSettingsError if no extra has one."""
+    found = {point.name: point for point in entry_points(group=_STORES)}
+    point = found.get(scheme, found.get(_OTHER_SCHEMES))
+    if point is None:
+        raise InvalidSettingsError(f"storage by URI ({scheme}://) is {_SHARED_STORAGE}")
+    return point
+
+
+def loaded(point: EntryPoint) -> Any:
+    """What an extra names. Raises InvalidSettingsError if the extra doesn't fit."""
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        raise InvalidSettingsError(
+            f"{point.name} is of {of}, which doesn't fit this sluice-kafka ({error}); install the same version of both"
+        ) from error

@@ -1,0 +1,1 @@
+"""Checkpoints in storage that several machines share, and one driver at a time on each."""
