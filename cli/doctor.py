@@ -173,7 +173,7 @@ def checks_of_kafka(settings: Settings) -> Iterator[tuple[Mapping[str, Check], f
 
     def loads() -> str:
         try:
-            capacities = broker_limits(settings.elastic)
+            capacities = broker_limits(settings.brokers)
         except InvalidSettingsError as error:
             raise CheckWarningError(f"{error}; a job goes on with the capacities that it read last") from error
         return loads_verdict(beats.result().by_instance, capacities)

@@ -406,7 +406,8 @@ class TableOptions:
 
     def elastic_limits(self) -> str:
         """The setting of the job whose table it is; of another table it isn't known. Raises as above."""
-        return self.settings.elastic.limits if self.table in (None, self.settings.delta.quotas) else "elastic"
+        is_other = self.table not in (None, self.settings.delta.quotas)
+        return "elastic" if is_other or self.settings.gives_way else "strict"
 
     def quotas_table(self) -> "QuotasTable":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.machinery import PathFinder
+from importlib.metadata import entry_points
 from pathlib import Path
 from platform import python_version
 from pwd import getpwuid
@@ -18,6 +19,7 @@ from tempfile import gettempdir
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.extras import DECIDERS
 from sluice.configs.settings import Settings, folders
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
@@ -59,7 +61,9 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
     store = store_of(settings.enforce.checkpoint)
     for jars in () if store is None else store.jar_sets():
         yield f"jars of {jars.name.upper()}", partial(check_jars, jars)
-    if settings.elastic.capacity_file is not None:
+    if any(settings.brokers.disk_floor):
+        yield "disk guard", check_disk_guard
+    if settings.brokers.capacity_file is not None:
         yield "capacities", partial(check_capacities, settings)
 
 
@@ -198,15 +202,25 @@ def check_temporary_files(settings: Settings) -> str:
     return f"in {place} while a job runs"
 
 
+def check_disk_guard() -> str:
+    """Say who throttles producers while a disk is low. Raises CheckWarningError where no extra does."""
+    if not entry_points(group=DECIDERS):
+        raise CheckWarningError(
+            "no producers are throttled while a disk is below brokers.disk_min_free_bytes or disk_min_free_percent;"
+            " pip install 'sluice-kafka[elastic]'"
+        )
+    return "throttles producers while a disk is low"
+
+
 def check_capacities(settings: Settings) -> str:
     """The brokers whose capacity is known.
 
     Raises InvalidSettingsError, and CheckWarningError where the job has a copy of the file.
     """
     try:
-        limits = broker_limits(settings.elastic)
+        limits = broker_limits(settings.brokers)
     except InvalidSettingsError as error:
         if not has_copy(settings):
             raise
         raise CheckWarningError(f"{error}; the capacities that were read last stay in force") from error
-    return f"of {len(limits.capacities)} brokers in {settings.elastic.capacity_file}"
+    return f"of {len(limits.capacities)} brokers in {settings.brokers.capacity_file}"

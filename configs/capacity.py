@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.settings import ElasticSettings
+from sluice.configs.settings import BrokersSettings
 from sluice.state.errors import UNREADABLE
 from sluice.state.shares.load import BrokerLimits, Capacities, Capacity
 
@@ -26,15 +26,15 @@ class _File(msgspec.Struct, rename="camel"):
     broker_capacities: list[_OfBroker]
 
 
-def broker_limits(elastic: ElasticSettings, content: bytes | None = None) -> BrokerLimits:
+def broker_limits(brokers: BrokersSettings, content: bytes | None = None) -> BrokerLimits:
     """The capacities of the settings and the file that they name, and their floor of disks.
 
     With a `content` the file isn't read. Raises InvalidSettingsError.
     """
-    capacities = load_capacities(elastic.capacity_file, content)
+    capacities = load_capacities(brokers.capacity_file, content)
     if capacities.default == Capacity():
-        capacities = capacities._replace(default=elastic.capacity)
-    return BrokerLimits(capacities, elastic.disk_floor)
+        capacities = capacities._replace(default=brokers.capacity)
+    return BrokerLimits(capacities, brokers.disk_floor)
 
 
 def read_capacity_file(path: str) -> bytes:
@@ -42,7 +42,7 @@ def read_capacity_file(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidSettingsError(f"elastic.capacity_file {path} can't be read: {error.strerror}") from None
+        raise InvalidSettingsError(f"brokers.capacity_file {path} can't be read: {error.strerror}") from None
 
 
 def load_capacities(path: str | None, content: bytes | None = None) -> Capacities:
@@ -58,7 +58,7 @@ def load_capacities(path: str | None, content: bytes | None = None) -> Capacitie
         capacities = {each.broker_id: _capacity(each.capacity) for each in read.broker_capacities}
     except (ValueError, *UNREADABLE) as error:
         raise InvalidSettingsError(
-            f"elastic.capacity_file {path} is no capacity file ({error}); expected"
+            f"brokers.capacity_file {path} is no capacity file ({error}); expected"
             ' {"brokerCapacities": [{"brokerId": "-1", "capacity": {"NW_IN": "10000", "NW_OUT": "10000"}}]}'
         ) from None
     return Capacities(tuple(capacities.items()), capacities.get(_OTHERS, Capacity()))

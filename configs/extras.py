@@ -11,11 +11,14 @@ from typing import Any, ClassVar, TypeVar
 
 from sluice.configs.errors import InvalidSettingsError
 
+DECIDERS = "sluice.deciders"
+"""The group of entry points of deciders, which the job asks (`sluice.streaming.overrides.extras`)."""
+
 _SECTIONS = "sluice.settings"
 _STORES = "sluice.checkpoint_stores"
 _OTHER_SCHEMES = "any"
 _SHARED_STORAGE = "of the extra shared-storage; pip install 'sluice-kafka[shared-storage]'"
-_OWNERS = {"s3": _SHARED_STORAGE}
+_OWNERS = {"elastic": "of the extra elastic; pip install 'sluice-kafka[elastic]'", "s3": _SHARED_STORAGE}
 """Section -> the extra that has it and how to install it, for those that may be missing."""
 
 
@@ -25,6 +28,11 @@ class Section:
 
     paths: ClassVar[tuple[str, ...]] = ()
     """The fields that are paths: a relative one is of the folder that the job starts in."""
+
+    @property
+    def gives_way(self) -> bool:
+        """True if limits give way to the load of brokers by it, so that reservations count."""
+        return False
 
     def check(self, places: Mapping[str, str]) -> None:
         """Raise InvalidSettingsError, without the file's name, if it can't be right with these checkpoints and tables.

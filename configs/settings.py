@@ -183,16 +183,14 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticSettings:
-    """Section `elastic`: whether limits give way, what brokers can take, and their disks' floor; 0 is none."""
+class BrokersSettings:
+    """Section `brokers`: what brokers can take, and the floor of their disks; 0 is none."""
 
-    limits: Literal["strict", "elastic"]
     capacity_file: Text | None
     capacity_in_bytes_per_s: Whole
     capacity_out_bytes_per_s: Whole
     disk_min_free_bytes: Whole
     disk_min_free_percent: Annotated[int, Meta(ge=0, le=100)]
-    disk_remembered_s: Int32
 
     @property
     def capacity(self) -> Capacity:
@@ -220,10 +218,15 @@ class Settings:
     restart: RestartSettings
     health: HealthSettings
     metrics: MetricsSettings
-    elastic: ElasticSettings
+    brokers: BrokersSettings
     spark: Properties
     extras: Mapping[str, Section]
     """The sections of the extras that are installed, by name."""
+
+    @property
+    def gives_way(self) -> bool:
+        """True if an extra lets limits give way, so that reservations count."""
+        return any(section.gives_way for section in self.extras.values())
 
     def section(self, kind: type[SectionT]) -> SectionT:
         """The section of this kind, of an extra that is installed."""
@@ -288,7 +291,7 @@ def folders(settings: Settings) -> dict[str, str]:
 def with_absolute_paths(settings: Settings) -> Settings:
     """The settings whose paths are from the root: Java and the workers run in another folder than the job's own."""
     absolute = dict[str, dict[str, str]]()
-    for section, name in (key.split(".") for key in (*folders(settings), "elastic.capacity_file")):
+    for section, name in (key.split(".") for key in (*folders(settings), "brokers.capacity_file")):
         if (path := getattr(getattr(settings, section), name)) and "://" not in path:
             absolute.setdefault(section, {})[name] = os.path.abspath(path)
     own: dict[str, Any] = {name: replace(getattr(settings, name), **paths) for name, paths in absolute.items()}

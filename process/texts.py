@@ -5,7 +5,6 @@ from urllib.parse import unquote
 
 from sluice.process.format import MAX_NAME, NOTHING, amount, moment, percent, quantity, short
 from sluice.state.contract.records import Override, UnlimitedClient
-from sluice.state.overrides.elastic import no_default_text
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
@@ -106,6 +105,15 @@ def counter_text(counter: Tags) -> str:
 def value_text(entry: QuotaEntry) -> str:
     """The value as Java prints it; a quota that is only metered is marked."""
     return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
+
+
+def no_default_text(kinds: Iterable[str]) -> str:
+    """The reason why limits don't give way, for quotas of these kinds without a default.
+
+    >>> no_default_text(["consumer_byte_rate"])
+    'no default user or client-id has a quota of consumer_byte_rate'
+    """
+    return f"no default user or client-id has a quota of {' and '.join(kinds)}"
 
 
 def strict_text(limits: str, quotas: Quotas) -> str | None:

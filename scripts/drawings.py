@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.state.overrides.elastic import ElasticRule, MeasuredLoad
 from sluice.state.quotas.overrides import bound_of_share, factor_of
+from sluice_elastic.tighten import ElasticRule, MeasuredLoad
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 

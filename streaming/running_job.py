@@ -17,13 +17,7 @@ from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.waits import ended_waits_remover
 from sluice.state.errors import SluiceError
-from sluice.state.overrides.decider import Decider
-from sluice.state.overrides.disk_guard import DiskGuard
-from sluice.state.overrides.elastic import ElasticLimits
-from sluice.state.overrides.log_dirs import Disks
 from sluice.state.overrides.operator_holds import OperatorHolds
-from sluice.state.overrides.storage_budget import StorageBudgets
-from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -35,7 +29,7 @@ from sluice.streaming.enforce.record_bound import RecordBound
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
-from sluice.streaming.overrides.disks import DisksWatch
+from sluice.streaming.overrides.extras import Deciding, deciders_of_extras
 from sluice.streaming.overrides.holds_watch import HoldsWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import Cause, QueryState, RunState
@@ -72,8 +66,7 @@ class RunningJob:
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
         self._gateways: GatewayMetrics | None = None
         self._observers: list[Guarded] = []
-        disks = settings.elastic
-        self._disks = DisksWatch(lambda: watch.quotas, disks.disk_floor, disks.disk_remembered_s * 1000)
+        self._of_extras = deciders_of_extras(Deciding(settings, lambda: watch.quotas))
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
         self._holds = HoldsWatch(
             HoldsTable(settings.delta.quotas, polled(settings.delta.storage_options)),
@@ -81,7 +74,8 @@ class RunningJob:
             partial(health.report_input, "holds"),
         )
         report = partial(health.report_input, "overrides")
-        self._overrides = OverridesWatch(self._deciders(), table, settings.metrics.top_clients, report=report)
+        deciders = [OperatorHolds(lambda: self._holds.holds), *self._of_extras.deciders]
+        self._overrides = OverridesWatch(deciders, table, settings.metrics.top_clients, report=report)
         self._capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
 
     def run(self, stop: Event) -> None:
@@ -103,19 +97,18 @@ class RunningJob:
 
     def _services(self) -> list[BackgroundService]:
         settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka
-        self._health.registry.register(self._disks)
-        self._health.registry.register(self._overrides)
-        has_floor, is_elastic = any(settings.elastic.disk_floor), settings.elastic.limits == "elastic"
+        for metrics in (*self._of_extras.metrics, self._overrides):
+            self._health.registry.register(metrics)
         services = [
             BackgroundService("quota-watch", self._watch.poll, settings.quotas.poll_ms / 1000.0),
             limits_publisher(
                 topics, kafka, self._watch.in_force, lambda: self._overrides.said, self._overrides.remember
             ),
             ended_waits_remover(topics.waits, kafka),
-            self._disks.service(kafka),
+            *self._of_extras.services,
             BackgroundService("holds", self._holds.poll, _POLL_INPUTS_S),
             *self._capacities.services(),
-            *self._overrides.services(topics, kafka, heartbeats=has_floor or is_elastic),
+            *self._overrides.services(topics, kafka),
             self._topic.service(),
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
@@ -126,19 +119,6 @@ class RunningJob:
             folder = Checkpoint(settings.audit.checkpoint).sluice
             services.append(MaintenanceSchedule(settings.delta, folder).service())
         return services
-
-    def _deciders(self) -> list[Decider]:
-        """All that may override limits; docs/architecture.md tells how to write another one."""
-
-        def quotas() -> Quotas:
-            return self._watch.quotas
-
-        def disks() -> Disks:
-            return self._disks.disks
-
-        holds = OperatorHolds(lambda: self._holds.holds)
-        deciders: list[Decider] = [holds, DiskGuard(disks), StorageBudgets(quotas, disks)]
-        return [ElasticLimits(quotas), *deciders] if self._settings.elastic.limits == "elastic" else deciders
 
     def _decisions_watch(self) -> BackgroundService:
         """Looks for foreign decisions, and feeds metrics of gateways and observers if somebody can ask for them."""

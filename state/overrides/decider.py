@@ -29,6 +29,9 @@ class Decider(ABC):
     fresh_ms = 60_000
     """Time for which gateways believe what it has said last."""
 
+    reads_heartbeats = False
+    """True if it needs the heartbeats that the job has decided."""
+
     tells_measured = False
     """True if its record has the figures as well, for the console."""
 

@@ -86,7 +86,7 @@ class PipelineSettings(NamedTuple):
             settings.state.idle_expiry_s * 1000,
             settings.state.max_entities,
             settings.topics.max_message_bytes,
-            broker_limits=broker_limits(settings.elastic) if limits is None else limits,
+            broker_limits=broker_limits(settings.brokers) if limits is None else limits,
         )
 
     def judged_by(self, release: str) -> JudgedBy:

@@ -89,8 +89,8 @@ class OverridesWatch(Collector):
         self._lock = Lock()  # guards the deciders
         self._published: Mapping[str, Overrides] | None = None
 
-    def services(self, topics: TopicSettings, kafka: Mapping[str, str], *, heartbeats: bool) -> list[BackgroundService]:
-        """The service that decides, and with `heartbeats` the one that reads them."""
+    def services(self, topics: TopicSettings, kafka: Mapping[str, str]) -> list[BackgroundService]:
+        """The service that decides, and the one that reads heartbeats if a decider needs them."""
 
         def decide() -> Iterator[None]:
             try:
@@ -108,7 +108,8 @@ class OverridesWatch(Collector):
                     yield
 
         reading = BackgroundService("heartbeats", read, _POLL_S, failure="heartbeats can't be read", log=log)
-        return [BackgroundService("overrides", decide, _POLL_S, log=log), *([reading] if heartbeats else [])]
+        has_readers = any(each.reads_heartbeats for each in self._deciders)
+        return [BackgroundService("overrides", decide, _POLL_S, log=log), *([reading] if has_readers else [])]
 
     def on_record(self, value: bytes | None, arrived_ms: int) -> None:
         """Give a record of the sums topic to the deciders, if it is a heartbeat."""

@@ -22,35 +22,35 @@ def has_copy(settings: Settings) -> bool:
 
 
 class CapacityFile:
-    """The file that `elastic.capacity_file` names, and the copy of what was in it when it could be read last."""
+    """The file that `brokers.capacity_file` names, and the copy of what was in it when it could be read last."""
 
     def __init__(self, settings: Settings, report: Callable[[str | None], None] = lambda _: None) -> None:
         """`report` is told by each poll why the file can't be read, None if it can."""
-        self._elastic = settings.elastic
+        self._brokers = settings.brokers
         self._files = Checkpoint(settings.enforce.checkpoint).sluice
         self._report = report
         self._last_error = LastError()
 
     def limits(self) -> BrokerLimits:
         """The capacities and the floor of disks. Raises InvalidSettingsError for a bad file that has no copy."""
-        path, kept = self._elastic.capacity_file, None
+        path, kept = self._brokers.capacity_file, None
         if path is None:
-            return broker_limits(self._elastic)
+            return broker_limits(self._brokers)
         try:
             kept = self._files.read(_FILE)
             content = read_capacity_file(path)
-            limits = broker_limits(self._elastic, content)
+            limits = broker_limits(self._brokers, content)
         except InvalidSettingsError as error:
             if kept is None:
                 raise
             if self._last_error.is_new(error):
                 log.error("%s; the capacities that were read last stay in force", error)
             self._report(str(error))
-            return broker_limits(self._elastic, kept)
+            return broker_limits(self._brokers, kept)
         if content != kept:
             self._files.write(_FILE, content)
         if self._last_error.ends():
-            log.info("elastic.capacity_file %s can be read again; it is in force with the next start", path)
+            log.info("brokers.capacity_file %s can be read again; it is in force with the next start", path)
         self._report(None)
         return limits
 
@@ -60,4 +60,4 @@ class CapacityFile:
         def poll() -> None:
             self.limits()
 
-        return [BackgroundService("capacities", poll, _POLL_S)] if self._elastic.capacity_file else []
+        return [BackgroundService("capacities", poll, _POLL_S)] if self._brokers.capacity_file else []

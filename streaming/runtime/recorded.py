@@ -39,7 +39,7 @@ def see_tables(settings: Settings) -> tuple[dict[str, TableSeen | None], dict[st
     checkpoint, known = Checkpoint(settings.audit.checkpoint), dict[str, str]()
     with suppress(CheckpointError):  # of which the queries say why
         known = known_ids(checkpoint)
-    for name in (*_TABLES, "overrides") if settings.elastic.limits == "elastic" else _TABLES:
+    for name in (*_TABLES, "overrides") if settings.gives_way else _TABLES:
         path = getattr(delta, name)
         try:
             found = see_table(name, path, delta.storage_options)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from sluice.state.contract.records import CountedEntity, Override, Overrides
-from sluice.state.overrides.log_dirs import FRESH_MS
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
+from sluice_elastic.log_dirs import FRESH_MS
 from tests.builders import T0, member, quota
 from tests.decided_sums import sums_of
 from tests.gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway

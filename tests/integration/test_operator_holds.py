@@ -35,7 +35,7 @@ def job(settings: Settings, quotas: str, folder: Path) -> Iterator[None]:
     """The parts of a job that take holds and decide heartbeats."""
     holds = HoldsWatch(HoldsTable(quotas), lambda: watch.published(OperatorHolds.name), lambda _: None)
     watch = OverridesWatch([OperatorHolds(lambda: holds.holds)], OverridesTable(str(folder / "overrides"), {}), 0)
-    deciding, *_ = watch.services(settings.topics, settings.kafka, heartbeats=False)
+    deciding, *_ = watch.services(settings.topics, settings.kafka)
     with BackgroundService("holds", holds.poll, 0.1), deciding, deciding_side(settings, ENTRIES, watch):
         yield
 

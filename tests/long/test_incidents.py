@@ -82,7 +82,8 @@ def job(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         topics={name: f"quota-{name.replace('_', '-')}" for name in TOPICS} | {"replication_factor": 3},
         audit=AUDITED,
         health={"port": free_ports(1)[0]},
-        elastic={"limits": "elastic", "capacity_in_bytes_per_s": 1, "disk_min_free_percent": 99},
+        elastic={"limits": "elastic"},
+        brokers={"capacity_in_bytes_per_s": 1, "disk_min_free_percent": 99},
     )
     job.start()
     yield job

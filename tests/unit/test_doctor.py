@@ -354,7 +354,7 @@ def load_of(broker: int, bytes_in_per_s: float) -> Request:
 
 
 def test_a_broker_at_its_capacity_is_a_warning_and_names_the_busiest() -> None:
-    limits = broker_limits(changed(DEFAULTS, "elastic", capacity_in_bytes_per_s=1000).elastic)
+    limits = broker_limits(changed(DEFAULTS, "brokers", capacity_in_bytes_per_s=1000).brokers)
     beats = {"a": load_of(1, 1480.0), "b": load_of(2, 950.0), "c": load_of(3, 100.0)}
 
     assert doctor.loads_verdict({"c": beats["c"]}, limits).startswith("the busiest of 1 is c: ")

@@ -12,10 +12,8 @@ from msgspec import convert
 from sluice.configs.capacity import broker_limits, load_capacities
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
-from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, DecidedHeartbeat, Heartbeat, Load, LogDirectory
+from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, Heartbeat, Load, LogDirectory
 from sluice.state.gateways_seen import GatewaysSeen
-from sluice.state.overrides.disk_guard import HEARTBEAT_FRESH_MS, DiskGuard
-from sluice.state.overrides.log_dirs import Disks
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
@@ -75,11 +73,11 @@ def test_brokers_that_the_file_does_not_name_have_the_capacity_of_the_settings(t
     file, settings = tmp_path / "capacity.json", tmp_path / "settings.yaml"
     entry = {"brokerId": "0", "capacity": {"NW_IN": "1", "NW_OUT": "2"}}
     file.write_text(json.dumps({"brokerCapacities": [entry]}))
-    settings.write_text("elastic: {capacity_in_bytes_per_s: 5000}\n")
+    settings.write_text("brokers: {capacity_in_bytes_per_s: 5000}\n")
     both = tmp_path / "both.yaml"
-    both.write_text(f"elastic: {{capacity_in_bytes_per_s: 5000, capacity_file: {file}}}\n")
+    both.write_text(f"brokers: {{capacity_in_bytes_per_s: 5000, capacity_file: {file}}}\n")
 
-    alone, beside = (broker_limits(load_settings(each).elastic).capacities for each in (settings, both))
+    alone, beside = (broker_limits(load_settings(each).brokers).capacities for each in (settings, both))
 
     assert alone.of(Load(broker_id=0)) == Capacity(5000, None)
     assert [beside.of(Load(broker_id=number)) for number in (0, 7)] == [Capacity(1024.0, 2048.0), Capacity(5000, None)]
@@ -105,7 +103,7 @@ def test_a_capacity_file_of_another_form_is_refused_with_one_line(tmp_path: Path
     file.write_text(content)
     with pytest.raises(InvalidSettingsError, match=problem) as caught:
         load_capacities(str(file))
-    assert "elastic.capacity_file" in str(caught.value)
+    assert "brokers.capacity_file" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -147,7 +145,7 @@ def test_a_forged_load_in_the_decisions_topic_breaks_no_page() -> None:
 
 def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path) -> None:
     file = tmp_path / "sluice.yaml"
-    file.write_text("elastic: {disk_min_free_bytes: 6}\n")
+    file.write_text("brokers: {disk_min_free_bytes: 6}\n")
     simulation = Simulation(Quotas(), load_settings(file, environment={}))
 
     def told(free_bytes: int) -> object:
@@ -163,26 +161,6 @@ def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path)
 
     assert told(5) == "broker 2: /data has 5 of 100 bytes free"
     assert told(6) is None
-
-
-def test_the_guard_holds_until_the_disk_has_room_or_its_broker_falls_silent() -> None:
-    guard = DiskGuard(Disks)
-
-    def hear(instance: str, low_disk: str | None, now_ms: int) -> None:
-        guard.on_heartbeat(DecidedHeartbeat(instance, "", 0, low_disk=low_disk), now_ms)
-
-    def low(now_ms: int) -> list[str]:
-        return [each.reason for each in guard.decide(now_ms).overrides]
-
-    hear("b-1", "disk 1", 0)
-    hear("b-2", "disk 2", 5_000)
-    hear("b-1", None, 6_000)
-    assert low(6_000) == low(5_000 + HEARTBEAT_FRESH_MS) == ["disk 2"]
-    assert low(5_001 + HEARTBEAT_FRESH_MS) == []
-
-    hear("b-2", "disk 2", 100_000)
-    hear("b-2", None, 101_000)
-    assert low(101_000) == []
 
 
 @pytest.mark.parametrize(

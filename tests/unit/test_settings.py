@@ -323,7 +323,7 @@ def test_a_micro_batch_has_half_a_million_charges_at_most_and_gateways_split_eve
 
 
 def test_the_paths_of_a_job_are_from_the_root_as_java_and_workers_run_in_another_folder(write: Write) -> None:
-    text = "kafka: {ssl.truststore.location: ca.pem, ssl.key.location: ''}\nelastic: {capacity_file: brokers.json}\n"
+    text = "kafka: {ssl.truststore.location: ca.pem, ssl.key.location: ''}\nbrokers: {capacity_file: brokers.json}\n"
     settings, here = load_settings(write(text + "audit: {checkpoint: 'file:///shared/audit'}\n")), Path.cwd()
 
     absolute = with_absolute_paths(settings)
@@ -331,4 +331,4 @@ def test_the_paths_of_a_job_are_from_the_root_as_java_and_workers_run_in_another
     written = {key: place if "://" in place else str(here / place) for key, place in folders(settings).items()}
     assert folders(absolute) == written
     assert [absolute.kafka[f"ssl.{name}.location"] for name in ("truststore", "key")] == [str(here / "ca.pem"), ""]
-    assert absolute.elastic.capacity_file == str(here / "brokers.json")
+    assert absolute.brokers.capacity_file == str(here / "brokers.json")

@@ -157,7 +157,7 @@ class Capacities(Input):
 
     @property
     def place(self) -> Path:
-        return Path(str(self.settings.elastic.capacity_file))
+        return Path(str(self.settings.brokers.capacity_file))
 
     def change(self, number: int) -> None:
         entry = {"brokerId": "-1", "capacity": {"NW_IN": str(number), "NW_OUT": "1"}}
@@ -249,7 +249,7 @@ def settings(tmp_path: Path) -> Settings:
     folders: dict[str, Any] = {name: str(tmp_path / name) for name in ("quotas", "overrides")}
     made = changed(changed(DEFAULTS, "delta", **folders), "enforce", checkpoint=str(tmp_path / "checkpoint"))
     made = changed(made, "audit", checkpoint=str(tmp_path / "audit"))
-    made = changed(made, "elastic", capacity_file=str(tmp_path / "capacity.json"))
+    made = changed(made, "brokers", capacity_file=str(tmp_path / "capacity.json"))
     for kind in (Quotas, Holds, Capacities):
         kind(made).change(1)
     return made

@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[Foreign, int, str]] = {
     "no jars": (_no_jars, 1, "no jars in "),
     "a file in the way": (_file_in_the_way, 1, "decisions, of delta.decisions, is no folder"),
     "few open files": (_few_files, 1, "the hard limit of open files is 1023; raise it to 1,024"),
-    "no capacity file": (lambda at, _: f'elastic: {{capacity_file: "{at}/none"}}\n', 2, "none can't be read"),
+    "no capacity file": (lambda at, _: f'brokers: {{capacity_file: "{at}/none"}}\n', 2, "none can't be read"),
     "a login without semicolon": (_login, 2, "doesn't end with a semicolon"),
     "a variable that is not set": (_variable, 2, "needs the environment variable NOT_THERE"),
 }

@@ -134,7 +134,7 @@ def _layers(folder: Path, cluster: Cluster, client_id: str, *, elastic: bool) ->
         embedded_profile(),
         storage_in(folder),
         quotas_in(folder, quotas_of(elastic=elastic)),
-        {"elastic": {"limits": "elastic", **capacity} if elastic else {}},
+        {"elastic": {"limits": "elastic"}, "brokers": capacity} if elastic else {},
         {
             "kafka": {"bootstrap.servers": cluster.bootstrap_servers, "client.id": client_id},
             "topics": {"replication_factor": min(len(cluster.brokers), 3)},

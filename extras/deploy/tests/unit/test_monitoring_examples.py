@@ -24,11 +24,11 @@ from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import DiskFloor
-from sluice.streaming.overrides.disks import DisksWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.gateway_metrics import GatewayMetrics
 from sluice.streaming.runtime.health import JobHealth
+from sluice_elastic.disks import DisksWatch
 from sluice_insight.client_metrics import ClientMetrics
 from tests.builders import AT_MS, decision, heartbeat_of
 from tests.deployment import DASHBOARD, EXAMPLES, RULES

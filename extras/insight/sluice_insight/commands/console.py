@@ -54,7 +54,7 @@ def _sources(settings: Settings) -> "Sources":
         settings.quota,
         Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options),
         f"http://{settings.health.place}" if settings.health.port else None,
-        broker_limits(settings.elastic),
-        settings.elastic.limits,
+        broker_limits(settings.brokers),
+        "elastic" if settings.gives_way else "strict",
         lambda: is_locked(checkpoint),
     )

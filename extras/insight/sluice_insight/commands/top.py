@@ -307,7 +307,7 @@ class DecisionsReader:
 
 def _capacities(settings: Settings) -> BrokerLimits:
     try:
-        return broker_limits(settings.elastic)
+        return broker_limits(settings.brokers)
     except InvalidSettingsError:  # a file that can't be read, which the doctor names
         return NO_LIMITS
 

@@ -16,7 +16,7 @@ from scripts.java.build import remove_others
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
-EXTRAS = ("demo", "http", "insight", "lab", "native", "proxy", "shared_storage", "toolbox")
+EXTRAS = ("demo", "elastic", "http", "insight", "lab", "native", "proxy", "shared_storage", "toolbox")
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
 

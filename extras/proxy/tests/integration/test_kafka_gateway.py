@@ -34,17 +34,17 @@ from sluice.jvm.machine import Jvm
 from sluice.process.clock import now_ms
 from sluice.process.processes import Child
 from sluice.state.contract.records import CountedEntity, Override
-from sluice.state.overrides.log_dirs import LogDirs
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.load import DiskFloor
-from sluice.streaming.overrides.disks import read_log_dirs
 from sluice_demo.broker import Broker
 from sluice_demo.cluster import create_topic
 from sluice_demo.counts import ends
 from sluice_demo.full_speed_client import RECORD_BYTES, FullSpeedClient, Role
 from sluice_demo.jars import BROKER_JARS
+from sluice_elastic.disks import read_log_dirs
+from sluice_elastic.log_dirs import LogDirs
 from sluice_lab.testbed.full_speed_clients import ReconnectingClient, produce_request, read_answer, request_bytes
 from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import publish_limits

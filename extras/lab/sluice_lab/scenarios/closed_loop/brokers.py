@@ -116,7 +116,7 @@ def _elastic(folder: Path, capacity: float) -> Sections:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "capacity.json"
     file.write_text(json.dumps(capacities))
-    return {"elastic": {"limits": "elastic", "capacity_file": str(file)}}
+    return {"elastic": {"limits": "elastic"}, "brokers": {"capacity_file": str(file)}}
 
 
 @contextmanager

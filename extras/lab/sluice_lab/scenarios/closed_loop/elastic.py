@@ -14,7 +14,6 @@ from itertools import combinations
 import numpy as np
 
 from sluice.state.contract.records import Override
-from sluice.state.overrides.elastic import ElasticRule, MeasuredLoad
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.overrides import DEFAULT_RESERVATION, TIGHT_BURST_S, are_alike, factor_of
 from sluice.state.shares.counter_share import (
@@ -26,6 +25,7 @@ from sluice.state.shares.counter_share import (
     SILENT_S,
     Metering,
 )
+from sluice_elastic.tighten import ElasticRule, MeasuredLoad
 from sluice_insight.arrays import Flags, Floats
 from sluice_insight.live import NEAR_LIMIT
 from sluice_lab.scenarios.closed_loop.situation import SKEW, STAY_S, Spread

@@ -13,7 +13,6 @@ from sluice import Gateway, Request, TopicPartition
 from sluice.configs.settings import load_settings
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.records import DecidedHeartbeat, Override, Overrides, Sums
-from sluice.state.overrides.elastic import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, QuotaSettings
@@ -25,6 +24,7 @@ from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice.streaming.overrides.watch import OverridesWatch
+from sluice_elastic.tighten import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad
 from sluice_insight.reports.span import Span
 from sluice_insight.whatif.overrides import RecordedOverrides, recorded_overrides
 from sluice_insight.whatif.replay import Decider

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sluice.state.contract.records import DecidedHeartbeat, Override
 from sluice.state.overrides.decider import Decided, Decider
-from sluice.state.overrides.log_dirs import Disks
+from sluice_elastic.log_dirs import Disks
 
 HEARTBEAT_FRESH_MS = 10_000
 """Time for which a broker that said its disk is low is believed. A broker that runs says so each second."""
@@ -21,7 +21,8 @@ class DiskGuard(Decider):
 
     name = "disk_guard"
 
-    def __init__(self, disks: Callable[[], Disks]) -> None:
+    def __init__(self, disks: Callable[[], Disks], *, reads_heartbeats: bool = True) -> None:
+        self.reads_heartbeats = reads_heartbeats
         self._disks = disks
         self._low: OrderedDict[str, tuple[str, int]] = OrderedDict()
 

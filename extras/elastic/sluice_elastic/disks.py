@@ -15,9 +15,9 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import LogDirsAdmin
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
-from sluice.state.overrides.log_dirs import Disks, LogDirs
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import DiskFloor
+from sluice_elastic.log_dirs import Disks, LogDirs
 
 log = logging.getLogger("sluice.storage")
 

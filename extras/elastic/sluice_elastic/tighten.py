@@ -5,13 +5,14 @@ Usage above the reservation is cut, and never the reservation. Sources of the nu
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from time import gmtime, strftime
 from typing import NamedTuple
 
 import msgspec
 
+from sluice.process.texts import no_default_text
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import DecidedHeartbeat, Measured, Override
 from sluice.state.overrides.decider import Decided, Decider
@@ -147,6 +148,7 @@ class ElasticLimits(Decider):
 
     name = "elastic"
     fresh_ms = FRESH_MS
+    reads_heartbeats = True
 
     def __init__(self, quotas: Callable[[], Quotas]) -> None:
         self._quotas = quotas
@@ -189,15 +191,6 @@ class ElasticLimits(Decider):
         return Decided(
             overrides, [Measured(name, each.load, FULL_LOAD, each.reason) for name, each in self._loads.items()]
         )
-
-
-def no_default_text(kinds: Iterable[str]) -> str:
-    """The reason why limits don't give way, for quotas of these kinds without a default.
-
-    >>> no_default_text(["consumer_byte_rate"])
-    'no default user or client-id has a quota of consumer_byte_rate'
-    """
-    return f"no default user or client-id has a quota of {' and '.join(kinds)}"
 
 
 def _bytes_of(instance: str, reason: str) -> int:

@@ -10,10 +10,10 @@ import msgspec
 
 from sluice.state.contract.records import CountedEntity, Measured, Override
 from sluice.state.overrides.decider import Decided, Decider
-from sluice.state.overrides.log_dirs import FRESH_MS, Disks
 from sluice.state.quotas.kinds import StorageKey
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
+from sluice_elastic.log_dirs import FRESH_MS, Disks
 
 RELEASED_AT = 0.9
 """Part of the budget at which a tenant is released: retention deletes whole segments, so one at its budget would else

@@ -12,11 +12,15 @@ from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, Measured, Override, Overrides
+from sluice.state.contract.records import (
+    MAX_TIMESTAMP_MS,
+    CountedEntity,
+    DecidedHeartbeat,
+    Measured,
+    Override,
+    Overrides,
+)
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.overrides.disk_guard import DiskGuard
-from sluice.state.overrides.log_dirs import FRESH_MS, Disks, LogDirs
-from sluice.state.overrides.storage_budget import MAX_TENANTS, StorageBudgets
 from sluice.state.quotas.entity import DEFAULT, MAX_TAG_LENGTH, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_entries, check_value, quota_kind
 from sluice.state.quotas.kinds import Membership, StorageKey
@@ -24,8 +28,11 @@ from sluice.state.quotas.limits import LimitsView, overrides_key, overrides_valu
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members
 from sluice.state.shares.load import DiskFloor
-from sluice.streaming.overrides.disks import DisksWatch
 from sluice.streaming.overrides.watch import OverridesWatch
+from sluice_elastic.disk_guard import HEARTBEAT_FRESH_MS, DiskGuard
+from sluice_elastic.disks import DisksWatch
+from sluice_elastic.log_dirs import FRESH_MS, Disks, LogDirs
+from sluice_elastic.storage_budget import MAX_TENANTS, StorageBudgets
 
 HOUR_MS = 3_600_000
 SHOP, BANK = QuotaEntity(tenant="shop"), QuotaEntity(tenant="bank")
@@ -308,3 +315,23 @@ def test_nobody_is_held_when_no_broker_could_be_asked_for_a_minute(looks: Looks)
     assert looks.held() == (None, None)
     assert looks.hold_metric("disk_guard") is None
     assert "shop" not in generate_latest(looks.registry).decode()
+
+
+def test_the_guard_holds_until_the_disk_has_room_or_its_broker_falls_silent() -> None:
+    guard = DiskGuard(Disks)
+
+    def hear(instance: str, low_disk: str | None, now_ms: int) -> None:
+        guard.on_heartbeat(DecidedHeartbeat(instance, "", 0, low_disk=low_disk), now_ms)
+
+    def low(now_ms: int) -> list[str]:
+        return [each.reason for each in guard.decide(now_ms).overrides]
+
+    hear("b-1", "disk 1", 0)
+    hear("b-2", "disk 2", 5_000)
+    hear("b-1", None, 6_000)
+    assert low(6_000) == low(5_000 + HEARTBEAT_FRESH_MS) == ["disk 2"]
+    assert low(5_001 + HEARTBEAT_FRESH_MS) == []
+
+    hear("b-2", "disk 2", 100_000)
+    hear("b-2", None, 101_000)
+    assert low(101_000) == []
