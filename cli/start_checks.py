@@ -35,7 +35,7 @@ Check = Callable[[], str]
 
 NEEDED = frozenset(
     (
-        *("anyio", "arro3", "crc32c", "deltalake", "filelock", "h11", "jinja2", "kafka", "markupsafe"),
+        *("anyio", "arro3", "crc32c", "deltalake", "filelock", "h11", "hdfs_native", "jinja2", "kafka", "markupsafe"),
         *("msgspec", "numpy", "pandas", "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic", "pyspark"),
         *("rich", "starlette", "typer", "uvicorn", "yaml"),
     )

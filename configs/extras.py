@@ -55,7 +55,7 @@ def sections() -> Mapping[str, type[Section]]:
 
 
 def missing_section(name: str) -> str | None:
-    """What to install for a section of an extra; None for one that no extra has."""
+    """The extra to install for a section; None for a section that no extra has."""
     return f"section {name} is {_OWNERS[name]}" if name in _OWNERS else None
 
 
@@ -69,7 +69,7 @@ def store_point(scheme: str) -> EntryPoint:
 
 
 def loaded(point: EntryPoint) -> Any:
-    """What an extra names. Raises InvalidSettingsError if the extra doesn't fit."""
+    """The object that an extra names. Raises InvalidSettingsError if the extra doesn't fit."""
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

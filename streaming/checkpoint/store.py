@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 
@@ -17,10 +17,11 @@ from sluice.configs.extras import loaded, store_point
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 
 if TYPE_CHECKING:  # workers import this
-    from pyspark.sql import SparkSession
-
     from sluice.configs.settings import Settings
     from sluice.jvm.jars import JarSet
+
+Spark = Any
+"""The job's SparkSession; who only looks at files imports no Spark."""
 
 CreateFile = Callable[[str, bytes], bool]
 """Makes a file of Sluice's in the checkpoint, by its name, with this content; False if there is one. Never both."""
@@ -42,7 +43,7 @@ class Leadership(ABC):
         """Let another driver lead. Nothing may be decided any more."""
 
     @abstractmethod
-    def begin_epoch(self, spark: "SparkSession") -> LeaderEpoch:
+    def begin_epoch(self, spark: Spark) -> LeaderEpoch:
         """A new epoch, higher than those of all drivers before, from which on their records don't count.
 
         Raises CheckpointError, LeadershipError and EpochMarkerError.
@@ -75,7 +76,7 @@ class CheckpointStore(ABC):
         """The file system of a URI, and the path in it. Raises CheckpointStorageError if it can't be right."""
 
     @abstractmethod
-    def file_creator(self, spark: "SparkSession", uri: str) -> CreateFile:
+    def file_creator(self, spark: Spark, uri: str) -> CreateFile:
         """Makes a file of Sluice's in a checkpoint for one of several drivers alone, as Spark makes its own."""
 
     @abstractmethod

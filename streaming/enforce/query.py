@@ -122,7 +122,8 @@ class EnforceQuery(GatedQuery):
         self._epoch = job.epoch
         self._start = start
         store = checkpoint.store
-        self._log = BatchLog(checkpoint, store and store.file_creator(job.spark, checkpoint.location))
+        create = None if store is None else store.file_creator(job.spark, checkpoint.location)
+        self._log = BatchLog(checkpoint, create)
         self._topic = topic
         self._pipeline = PipelineSettings.of(settings, limits=CapacityFile(settings).limits())._replace(
             job_id=job_identity(checkpoint).job_id,

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,17 @@ from sluice.state.quotas.kinds import QuotaSettings, RequestPolicy, Window
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked, locked
 from sluice.streaming.checkpoint.origin import check_origin
+from sluice.streaming.checkpoint.store import CreateFile
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.repetition import topic_ids_of_answers
 from sluice.streaming.errors import CheckpointError
+from sluice_shared_storage.stores import create_by_link
 from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed
+
+
+def creator(checkpoint: Checkpoint) -> CreateFile:
+    return partial(create_by_link, checkpoint.location)
 
 
 def settings_in(folder: Path) -> Settings:
@@ -63,7 +70,7 @@ def test_answers_to_a_replayed_batch_give_the_id_of_its_topic_whichever_job_know
 def test_a_replayed_batch_is_judged_by_the_settings_it_was_begun_with(tmp_path: Path, is_shared: bool) -> None:
     """All that can change an answer, but that topics may take smaller records now."""
     folder = Checkpoint(tmp_path.as_uri() if is_shared else str(tmp_path))
-    create = folder.sluice.create if is_shared else None
+    create = creator(folder) if is_shared else None
     before = PipelineSettings.of(changed(DEFAULTS, "quota", policy=RequestPolicy.KIP124_DRAFT))._replace(
         topic_id="A", limits=EventLimits(4096, 1, 2, 3), max_record_bytes=32_768
     )
@@ -79,7 +86,7 @@ def test_a_replayed_batch_is_judged_by_the_settings_it_was_begun_with(tmp_path: 
 def test_two_drivers_on_one_batch_begin_it_alike_and_the_second_knows(tmp_path: Path) -> None:
     """Each has read the checkpoint before the other one wrote."""
     folder = Checkpoint(tmp_path.as_uri())
-    stale, leader = (BatchLog(folder, folder.sluice.create) for _ in range(2))
+    stale, leader = (BatchLog(folder, creator(folder)) for _ in range(2))
 
     assert stale.begin(7, quota_version=3, now_ms=1000) == (Batch(7, 3, 1000), False)
     assert leader.begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
@@ -88,7 +95,7 @@ def test_two_drivers_on_one_batch_begin_it_alike_and_the_second_knows(tmp_path: 
 def test_a_driver_that_was_replaced_begins_no_batch_that_others_are_past(tmp_path: Path) -> None:
     """Also where its file is gone: only the newest are kept."""
     folder = Checkpoint(tmp_path.as_uri())
-    stale, leader = (BatchLog(folder, folder.sluice.create) for _ in range(2))
+    stale, leader = (BatchLog(folder, creator(folder)) for _ in range(2))
     for batch_id in range(7, 12):
         leader.begin(batch_id, quota_version=3, now_ms=1000)
     assert len(folder.sluice.names("batches")) == 2
@@ -103,7 +110,7 @@ def test_batches_of_a_release_without_files_of_their_own_are_known(tmp_path: Pat
     folder = Checkpoint(tmp_path.as_uri())
     BatchLog(folder).begin(7, quota_version=3, now_ms=1000)
 
-    assert BatchLog(folder, folder.sluice.create).begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
+    assert BatchLog(folder, creator(folder)).begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -49,6 +50,7 @@ from sluice.state.troubles import TopicsSeen
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
+from sluice_elastic.settings import ElasticSettings
 from tests.builders import DEFAULTS, changed, quota
 
 
@@ -291,7 +293,9 @@ def test_storage_that_hangs_fails_its_own_line_alone(settings: Settings, monkeyp
 
 def test_the_table_of_overrides_is_told_of_where_limits_give_way(settings: Settings) -> None:
     assert "overrides" not in doctor.check_tables(settings)
-    assert doctor.check_tables(changed(settings, "elastic", limits="elastic")).endswith("; overrides isn't there yet")
+    assert doctor.check_tables(replace(settings, extras={"elastic": ElasticSettings("elastic")})).endswith(
+        "; overrides isn't there yet"
+    )
 
 
 def test_a_health_address_of_another_machine_fails(settings: Settings) -> None:
@@ -367,7 +371,7 @@ def test_the_load_of_brokers_names_the_heaviest_clients_without_a_limit() -> Non
     assert beat.heartbeat is not None
     beat.heartbeat.unlimited = [UnlimitedClient("", name, 24e6, 0.0) for name in ("noisy", "other")]
 
-    said = doctor.loads_verdict({"a": beat}, broker_limits(DEFAULTS.elastic))
+    said = doctor.loads_verdict({"a": beat}, broker_limits(DEFAULTS.brokers))
     noisy, other = (f"client-id '{name}' 24 MB/s in, 0 B/s out" for name in ("noisy", "other"))
     assert said.endswith(f"; without a limit, the heaviest: {noisy}, {other}")
 

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from sluice.jvm.jars import BUILT, REPOSITORY
 from sluice_lab.testbed.distribution import BESIDE, EXTRAS, build_extra, build_wheel
 from sluice_proxy.jars import BUILT as BUILT_OF_PROXY
+from sluice_shared_storage.jars import BUILT as SHARED_STORAGE_BUILT
 from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
@@ -261,6 +262,15 @@ def test_the_extra_demo_has_all_that_there_is(wheel: Path, extras: dict[str, Pat
             files = {f"sluice_{extra}/{jars}-{name}" for name in ("classes.txt.gz", "jars.sha256", "jars.xml")}
             files |= {f"sluice_{extra}/built/{jar.name}" for jar in BUILT_OF_PROXY.glob("*.jar") if extra == "proxy"}
             assert files < {*archive.namelist()}
+
+
+def test_the_extra_of_shared_storage_has_its_jar_and_the_checksums_of_others(extras: dict[str, Path]) -> None:
+    with zipfile.ZipFile(extras["shared_storage"]) as archive:
+        names = {*archive.namelist()}
+    assert {f"sluice_shared_storage/{name}" for name in ("s3-jars.sha256", "s3-jars.xml", "stores.py")} < names
+    assert {name for name in names if name.endswith(".jar")} == {
+        f"sluice_shared_storage/built/{jar.name}" for jar in SHARED_STORAGE_BUILT.glob("*.jar")
+    }
 
 
 def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:

@@ -18,6 +18,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.errors import CheckpointError
+from sluice_shared_storage.stores import create_by_link
 from tests.builders import quota
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -138,7 +139,7 @@ def test_the_snapshot_of_a_begun_micro_batch_stays_whatever_comes_after_it(tmp_p
     """It may be repeated after any number of changes; in storage that drivers share, the one before it too."""
     checkpoint = Checkpoint(str(tmp_path))
     snapshots = QuotaSnapshots(checkpoint)
-    log = BatchLog(checkpoint, checkpoint.sluice.create if is_shared else None)
+    log = BatchLog(checkpoint, partial(create_by_link, checkpoint.location) if is_shared else None)
     for batch, version in ((7, 3), (8, 4)):
         digest = snapshots.save(version, [entry(version)]).digest
         log.begin(batch, version, now_ms=1000, quota_digest=digest)

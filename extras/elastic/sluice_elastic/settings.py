@@ -10,7 +10,7 @@ from sluice.configs.extras import Section
 
 @dataclass(frozen=True, slots=True)
 class ElasticSettings(Section):
-    """Whether limits give way to the load of brokers, and how long a broker's last answer about its disks counts."""
+    """Section `elastic`: limits that give way or don't, and how long a broker's last answer on its disks counts."""
 
     limits: Literal["strict", "elastic"] = "strict"
     disk_remembered_s: Annotated[int, Meta(ge=1, le=2_147_483_647)] = 3_600
