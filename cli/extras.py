@@ -11,6 +11,7 @@ from typer.main import get_command as command_of
 
 from sluice.cli.errors import UsageError
 from sluice.cli.options import Group, command_app
+from sluice.configs.extras import misfit_text
 
 _ENTRY_POINTS = "sluice.commands"
 
@@ -67,8 +68,4 @@ def _loaded(point: EntryPoint) -> Any:
         found = point.load()
         return command_of(found if isinstance(found, typer.Typer) else command_app(found))
     except (ImportError, AttributeError) as error:
-        of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-        raise UsageError(
-            f"the command {point.name} is of {of}, which doesn't fit this sluice-kafka ({error});"
-            " install the same version of both"
-        ) from error
+        raise UsageError(f"the command {misfit_text(point, error)}") from error

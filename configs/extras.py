@@ -73,7 +73,10 @@ def loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
-        of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-        raise InvalidSettingsError(
-            f"{point.name} is of {of}, which doesn't fit this sluice-kafka ({error}); install the same version of both"
-        ) from error
+        raise InvalidSettingsError(misfit_text(point, error)) from error
+
+
+def misfit_text(point: EntryPoint, error: Exception) -> str:
+    """The reason why an extra's part can't be used, and the cure."""
+    of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return f"{point.name} is of {of}, which doesn't fit this sluice-kafka ({error}); install the same version of both"

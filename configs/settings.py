@@ -473,12 +473,13 @@ def _check_spark(spark: Mapping[str, str]) -> None:
 def _check_places(settings: Settings) -> None:
     """Raise InvalidSettingsError for a place that no installed extra reaches, or that a section of one refuses."""
     places = folders(settings)
-    for key, location in places.items():
-        if "://" in location:
-            try:
-                store_point(location.partition("://")[0])
-            except InvalidSettingsError as error:
-                raise _SettingError(f"{key} is {_shown(location)}; {error}") from None
+    # the first place of each scheme: the search for a store reads the metadata of all packages
+    schemes = {location.partition("://")[0]: key for key, location in reversed(places.items()) if "://" in location}
+    for scheme, key in schemes.items():
+        try:
+            store_point(scheme)
+        except InvalidSettingsError as error:
+            raise _SettingError(f"{key} is {_shown(places[key])}; {error}") from None
     for section in settings.extras.values():
         try:
             section.check(places)

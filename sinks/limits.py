@@ -32,7 +32,8 @@ log = logging.getLogger("sluice.limits")
 _POLL_S = 0.25
 """Interval between two polls for a new version, and for records that others wrote or removed."""
 
-_RETRY_S, _SEND_TIMEOUT_S = 1.0, 30.0
+_RETRY_S = 1.0
+_SEND_TIMEOUT_S = 30.0
 
 QuotasInForce = Callable[[], tuple[int, Iterable[QuotaEntry]]]
 """The version in force and its quotas."""

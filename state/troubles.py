@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import Heartbeat, Override, Overrides
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, Heartbeat, Override, Overrides
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.overrides import overrides_now
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
@@ -83,7 +83,7 @@ class Trouble(msgspec.Struct, frozen=True):
     name: str
     severity: Severity
     text: str
-    since_ms: int | None = None
+    since_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIMESTAMP_MS)] | None = None
     meanwhile: str = ""
     """The effect meanwhile: all that goes on, or doesn't."""
     next: str = ""
@@ -352,10 +352,8 @@ def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         factors = sorted(each.factor for each in tight.values())
         reasons = some([_tightened(name, each.reason) for name, each in sorted(tight.items(), key=str)])
         get = f"clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares there, or their reservations"
-        text, meanwhile = (
-            f"{len(tight)} brokers are tightened, {get} ({reasons})",
-            "the other brokers give whole shares",
-        )
+        text = f"{len(tight)} brokers are tightened, {get} ({reasons})"
+        meanwhile = "the other brokers give whole shares"
         step = "it ends by itself with the load; `sluice top` shows who makes it"
         yield Trouble("tightened", "warn", text, meanwhile=meanwhile, next=step)
     held = [

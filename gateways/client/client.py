@@ -207,8 +207,9 @@ class Gateway:
         While the gateway refuses all, it is at least CLOSED_RETRY_MS.
         """
         self._begin_if_forked()
-        with_inline, now_ms, user = self._policy.charges_inline(), self._clock_ms(), user or NO_LOGIN
-        wait = self._in_force.longest_wait(user, client_id or "", api, topic_partitions, with_inline, now_ms)
+        user, client_id, now_ms = user or NO_LOGIN, client_id or "", self._clock_ms()
+        with_inline = self._policy.charges_inline()
+        wait = self._in_force.longest_wait(user, client_id, api, topic_partitions, with_inline, now_ms)
         wait_ms = 0 if wait is None else wait.left_ms(now_ms)
         if self.refuses_all():
             wait_ms = max(wait_ms, CLOSED_RETRY_MS)

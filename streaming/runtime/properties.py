@@ -109,8 +109,7 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
     properties = folder_properties(folder.path) | properties
     # Spark's own folders are there as well, unless section `spark` has a spark.local.dir.
     properties[JAVA_OPTIONS] = f"-Djava.io.tmpdir={folder.path} {properties[JAVA_OPTIONS]}"
-    more = _store_jars(settings)
-    return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties, more)
+    return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties, _store_jars(settings))
 
 
 def driver_properties(settings: Settings) -> dict[str, str]:

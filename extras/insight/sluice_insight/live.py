@@ -19,12 +19,7 @@ from msgspec import UNSET, UnsetType
 from sluice.state.arithmetic.rounding import divide
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import (
-    UNMUTE_API,
-    ChargeResult,
-    Decision,
-    Verdict,
-)
+from sluice.state.contract.records import UNMUTE_API, ChargeResult, Decision, Verdict
 from sluice.state.errors import UNREADABLE
 from sluice.state.gateways_seen import FUTURE_MS, GatewaysSeen
 from sluice.state.quotas.entity import Tags

@@ -230,6 +230,14 @@ def test_a_clock_that_is_not_the_jobs_is_said_once_with_the_cure(off_s: int, sai
     ]
 
 
+def test_a_job_that_names_a_time_beyond_all_dates_is_believed_in_nothing() -> None:
+    said = b'{"troubles": [{"name": "clocks", "severity": "fail", "text": "x", "since_ms": 253402300800000}]}'
+    with answering(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + said) as port:
+        probe = JobProbe(f"http://127.0.0.1:{port}")
+        probe.ask()
+    assert (probe.answers, [each.line for each in probe.troubles]) == (False, [])
+
+
 def test_a_clock_that_is_off_here_hides_none_that_the_job_names() -> None:
     now = TroublesNow({}, DEFAULTS.topics, JobProbe("http://127.0.0.1:1"))
     now.probe.said = JobAnswer([Trouble("clocks", "fail", "ahead of this machine's: gateway a by 90 s")])
