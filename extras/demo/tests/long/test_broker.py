@@ -84,7 +84,9 @@ def test_no_registry_reachable_is_one_line_that_says_what_to_do(
     nowhere = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", nowhere)
 
-    with pytest.raises(JarError, match=r"conf broker can't be downloaded: .*Connection refused.*; check the disk's room and the ne") as got:
+    with pytest.raises(
+        JarError, match=r"conf broker can't be downloaded: .*Connection refused.*; check the disk's room and the ne"
+    ) as got:
         Broker(tmp_path / "broker").start()
 
     assert "\n" not in str(got.value)

@@ -18,7 +18,7 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice_lab.testbed.hdfs import Hdfs
 from sluice_shared_storage import stores
 from sluice_shared_storage.leader_epochs import new_epoch
-from tests.shared_storage import (
+from storage_rules import (
     QUOTA,
     assert_files_are_there_replaced_and_gone,
     assert_storage_that_does_not_answer_is_an_error,

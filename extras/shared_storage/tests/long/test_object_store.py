@@ -27,14 +27,14 @@ from sluice_lab.testbed.object_store import ObjectStore
 from sluice_shared_storage import object_store
 from sluice_shared_storage.jars import FILE_MANAGER
 from sluice_shared_storage.object_store import open_s3
-from tests.commands import run_sluice
-from tests.integration.job_process import AUDITED, JobProcess, wait_until
-from tests.shared_storage import (
+from storage_rules import (
     QUOTA,
     assert_files_are_there_replaced_and_gone,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
 )
+from tests.commands import run_sluice
+from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
