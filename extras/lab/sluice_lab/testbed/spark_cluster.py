@@ -16,10 +16,11 @@ import pyspark
 
 from sluice.process.processes import Child, free_ports
 from sluice_demo.job import Json, wait_until
-from sluice_lab.testbed.distribution import build_wheel
+from sluice_lab.testbed.distribution import build_extra, build_wheel
 from sluice_lab.testbed.processes import descendants
 
 _HOST = "127.0.0.1"
+_EXTRAS = ("elastic", "native", "shared_storage")
 _BUILD_S = 300
 _START_S = 120
 _STOP_S = 10
@@ -29,13 +30,16 @@ _APPLICATION = re.compile(r"--app-id (\S+)")
 
 
 def install_sluice(folder: Path) -> None:
-    """Unpack Sluice's wheel into `sluice`, and link the libraries in `libraries`, without a way back to the checkout.
+    """Unpack Sluice's wheels into `sluice`, and link the libraries in `libraries`, without a way back to the checkout.
+
+    Executors need the packages that the driver has: it hands them the sections of its extras, and native work.
 
     Raises BuildError.
     """
     libraries = folder / "libraries"
-    with zipfile.ZipFile(build_wheel(folder)) as archive:
-        archive.extractall(folder / "sluice")
+    for wheel in (build_wheel(folder), *(build_extra(extra, folder) for extra in _EXTRAS)):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / "sluice")
     libraries.mkdir()
     for entry in Path(pyspark.__file__).parents[1].iterdir():
         if entry.suffix != ".pth" and "sluice" not in entry.name and entry.name != "__pycache__":

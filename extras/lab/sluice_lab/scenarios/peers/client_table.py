@@ -9,12 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from scripts.java.compiler import build_jar, java_compiler
-from sluice.jvm.jars import REPOSITORY, jars_home
+from sluice.jvm.jars import jars_home
 from sluice.jvm.java import find_java
 from sluice_lab.testbed.jars import JAVA_CLIENT_JARS, PEER_JARS
 from sluice_lab.testbed.locked_python import locked_python
 
-PROGRAMS = REPOSITORY / "scripts" / "testbed" / "clients"
+PROGRAMS = Path(__file__).parents[2] / "testbed" / "clients"
 _LOCKS = Path(__file__).parent / "locks"
 _JAVA_RELEASE = 11
 _SHARE_GROUPS_SINCE = (4, 1)  # those of 4.0 are a preview, to which brokers 4.3 are closed
