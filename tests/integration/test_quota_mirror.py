@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 
-from sluice.cli.doctor import check_quotas_source
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.kafka_io import client as kafka_client
@@ -27,6 +26,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice_demo.broker import Broker
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
+from sluice_toolbox.checks import check_quotas_source
 from tests.builders import quota
 from tests.deciding_side import read_limits
 from tests.integration.job_process import JobProcess, wait_until

@@ -16,7 +16,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from scripts.java.build import PLUGIN
 from scripts.java.compiler import compile_java
-from sluice.cli import doctor
 from sluice.cli.errors import CheckWarningError
 from sluice.configs.settings import Properties
 from sluice.jvm.java import find_java
@@ -25,6 +24,7 @@ from sluice.kafka_io.errors import TopicCreationError
 from sluice.kafka_io.topics import differing_topics, ensure_topics
 from sluice_demo.broker import Broker
 from sluice_demo.jars import BROKER_JARS
+from sluice_toolbox import checks
 from tests.broker_plugin import JAVA_SOURCES
 from tests.builders import DEFAULTS
 from tests.deciding_side import own_topics
@@ -94,10 +94,10 @@ def test_a_cluster_that_refuses_configs_gets_the_topics_without_them(
     assert first.topic == topics.requests
     assert "compression.type is producer" in first.text
     settings = replace(DEFAULTS, kafka=Properties(kafka), topics=topics)
-    assert re.search(f"but for what the cluster refuses: .*{topics.requests} ", doctor.check_topics(settings))
+    assert re.search(f"but for what the cluster refuses: .*{topics.requests} ", checks.check_topics(settings))
     file.write_text("")
     with pytest.raises(CheckWarningError, match=r"compression\.type is producer"):
-        doctor.check_topics(settings)
+        checks.check_topics(settings)
 
 
 def test_a_cluster_that_refuses_every_topic_is_answered_with_the_line_that_makes_one(managed: tuple[Path, str]) -> None:

@@ -10,10 +10,10 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
-from sluice.cli import doctor
 from sluice.cli.errors import CheckWarningError
 from sluice.configs.settings import Properties, load_settings
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_toolbox import checks
 from tests.broker_plugin import SECRET
 from tests.builders import quota
 from tests.integration.plugin_broker import Login, PluginBroker, check_throttled, produce, published
@@ -123,9 +123,9 @@ def test_a_misspelt_exemption_is_named_everywhere_with_the_login_as_the_broker_s
         warnings = [text for text in plugin.log.read_text().splitlines() if "isn't exempt" in text]
         assert not any(SECRET in text for text in warnings)  # nobody may learn it from a log
         sluice, admin = (java_login(plugin.servers, user) for user in ("sluice", "admin"))
-        beats = doctor.read_heartbeats(replace(load_settings(), kafka=sluice)).by_instance
+        beats = checks.read_heartbeats(replace(load_settings(), kafka=sluice)).by_instance
         with pytest.raises(CheckWarningError, match=r"brokers don't exempt .*User:sluice \(client-id .*Name exactly"):
-            doctor.own_login_verdict(sluice, [], [], doctor.broker_configs(admin), beats)
+            checks.own_login_verdict(sluice, [], [], checks.broker_configs(admin), beats)
 
 
 def java_login(servers: str, user: str) -> Properties:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.cli.doctor import limits_verdict
 from sluice.cli.errors import CheckWarningError
 from sluice.kafka_io.topic_follower import reading_of_limits
 from sluice.state.errors import InvalidQuotaError
@@ -23,6 +22,7 @@ from sluice.state.quotas.limits import (
     read_limit,
     version_end,
 )
+from sluice_toolbox.checks import limits_verdict
 from tests.builders import member, quota
 
 ALICE = quota(QuotaKind.PRODUCER_BYTE_RATE, 1024.0, user="alice")

@@ -17,7 +17,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from prometheus_client import generate_latest
 
-from sluice.cli import doctor
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.start_checks import check_capacities, check_folders
 from sluice.configs.errors import InvalidSettingsError
@@ -40,6 +39,7 @@ from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.health import JobHealth, JobStatus
+from sluice_toolbox import checks
 from tests.builders import DEFAULTS, changed, quota
 from tests.web import answering
 
@@ -336,23 +336,23 @@ def test_the_doctor_says_what_cant_be_read(settings: Settings, fault: Callable[[
     Checkpoint(settings.enforce.checkpoint).sluice.write("sluice.json", b"{}")
     fault(Holds(settings).place)
     if fault in (gone, a_folder, no_log):
-        assert doctor.check_holds_table(settings).startswith("no table, as before the first hold; overrides says who")
+        assert checks.check_holds_table(settings).startswith("no table, as before the first hold; overrides says who")
     else:
         with pytest.raises(CheckWarningError, match="a job goes on with the holds that it read last"):
-            doctor.check_holds_table(settings)
+            checks.check_holds_table(settings)
 
 
 def test_the_doctor_warns_of_more_holds_than_the_job_can_follow(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Checkpoint(settings.enforce.checkpoint).sluice.write("sluice.json", b"{}")
-    monkeypatch.setattr(doctor, "MAX_HOLDS", 2)
+    monkeypatch.setattr(checks, "MAX_HOLDS", 2)
     table = Holds(settings)
     table.change(2)
-    assert doctor.check_holds_table(settings) == "2 in force"
+    assert checks.check_holds_table(settings) == "2 in force"
     table.change(3)
     with pytest.raises(CheckWarningError, match="of 3 clients that are held only the last 100 are stopped"):
-        doctor.check_holds_table(settings)
+        checks.check_holds_table(settings)
 
 
 def test_the_doctor_asks_the_running_job_what_it_cant_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +364,7 @@ def test_the_doctor_asks_the_running_job_what_it_cant_read(settings: Settings, m
     with answering(head + body) as port:
         asked = changed(settings, "health", port=port)
         with pytest.raises(CheckWarningError, match=r"what it read last of holds: .* is gone; restore it"):
-            doctor.check_job(asked)
+            checks.check_job(asked)
 
 
 REFUSAL = """

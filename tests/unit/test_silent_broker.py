@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli import doctor
+from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import load_settings
 from sluice.kafka_io import client as kafka_client
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_toolbox import checks
 from tests.builders import quota
 from tests.commands import invoke
 
@@ -38,10 +39,10 @@ def test_the_doctor_waits_for_the_error_that_names_the_broker(
     config: Path, silent_broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search for a broker may take as long as any other answer, and says more than that there is none."""
-    monkeypatch.setattr(doctor, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(checks, "_ANSWER_S", 0.1)
     lines: list[str] = []
 
-    assert doctor.run_doctor(load_settings(config, environment={}), lines.append) == 1
+    assert run_doctor(load_settings(config, environment={}), lines.append) == 1
 
     assert any(line.startswith(f"FAIL  broker: no Kafka broker answers at {silent_broker} (") for line in lines)
 
