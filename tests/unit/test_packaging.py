@@ -96,7 +96,7 @@ def test_the_page_for_pypi_is_right(wheel: Path) -> None:
     assert "\nVersion: 1.2.3\n" in page
     assert f"\nProject-URL: Changelog, {FORGE}/blob/v1.2.3/CHANGELOG.md\n" in page
     assert len(links) == len(re.findall(r"\]\(([^)]+)\)", readme)) > 10
-    assert f"{FORGE}/raw/v1.2.3/docs/images/console-clients.png" in links
+    assert f"{FORGE}/raw/v1.2.3/docs/images/brokers.gif" in links
     assert f"{FORGE}/blob/v1.2.3/docs/gateways.md" in links
     assert [link for link in links if not link.startswith("https://")] == []
 
