@@ -212,7 +212,7 @@ class DecidedSums:
 
     def __init__(self, span_ms: int, base_ms: int = 0) -> None:
         self._span_s = span_ms / 1000.0
-        self._base_ms = base_ms
+        self.base_ms = base_ms
         self._gateways: dict[bytes, _Gateway] = {}
         self._counters: dict[bytes, dict[QuotaKind, _Counter]] = {}
         """Sums by entity, as JSON, and kind."""
@@ -254,9 +254,9 @@ class DecidedSums:
 
     def records(self, job_id: str | None, batch: int, quota_version: int, decided_at_ms: int = 0) -> Iterator[bytes]:
         """The records of the sums topic, each of about MAX_RECORD_BYTES at most."""
-        head = Sums(job_id, batch, quota_version, self._base_ms, QUOTAS, decided_at_ms=decided_at_ms)
+        head = Sums(job_id, batch, quota_version, self.base_ms, QUOTAS, decided_at_ms=decided_at_ms)
         gateways = {text: gateway.until_ms for text, gateway in self._gateways.items()}
-        entities = [_entity_sums(entity, counters, self._base_ms) for entity, counters in self._counters.items()]
+        entities = [_entity_sums(entity, counters, self.base_ms) for entity, counters in self._counters.items()]
         return sum_records(head, gateways, entities)
 
 

@@ -18,6 +18,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from operator import add
 from typing import Any
 
 from sluice.state.arithmetic.counter import EntityCounters
@@ -45,7 +46,7 @@ _MAX_SAMPLES = 1 << 24
 def encode(counters: Mapping[str, EntityCounters], pages: int) -> bytes:
     """The stored form of a page, of `pages` in all, with its counters in this order. No key has a newline."""
     entities = counters.values()
-    rates = [(one.last_event_ms, *rate) for one in entities for rate in _rates(one)]
+    rates = [(one.last_event_ms, kind, rate) for one in entities for kind, rate in _rates(one)]
     names = "\n".join(counters).encode()
     columns = [
         _integers([one.last_event_ms for one in entities]),
@@ -132,16 +133,16 @@ def _decoded(payload: bytes) -> dict[str, EntityCounters]:
     of_rates, sample = zip(kinds, currents, sample_counts, strict=True), 0
     of_entities = zip(keys, last_events_ms, tokens, buckets_ms, limits, rate_counts, strict=True)
     for key, last_ms, left, bucket_ms, limit, rate_count in of_entities:
-        counters[key] = one = EntityCounters(None, limit, {}, last_ms)
-        if not math.isnan(left):
-            one.bucket = TokenBucket(left, bucket_ms)
+        rates_by_kind: dict[QuotaKind, SampledRate] = {}
         for code, current, count in islice(of_rates, rate_count):
-            _check(0 <= current < max(count, 1))
+            _check(0 <= current < (count or 1))
             end = sample + count
             starts = [last_ms - before_ms for before_ms in starts_ms[sample:end]]
-            ends = [start_ms + more_ms for start_ms, more_ms in zip(starts, lasted_ms[sample:end], strict=True)]
-            one.rates[KINDS_BY_CODE[code]] = SampledRate(starts, ends, values[sample:end], current)
+            ends = [*map(add, starts, lasted_ms[sample:end])]
+            rates_by_kind[KINDS_BY_CODE[code]] = SampledRate(starts, ends, values[sample:end], current)
             sample = end
+        bucket = TokenBucket(left, bucket_ms) if left == left else None  # NaN: no bucket
+        counters[key] = EntityCounters(bucket, limit, rates_by_kind, last_ms)
     _check(len(counters) == entities)
     return counters
 

@@ -6,7 +6,6 @@ pages, to the byte, and what it declines is its own business, which is to say th
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
 from itertools import chain, repeat
 from typing import NamedTuple, Protocol
 
@@ -128,12 +127,14 @@ class PythonEngine(Engine):
 
     def decide(self, pages: Sequence[PageToDecide], settings: PipelineSettings) -> DecidedPages:
         """As `pipeline.decide`, with the pages' store."""
-        read = [Page(page.number, settings.pages, page.payload) for page in pages]
-        page_batches = (page.page_batches for page in pages)
-        outputs, parts, sums = pipeline.decide(zip(read, page_batches, strict=True), settings)
+        decider, stored, evicted = pipeline.Decider(settings), list[bytes](), Evicted()
         part = part_of_page(settings.max_entities, settings.pages)
-        stored = [page.to_bytes(settings.idle_expiry_ms, settings.quota, part) for page in read]
-        evicted = reduce(Evicted.plus, (page.evicted for page in read), Evicted())
+        for each in pages:  # one after another: counters of all pages would not fit in the CPU cache
+            page = Page(each.number, settings.pages, each.payload)
+            decider.charge(page, each.page_batches)
+            stored.append(page.to_bytes(settings.idle_expiry_ms, settings.quota, part))
+            evicted = evicted.plus(page.evicted)
+        outputs, parts, sums = decider.made()
         return DecidedPages([Made({}, outputs, encoded_parts(parts), sums)], stored, evicted)
 
     def combine(

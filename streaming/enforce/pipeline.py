@@ -62,8 +62,6 @@ LEAST_EVENT_BYTES = 64
 _LONGEST_KEY = 8
 """A key, of names as they are in the value but URL-encoded, is no longer than so many values."""
 
-_PART_ORDER = attrgetter("part")
-
 _JSON = msgspec.json.Encoder()
 _DECISION = msgspec.json.Decoder(Decision)
 _CHARGES = msgspec.json.Decoder(list[ChargeResult])
@@ -124,47 +122,40 @@ def _encoded(page_batches: Mapping[int, GrowingPageBatch]) -> dict[int, bytes]:
 
 
 def decide(pages: Iterable[tuple[Page, Iterable[bytes]]], settings: PipelineSettings) -> Decided:
-    """Charge the counters of each page with all rows that a micro-batch has for them, in its page batches, and decide.
-
-    Mutations of members of tenants come last.
-    """
-    outputs, of_pages, base_ms = Outputs(), list[tuple[Page, dict[str, list[ChargeRow]]]](), MAX_TIMESTAMP_MS
+    """Charge the counters of each page with all rows of a micro-batch, in its page batches, and decide."""
+    decider = Decider(settings)
     for page, page_batches in pages:
-        rows_by_key: dict[str, list[ChargeRow]] = {}
-        for page_batch in map(decode_page_batch, page_batches):
-            for record in page_batch.records:
-                outputs[record.topic].add(record.key, record.value)
-            for row in page_batch.charge_rows:
-                rows_by_key.setdefault(row.key, []).append(row)
-                base_ms = min(base_ms, row.timestamp_ms)
-        of_pages.append((page, rows_by_key))
-    decider = _Decider(settings, outputs, base_ms)
-    for page, rows_by_key in of_pages:
-        decider.charge(page, {key: in_charge_order(rows) for key, rows in rows_by_key.items()})
+        decider.charge(page, page_batches)
     return decider.made()
 
 
-class _Decider:
-    """Charges rows, and makes of their outcomes what leaves the job."""
+class Decider:
+    """Charges rows, page by page, and makes of their outcomes what leaves the job."""
 
-    def __init__(self, settings: PipelineSettings, outputs: Outputs, base_ms: int) -> None:
-        """No row is from before `base_ms`."""
-        self._settings, self._outputs = settings, outputs
+    def __init__(self, settings: PipelineSettings) -> None:
+        self._settings, self._outputs = settings, Outputs()
         self._parts: list[DecisionPart] = []
-        self._sums = DecidedSums(Metering.of(settings.quota).span_ms, base_ms)
+        self._sums = DecidedSums(Metering.of(settings.quota).span_ms, MAX_TIMESTAMP_MS)
         self._waits: dict[tuple[QuotaKind, str], tuple[bytes, WaitRecord | None]] = {}
         """Entity, as JSON, and news for the waits topic of each counter that has any."""
 
-    def charge(self, page: Page, rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> None:
-        """Charge the counters of a page with their rows, in order."""
-        of_tenants = {key: rows for key, rows in rows_by_key.items() if COMMON_MARK in key}
-        for key, rows in rows_by_key.items():
-            if key in of_tenants:
+    def charge(self, page: Page, page_batches: Iterable[bytes]) -> None:
+        """Charge the counters of a page with all its rows. Mutations of members of tenants come last."""
+        rows_by_key: dict[str, list[ChargeRow]] = {}
+        for page_batch in map(decode_page_batch, page_batches):
+            for record in page_batch.records:
+                self._outputs[record.topic].add(record.key, record.value)
+            for row in page_batch.charge_rows:
+                rows_by_key.setdefault(row.key, []).append(row)
+        of_tenants: dict[str, Sequence[ChargeRow]] = {}
+        for key, unordered in rows_by_key.items():
+            rows = in_charge_order(unordered)
+            if COMMON_MARK in key:
+                of_tenants[key] = rows
                 continue
             counters = page.counters(key)
             for row in rows:
-                charges = row.charges()
-                self._add(row, [counters.charge(charge, row.timestamp_ms, self._settings.quota) for charge in charges])
+                self._add(row, counters.charge_request(row.charges(), row.timestamp_ms, self._settings.quota))
         for request in _mutations_of_tenants(of_tenants):
             self._charge_together(page, request)
 
@@ -187,9 +178,13 @@ class _Decider:
     def _add(self, row: ChargeRow, outcomes: Sequence[Outcome]) -> None:
         """Take in the outcomes of a row: its decision or part of one, its sums, and news of long waits."""
         entity, waits = _ENTITY.decode(row.entity), None
-        charges = [charge_result(outcome, entity) for outcome in outcomes]
-        if any(outcome.violated or outcome.samples is not None for outcome in outcomes):
-            waits = Waits.of(outcomes)
+        self._sums.base_ms = min(self._sums.base_ms, row.timestamp_ms)
+        charges = []
+        for outcome in outcomes:
+            charges.append(charge_result(outcome, entity))
+            if outcome.violated or outcome.samples is not None:
+                waits = waits or Waits()
+                waits.add(outcome.charge, outcome.wait_ms, outcome.refused, outcome.samples)
         if row.parts > 1:
             self._parts.append(
                 DecisionPart(
@@ -329,7 +324,7 @@ def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Output
         parts_by_request.setdefault((part.partition, part.offset), []).append(part)
     outputs = Outputs()
     for of_request in parts_by_request.values():
-        of_request.sort(key=_PART_ORDER)
+        of_request.sort(key=attrgetter("part"))
         if not of_request[0].decision:
             raise ValueError("the first part of a request carries its decision")
         charges = [charge for part in of_request for charge in _CHARGES.decode(part.charges)]

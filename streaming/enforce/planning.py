@@ -143,8 +143,8 @@ class Planner:
         rows[0][1].asked_by = _asked_by(request)
         for _, row in rows:
             row.gateway, row.purgatory_ms = gateway, request.purgatory_ms
-            waits = applied.get(row.entity, {})
-            row.reported = Reported(waits, sums_up) if waits or sums_up else None
+            if sums_up or row.entity in applied:
+                row.reported = Reported(applied.get(row.entity, {}), sums_up)
         return rows
 
     def _uncharged(self, request: Request, decision: OutputRecord) -> list[OutputRecord]:
@@ -172,8 +172,9 @@ class Planner:
         self, counters: Mapping[str, CounterCharges], source: Source, decision: Decision, record_key: bytes
     ) -> list[PlacedRow]:
         """The charge rows of these counters, by key, each with its page. The first one carries the decision."""
-        rows = [
-            ChargeRow(
+        rows: list[PlacedRow] = []
+        for key, counter in counters.items():
+            row = ChargeRow(
                 partition=source.partition,
                 offset=source.offset,
                 timestamp_ms=decision.timestamp_ms,
@@ -183,13 +184,12 @@ class Planner:
                 amounts=[amount for charge in counter.charges for amount in charge.amounts],
                 record_key=None,
                 decision=b"",
-                part=part,
+                part=len(rows),
                 parts=len(counters),
             )
-            for part, (key, counter) in enumerate(counters.items())
-        ]
-        rows[0].record_key, rows[0].decision = record_key, _JSON.encode(decision)
-        return [(page_of_entity(row.key, self._settings.pages), row) for row in rows]
+            rows.append((page_of_entity(key, self._settings.pages), row))
+        rows[0][1].record_key, rows[0][1].decision = record_key, _JSON.encode(decision)
+        return rows
 
 
 def _asked_by(request: Request) -> bytes | None:

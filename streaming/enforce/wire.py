@@ -131,6 +131,9 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
         True
         """
         charges = _SHAPE.decode(self.shape)
+        if len(charges) == 1:
+            charges[0].amounts = self.amounts
+            return charges
         widths = [_AMOUNTS.get(charge.kind.family, 1) for charge in charges]
         more, first = len(self.amounts) - sum(widths), 0
         for charge, width in zip(charges, widths, strict=True):
