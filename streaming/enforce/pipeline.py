@@ -26,7 +26,7 @@ from sluice.state.contract.records import (
     Request,
     WaitRecord,
 )
-from sluice.state.decisions.decision import Waits, answered, charge_result, clamp_throttle_ms, give
+from sluice.state.decisions.decision import Waits, answered, charge_result, clamp_throttle_ms, give, mutation_wait_ms
 from sluice.state.decisions.waits import LONG_WAIT_MS
 from sluice.state.quotas.entity import COMMON_MARK
 from sluice.state.quotas.kinds import Family, QuotaKind
@@ -245,7 +245,9 @@ class Decider:
 
 def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
     """The charge as gateways need to know it."""
-    charge, reported = outcome.charge, row.reported or Reported({})
+    charge, reported, wait_ms = outcome.charge, row.reported or Reported({}), outcome.wait_ms
+    if charge.kind.family is Family.MUTATIONS:
+        wait_ms = mutation_wait_ms(wait_ms, outcome.refused, row.purgatory_ms)
     return SummedCharge(
         charge.kind,
         charge.limit,
@@ -255,7 +257,7 @@ def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
         row.gateway,
         applied_ms=reported.applied.get(charge.kind, 0),
         sums_up=reported.sums_up,
-        wait_ms=max(outcome.wait_ms - row.purgatory_ms, 1 if any(outcome.refused) else 0),
+        wait_ms=wait_ms,
         rate=outcome.rate,
         withheld=charge.withheld,
         is_reset=not charge.amounts,

@@ -264,13 +264,14 @@ def test_a_gateway_is_answered_that_waits_to_execute_mutations() -> None:
         assert not any("answer" in each for each in told(other))
 
 
-def test_time_in_purgatory_is_no_longer_waited() -> None:
+def test_time_in_purgatory_is_no_longer_waited_for_mutations_alone() -> None:
     create = Request("CreateTopics", api_version=1, timestamp_ms=START_MS, user="alice", client_id="app")
-    create.mutations, create.purgatory_ms = [Mutation("a", 21)], 4_000
+    create.mutations, create.purgatory_ms, create.request_time_ns = [Mutation("a", 21)], 4_000, 2_000_000_000
     [sums] = told(create)
 
-    [mutations] = [sum for _, counters, *_ in sums["sums"] for sum in counters if sums["quotas"][sum[0]] == MUTATIONS]
-    assert mutations[5][:2] == [6_000, 6_000]  # of 10 s, as 11 of 21 tokens were there
+    waits = {sums["quotas"][each[0]]: each[5][:2] for _, counters, *_ in sums["sums"] for each in counters}
+    assert waits[MUTATIONS] == [6_000, 6_000]  # of 10 s, as 11 of 21 tokens were there
+    assert waits[QuotaKind.REQUEST_PERCENTAGE] == [1_000, 1_000]
 
 
 def random_request(draw: random.Random, at_ms: int, users: int) -> Request:

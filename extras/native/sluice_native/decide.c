@@ -952,7 +952,8 @@ static int add_sum(Decider *s, const Charge *c, const Row *row, const Outcome *o
         sum->fetches++;
         sum->fetch_bytes += o->value;
     }
-    int64_t wait_ms = (o->violated ? o->wait_ms : 0) - row->purgatory_ms;
+    int64_t wait_ms = o->violated ? o->wait_ms : 0;
+    if (c->family == F_MUTATIONS) wait_ms -= row->purgatory_ms;
     if (wait_ms < o->any_refused) wait_ms = o->any_refused;
     if (!wait_ms && !sum->has_wait) return DONE;
     if (wait_ms > MAX_INT32) wait_ms = MAX_INT32;
