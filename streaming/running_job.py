@@ -143,8 +143,9 @@ class RunningJob:
         return troubles.services()
 
     def _queries(self) -> list[SupervisedQuery]:
-        """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up.
+        """Both queries, each supervised by itself: requests are decided without the audit query.
 
+        That one gives up only where a new process helps it.
         The audit query starts second: clients wait for the first decisions, and nobody for the tables.
         """
         settings, starts, bound = self._settings, count(), RecordBound(self._settings)

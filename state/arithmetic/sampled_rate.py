@@ -84,7 +84,7 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         return total / (padded_window_ms(now_ms - (now_ms if start_ms is None else start_ms), window) / 1000.0)
 
     def window_ms(self, window: Window, now_ms: int) -> int:
-        """Length of the interval the rate covers: since the oldest sample, padded to S-1 full windows, at least 1 ms.
+        """Length of the interval the rate covers: since the oldest sample, with the windows that are missing to S-1.
 
         >>> rate = SampledRate([0], [0], [50.0])
         >>> [rate.window_ms(Window(11, 1000), now_ms) for now_ms in (0, 900, 1000)]
@@ -131,7 +131,7 @@ def padded_window_ms(elapsed_ms: int, window: Window) -> int:
     return elapsed_ms if elapsed_ms > 1 else 1
 
 
-def wait_for_rate_ms(rate: float, limit: float, window_ms: int) -> int:
+def wait_for_rate_ms(rate: float, limit: float, window_ms: float) -> int:
     """Milliseconds X after which an observed rate O is down to Q: X = (O - Q) / Q * window, rounded half up.
 
     Source: KIP-124, "Request quotas". Unbounded: negative below the limit, saturated at 2^63-1 for Q = 0.

@@ -30,9 +30,12 @@ class TokenBucket(msgspec.Struct, gc=False):
         >>> bucket.tokens
         50.0
         """
-        refilled = self.tokens + limit * ((now_ms - self.last_ms) / 1000.0)
-        self.tokens = min(burst(window, limit), refilled)
+        self.tokens = min(burst(window, limit), self.uncapped(limit, now_ms))
         self.last_ms = now_ms
+
+    def uncapped(self, limit: float, now_ms: int) -> float:
+        """K + Q * dt: the tokens at `now_ms`, perhaps more than the burst."""
+        return self.tokens + limit * ((now_ms - self.last_ms) / 1000.0)
 
     def measure(self, limit: float, window: Window, now_ms: int) -> float:
         """The tokens at `now_ms`, after a refill."""

@@ -36,8 +36,12 @@ EXEMPT_REQUEST_TIME = "exempt-request-time"
 POINTS_PER_NANOSECOND = 100.0 / 1e9
 """A point is one percent of a thread-second, 10 ms (KIP-124, "Request quotas")."""
 
-_PRODUCER, _TOPIC_PRODUCER = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE
-_CONSUMER, _TOPIC_CONSUMER = QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE
+BYTE_APIS = {
+    "Produce": (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE),
+    "Fetch": (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE),
+}
+"""The APIs whose bytes are charged, each with the quotas of clients and of topics."""
+
 _REQUEST_PERCENTAGE, _MUTATION_RATE = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
 _DRAFT = RequestPolicy.KIP124_DRAFT
 """Looked up for every request, which is slow on an Enum."""
@@ -79,7 +83,7 @@ class Plan(msgspec.Struct, gc=False):
         withheld: bool = False,
     ) -> None:
         """Add a charge to the counter of the request's client, and one to that of its tenant."""
-        for resolution in counters_of(kind, quotas.resolve_all(kind, request.user or "", request.client_id or "")):
+        for resolution in with_keys(kind, quotas.resolve_all(kind, request.user or "", request.client_id or "")):
             self.add(kind, resolution, amounts, strict, withheld)
 
     def exempt(self, request: Request, settings: QuotaSettings, /) -> None:
@@ -136,7 +140,33 @@ class LimitedCharges(Plan, gc=False):
         self.charges.append((resolution.tags, charge))
 
 
-def counters_of(kind: QuotaKind, resolved: Sequence[Resolution]) -> Sequence[Resolution]:
+def client_kinds_of(api: str | None) -> Sequence[QuotaKind]:
+    """The client quotas that requests of this API are charged to; without an API all of them.
+
+    Mutations that another one has caused (`mutations_charged`) come on top: the client learns of them afterwards.
+
+    >>> [str(kind) for kind in client_kinds_of("Produce")]
+    ['producer_byte_rate', 'request_percentage']
+    """
+    if api is None:
+        return CLIENT_KINDS
+    if api in BYTE_APIS:
+        return BYTE_APIS[api][0], _REQUEST_PERCENTAGE
+    if api in MUTATION_APIS:
+        return _MUTATION_RATE, _REQUEST_PERCENTAGE
+    if api in COUNTED_APIS:
+        return COUNTED_APIS[api], _REQUEST_PERCENTAGE
+    return (_REQUEST_PERCENTAGE,)
+
+
+def topic_kinds_of(api: str | None) -> Sequence[QuotaKind]:
+    """The topic quotas that requests of this API are charged to; without an API all of them."""
+    if api is None:
+        return TOPIC_KINDS
+    return BYTE_APIS[api][1:] if api in BYTE_APIS else ()
+
+
+def with_keys(kind: QuotaKind, resolved: Sequence[Resolution]) -> Sequence[Resolution]:
     """The same resolutions with the keys by which pages keep their counters.
 
     Those of mutations of a tenant and its members are asked together before one is charged, so they lie side by side.
@@ -180,10 +210,9 @@ def _plan(plan: Plan, request: Request, quotas: ModeQuotas, settings: QuotaSetti
     """Add the charges under the quotas of one mode."""
     if request.api in MUTATION_APIS:
         _plan_mutations(plan, request, quotas, settings)
-    elif request.api == "Produce":
-        _plan_bytes(plan, request, quotas, _PRODUCER, _TOPIC_PRODUCER)
-    elif request.api == "Fetch" and not request.cluster_action:
-        _plan_bytes(plan, request, quotas, _CONSUMER, _TOPIC_CONSUMER)
+    elif request.api in BYTE_APIS:
+        if not (request.api == "Fetch" and request.cluster_action):  # replication has quotas of its own (KIP-73)
+            _plan_bytes(plan, request, quotas, *BYTE_APIS[request.api])
     elif request.api in COUNTED_APIS and quotas.enabled(COUNTED_APIS[request.api]):
         plan.add_client(COUNTED_APIS[request.api], quotas, request, counted_requests(request))
     if request.mutations_charged is not None and quotas.enabled(_MUTATION_RATE):
@@ -206,7 +235,7 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
             resolved = list(filter(None, [quotas.resolve_tenant(kind, entity.tenant)]))
         else:
             resolved = quotas.resolve_all(kind, entity.user or "", entity.client_id or "")
-        for resolution in counters_of(kind, resolved):
+        for resolution in with_keys(kind, resolved):
             plan.add(kind, resolution, [])
     return plan
 

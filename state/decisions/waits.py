@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from sluice.state.arithmetic.rounding import round_half_up
+from sluice.state.arithmetic.sampled_rate import wait_for_rate_ms
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, WaitKey, WaitRecord
-from sluice.state.decisions.charge_plan import COUNTED_APIS, MUTATION_APIS
+from sluice.state.decisions.charge_plan import client_kinds_of, topic_kinds_of
 from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.quotas.entity import Tags, bounded_name
-from sluice.state.quotas.kinds import CLIENT_KINDS, MAX_THROTTLE_MS, QuotaKind
+from sluice.state.quotas.kinds import MAX_THROTTLE_MS
 from sluice.state.quotas.resolution import Quotas
 
 CounterKey = tuple[str, Tags]
@@ -22,38 +23,12 @@ CounterKey = tuple[str, Tags]
 TopicPartitionName = tuple[str, int]
 """Topic and partition."""
 
-_TOPIC_KINDS = {
-    "Produce": (QuotaKind.TOPIC_PRODUCER_BYTE_RATE,),
-    "Fetch": (QuotaKind.TOPIC_CONSUMER_BYTE_RATE,),
-    None: (QuotaKind.TOPIC_PRODUCER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE),
-}
-"""The topic quotas that a request of this API is charged to; None stands for any API."""
-
-
-def charged_client_kinds(api: str | None) -> Sequence[QuotaKind]:
-    """The client quotas that a request of this API is charged to; without an API all of them.
-
-    >>> [str(kind) for kind in charged_client_kinds("Produce")]
-    ['producer_byte_rate', 'request_percentage']
-    """
-    if api is None:
-        return CLIENT_KINDS
-    if api == "Produce":
-        return (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
-    if api == "Fetch":
-        return (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
-    if api in MUTATION_APIS:
-        return (QuotaKind.CONTROLLER_MUTATION_RATE, QuotaKind.REQUEST_PERCENTAGE)
-    if api in COUNTED_APIS:
-        return (COUNTED_APIS[api], QuotaKind.REQUEST_PERCENTAGE)
-    return (QuotaKind.REQUEST_PERCENTAGE,)
-
 
 def counters_of(
     quotas: Quotas, user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
 ) -> Iterator[CounterKey]:
     """The counters that a request leads to under these quotas, with a limit or without."""
-    for kind in charged_client_kinds(api):
+    for kind in client_kinds_of(api):
         if quotas.enabled(kind):
             for resolution in quotas.resolve_all(kind, user, client_id):
                 yield kind, resolution.tags
@@ -66,7 +41,7 @@ def possible_counters(
     """The counters that a request may lead to while the quotas aren't known: every shape that tags can have."""
     user, client_id = bounded_name(user), bounded_name(client_id)
     shapes = (Tags(user, client_id), Tags(user), Tags("", client_id))
-    for kind in charged_client_kinds(api):
+    for kind in client_kinds_of(api):
         for tags in shapes:
             yield kind, tags
     yield from _topic_counters(api, topic_partitions)
@@ -95,11 +70,11 @@ def wait_under_limit_ms(wait_ms: int, rate: float | None, limit: float | None, n
     if rate <= new_limit:
         return 0
     window_ms = wait_ms * limit / (rate - limit) if rate > limit else float(wait_ms)
-    return min(wait_ms, round_half_up((rate - new_limit) / new_limit * window_ms))
+    return min(wait_ms, wait_for_rate_ms(rate, new_limit, window_ms))
 
 
 def _topic_counters(api: str | None, topic_partitions: Iterable[TopicPartitionName]) -> Iterator[CounterKey]:
-    kinds = _TOPIC_KINDS.get(api, ())
+    kinds = topic_kinds_of(api)
     for topic, partition in topic_partitions:
         tags = Tags(topic=bounded_name(topic), partition=partition)
         for kind in kinds:

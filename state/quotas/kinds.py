@@ -50,9 +50,9 @@ class Scope(Enum):
 class QuotaKind(StrEnum):
     """The table of quota kinds. The value is the key as operators write it.
 
-    To add a kind of the family BYTES, add a line here and charge it in `state.decisions.charge_plan`; other code that
-    depends on a kind reads this table. A second kind of request time or mutations also needs fields of its own in
-    `sluice.state.decisions.decision.Waits`. CONTRIBUTING.md, "How to add a quota kind", has all steps.
+    A kind of the family BYTES is a line here, one in `BYTE_APIS` of `state.decisions.charge_plan`, its meaning in
+    `cli.quota_text`, and a line of Java's `Kind`. A second kind of request time or mutations also needs fields of its
+    own in `state.decisions.decision.Waits`. CONTRIBUTING.md, "How to add …", has all steps.
 
     Proxies alone hold the kinds of the families REQUESTS and COUNT. REQUESTS is metered as BYTES is. COUNT is no rate
     but a number of things that there are, which the job charges nothing.
@@ -69,7 +69,7 @@ class QuotaKind(StrEnum):
     TOPIC_PRODUCER_BYTE_RATE = "producer.byte.rate", 3, Scope.TOPIC, Family.BYTES, "Produce"
     TOPIC_CONSUMER_BYTE_RATE = "consumer.byte.rate", 4, Scope.TOPIC, Family.BYTES, "Fetch", True
     CONNECTION_RATE = "connection_rate", 6, Scope.CLIENT, Family.REQUESTS, "Connect"
-    CONNECTION_COUNT = "connection_count", 10, Scope.CLIENT, Family.COUNT, "Connect"
+    CONNECTION_COUNT = "connection_count", 7, Scope.CLIENT, Family.COUNT, "Connect"
 
     code: int
     scope: Scope

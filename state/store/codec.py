@@ -28,8 +28,11 @@ from sluice.state.errors import StateError
 from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind
 
 CODEC_VERSION = 1
-"""The version that is written, and the only one that is read. Another one comes with a golden block
-(`tests/data/state-v*.bin`) and a decoder; the old decoders stay, so that stored state is migrated when it is read."""
+"""The version that is written, and the only one that is read.
+
+Another one is a second decoder beside `_decoded`, chosen by the version, so that stored state is migrated when it is
+read; a golden block (`tests/data/state-v*.bin`); and both in `extras/native/sluice_native/decide.c`.
+"""
 
 _HEAD = struct.Struct("<BIIIII")
 _COLUMN = struct.Struct("<cq")
@@ -218,6 +221,6 @@ class _Columns:
         return struct.unpack_from(f"<{count}{letter}", self._payload, start)
 
 
-def _check(is_sound: bool, problem: str = "the tables don't fit together") -> None:
+def _check(is_sound: bool, problem: str = "the columns don't fit together") -> None:
     if not is_sound:
         raise ValueError(problem)

@@ -100,7 +100,8 @@ def at_rest(counters: EntityCounters, now_ms: int, idle_expiry_ms: int, settings
     if idle_ms <= idle_expiry_ms or idle_ms <= max(spans_ms(settings)):
         return False
     full = burst(settings.controller_window, 1.0) * counters.mutation_limit
-    return counters.bucket is None or _refilled(counters, now_ms) >= full
+    bucket = counters.bucket
+    return bucket is None or bucket.uncapped(counters.mutation_limit, now_ms) >= full
 
 
 def spans_ms(settings: QuotaSettings) -> Sequence[int]:
@@ -116,15 +117,8 @@ def _loss(counters: EntityCounters, now_ms: int, settings: QuotaSettings) -> int
     """
     if at_rest(counters, now_ms, 0, settings):
         return 0
-    return 2 if counters.bucket is not None and _refilled(counters, now_ms) < 0 else 1
-
-
-def _refilled(counters: EntityCounters, now_ms: int) -> float:
-    """The tokens of the bucket at `now_ms`, not capped; 0 without a bucket."""
     bucket = counters.bucket
-    if bucket is None:
-        return 0.0
-    return bucket.tokens + counters.mutation_limit * ((now_ms - bucket.last_ms) / 1000.0)
+    return 2 if bucket is not None and bucket.uncapped(counters.mutation_limit, now_ms) < 0 else 1
 
 
 def read_page(number: int, payload: bytes, pages: int) -> dict[str, EntityCounters]:

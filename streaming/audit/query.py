@@ -1,4 +1,4 @@
-"""The audit query: decisions and dead letters, as gateways saw them, to the Delta tables, by one commit each."""
+"""The audit query: decisions and dead letters, as gateways saw them, to the Delta tables."""
 
 import logging
 from collections import Counter

@@ -2,10 +2,10 @@
 
     events ── plan ──► charge rows, by page ── decide ──► records, and partial decisions ── combine ──► records
 
-A record is finished: a decision or a dead letter. A partial decision is the result of one counter for a request that
-charges several. Rows are shuffled between the steps: the rows of a page come together before `decide`, the partial
-decisions of a request before `combine`. Spark (`stages`), `sluice simulate` (`Simulation`) and the tests drive
-these functions, so they all decide alike.
+A charge row is one request's charges on one counter; a page batch has those of a page. A record is finished, as a
+decision is; a partial decision is the result of one counter for a request that charges several. The rows of a page come
+together before `decide`, the partial decisions of a request before `combine`. Spark (`stages`), `sluice simulate`
+(`Simulation`) and the tests drive these functions, so they all decide alike.
 """
 
 from collections import defaultdict

@@ -53,7 +53,7 @@ BUCKETS = 64
 
 
 class OutputRecord(NamedTuple):
-    """A finished Kafka record: a decision or a dead letter."""
+    """A finished Kafka record: a decision, a dead letter, sums, a wait, a heartbeat or what a gateway waits for."""
 
     topic: str
     key: bytes | None
