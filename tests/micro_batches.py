@@ -68,7 +68,7 @@ class MicroBatches:
         page = Page(number, settings.pages, self.state.get(number))
         page_batches = [encode_page_batch(_page_batch(row)) for row in rows]
         check_engine([PageToDecide(number, self.state.get(number), page_batches)], settings)
-        decided = pipeline.decide([(page, page_batches)], settings)
+        decided = pipeline.decide(page, page_batches, settings)
         waits = decided.outputs.pop(settings.waits_topic, Keyed())
         self.waits += [(key or b"", value) for key, value in zip(waits.keys, waits.values, strict=True)]
         self.state[number] = page.to_bytes(settings.idle_expiry_ms, settings.quota)

@@ -43,6 +43,8 @@ BYTE_APIS = {
 """The APIs whose bytes are charged, each with the quotas of clients and of topics."""
 
 _REQUEST_PERCENTAGE, _MUTATION_RATE = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
+_OWN_KINDS = {api: client_kind for api, (client_kind, _) in BYTE_APIS.items()} | COUNTED_APIS
+_OWN_KINDS |= dict.fromkeys(MUTATION_APIS, _MUTATION_RATE)
 _DRAFT = RequestPolicy.KIP124_DRAFT
 """Looked up for every request, which is slow on an Enum."""
 
@@ -150,20 +152,13 @@ def client_kinds_of(api: str | None) -> Sequence[QuotaKind]:
     """
     if api is None:
         return CLIENT_KINDS
-    if api in BYTE_APIS:
-        return BYTE_APIS[api][0], _REQUEST_PERCENTAGE
-    if api in MUTATION_APIS:
-        return _MUTATION_RATE, _REQUEST_PERCENTAGE
-    if api in COUNTED_APIS:
-        return COUNTED_APIS[api], _REQUEST_PERCENTAGE
-    return (_REQUEST_PERCENTAGE,)
+    own = _OWN_KINDS.get(api)
+    return (_REQUEST_PERCENTAGE,) if own is None else (own, _REQUEST_PERCENTAGE)
 
 
 def topic_kinds_of(api: str | None) -> Sequence[QuotaKind]:
     """The topic quotas that requests of this API are charged to; without an API all of them."""
-    if api is None:
-        return TOPIC_KINDS
-    return BYTE_APIS[api][1:] if api in BYTE_APIS else ()
+    return TOPIC_KINDS if api is None else BYTE_APIS[api][1:] if api in BYTE_APIS else ()
 
 
 def with_keys(kind: QuotaKind, resolved: Sequence[Resolution]) -> Sequence[Resolution]:

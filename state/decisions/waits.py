@@ -74,11 +74,9 @@ def wait_under_limit_ms(wait_ms: int, rate: float | None, limit: float | None, n
 
 
 def _topic_counters(api: str | None, topic_partitions: Iterable[TopicPartitionName]) -> Iterator[CounterKey]:
-    kinds = topic_kinds_of(api)
     for topic, partition in topic_partitions:
         tags = Tags(topic=bounded_name(topic), partition=partition)
-        for kind in kinds:
-            yield kind, tags
+        yield from ((kind, tags) for kind in topic_kinds_of(api))
 
 
 LONG_WAIT_MS = 5_000

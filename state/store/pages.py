@@ -100,8 +100,7 @@ def at_rest(counters: EntityCounters, now_ms: int, idle_expiry_ms: int, settings
     if idle_ms <= idle_expiry_ms or idle_ms <= max(spans_ms(settings)):
         return False
     full = burst(settings.controller_window, 1.0) * counters.mutation_limit
-    bucket = counters.bucket
-    return bucket is None or bucket.uncapped(counters.mutation_limit, now_ms) >= full
+    return counters.bucket is None or counters.bucket.uncapped(counters.mutation_limit, now_ms) >= full
 
 
 def spans_ms(settings: QuotaSettings) -> Sequence[int]:
@@ -117,8 +116,7 @@ def _loss(counters: EntityCounters, now_ms: int, settings: QuotaSettings) -> int
     """
     if at_rest(counters, now_ms, 0, settings):
         return 0
-    bucket = counters.bucket
-    return 2 if bucket is not None and bucket.uncapped(counters.mutation_limit, now_ms) < 0 else 1
+    return 2 if counters.bucket and counters.bucket.uncapped(counters.mutation_limit, now_ms) < 0 else 1
 
 
 def read_page(number: int, payload: bytes, pages: int) -> dict[str, EntityCounters]:

@@ -121,11 +121,10 @@ def _encoded(page_batches: Mapping[int, GrowingPageBatch]) -> dict[int, bytes]:
     return {page: page_batch.encoded() for page, page_batch in page_batches.items()}
 
 
-def decide(pages: Iterable[tuple[Page, Iterable[bytes]]], settings: PipelineSettings) -> Decided:
-    """Charge the counters of each page with all rows of a micro-batch, in its page batches, and decide."""
+def decide(page: Page, page_batches: Iterable[bytes], settings: PipelineSettings) -> Decided:
+    """The result for one page alone."""
     decider = Decider(settings)
-    for page, page_batches in pages:
-        decider.charge(page, page_batches)
+    decider.charge(page, page_batches)
     return decider.made()
 
 
@@ -179,12 +178,9 @@ class Decider:
         """Take in the outcomes of a row: its decision or part of one, its sums, and news of long waits."""
         entity, waits = _ENTITY.decode(row.entity), None
         self._sums.base_ms = min(self._sums.base_ms, row.timestamp_ms)
-        charges = []
-        for outcome in outcomes:
-            charges.append(charge_result(outcome, entity))
-            if outcome.violated or outcome.samples is not None:
-                waits = waits or Waits()
-                waits.add(outcome.charge, outcome.wait_ms, outcome.refused, outcome.samples)
+        charges = [charge_result(outcome, entity) for outcome in outcomes]
+        if any(outcome.violated or outcome.samples is not None for outcome in outcomes):
+            waits = Waits.of(outcomes)
         if row.parts > 1:
             self._parts.append(
                 DecisionPart(
@@ -402,7 +398,7 @@ class Simulation:
                 page_batch.records.append(each)
             else:
                 page_batch.add(each[1])
-        outputs, parts, sums = decide([(self._page, [page_batch.encoded()])], self._settings)
+        outputs, parts, sums = decide(self._page, [page_batch.encoded()], self._settings)
         outputs.pop(self._settings.waits_topic, None)
         yield from [*outputs.records(), *combine(parts, self._settings).records()]
         for record in sums.records(self._settings.job_id, source.offset, self._version):

@@ -92,8 +92,7 @@ class PipelineSettings(NamedTuple):
     def judged_by(self, release: str) -> JudgedBy:
         """The part that a micro-batch's record keeps: all that can change a decision or a dead letter.
 
-        Not what pages forget (`state.idle_expiry_s`, `state.max_entities`) and what heartbeats say of brokers: a
-        repetition may keep more or fewer idle counters.
+        Not how long and how many counters are kept: a repetition may forget other idle ones.
         """
         return JudgedBy(release, self.topic_id, self.max_record_bytes, self.limits, self.quota)
 

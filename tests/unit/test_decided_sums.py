@@ -229,8 +229,7 @@ def produce(**fields: Any) -> Request:
 
 
 def test_the_job_sums_up_what_has_an_enforced_limit() -> None:
-    waits = [AppliedWait("producer_byte_rate", CountedEntity(user="alice"), 9)]
-    waits.append(AppliedWait("producer_byte_rate", CountedEntity(user="bob"), 80))
+    waits = [AppliedWait(PRODUCE, CountedEntity(user=user), wait_ms) for user, wait_ms in (("alice", 9), ("bob", 80))]
     [sums] = told(produce(instance="i-0", throttled_by=waits, request_time_ns=1))
 
     assert (sums["quota_version"], sums["base_ms"]) == (3, START_MS)
@@ -310,9 +309,9 @@ def test_the_sums_of_the_job_are_those_of_its_decisions(seed: int, users: int, r
             value = msgspec.json.encode(random_request(draw, at_ms, users))
             events.append((value, Source("quota-requests", 0, offset, at_ms)))
         page_batches = [each for made in plan(events, QUOTAS, pipeline, at_ms) for each in made.values()]
-        outputs, parts, sums = decide([(page, page_batches)], pipeline)
-        records = [*outputs.records(), *combine(parts, pipeline).records()]
-        decisions = [json.loads(each.value) for each in records if each.topic == DECISIONS]
+        outputs, parts, sums = decide(page, page_batches, pipeline)
+        made = [*outputs.records(), *combine(parts, pipeline).records()]
+        decisions = [json.loads(each.value) for each in made if each.topic == DECISIONS]
         decisions.sort(key=lambda decision: int(decision["decision_id"].rpartition("-")[2]))
 
         assert by_counter(sums.records("test", batch, 3)) == by_counter(sums_of(decisions, batch))

@@ -43,7 +43,7 @@ def test_the_code_of_a_kind_never_changes() -> None:
         "consumer.byte.rate",
         "controller_mutation_rate",
     ]
-    assert sorted(KINDS_BY_CODE) == [*range(7), 10]
+    assert sorted(KINDS_BY_CODE) == [*range(8)]
 
 
 @given(charges=charges)

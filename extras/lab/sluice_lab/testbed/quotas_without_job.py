@@ -77,5 +77,5 @@ class JobInMemory:
         """The decisions on a micro-batch, and the records of its sums."""
         events = [(value, Source("", 0, place, now_ms())) for place, value in enumerate(values, first_offset)]
         planned = plan(events, self._quotas, self.pipeline, now_ms())
-        decided = decide([(self._page, [each for made in planned for each in made.values()])], self.pipeline)
+        decided = decide(self._page, [each for made in planned for each in made.values()], self.pipeline)
         return decided, decided.sums.records("bench", next(self._batches), 1)
