@@ -56,10 +56,10 @@ class AnyGateway(Protocol):
 class PythonGateway:
     """The client library's gateway."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self) -> None:
         self._clock = Clock()
         self._clock.ms = T0  # where Java's clock begins
-        options = GatewayOptions(name="gateway", instance=f"python-{number}", close_timeout_s=0, decide_timeout_ms=1)
+        options = GatewayOptions(name="gateway", close_timeout_s=0, decide_timeout_ms=1)
         with no_connections():
             self._gateway = Gateway(NOBODY, options, clock_ms=self._clock)
 

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sluice.configs.settings import load_settings
+from sluice.gateways.client import client
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.publisher import EventPublisher
@@ -108,15 +109,16 @@ def no_connections() -> Iterator[None]:
 
 @contextmanager
 def gateway_loop(entries: Sequence[QuotaEntry], count: int = 1, **options: Any) -> Iterator[GatewayLoop]:
-    """A loop of `count` gateways under these quotas."""
+    """A loop of `count` gateways under these quotas, whose instances are i-0 and so on."""
     clock = Clock()
     with ExitStack() as stack:
+        stack.enter_context(patch.object(client, "instance_name", lambda name: name.replace("gateway", "i")))
         stack.enter_context(no_connections())
         gateways = [
             stack.enter_context(
                 Gateway(
                     NOBODY,
-                    GatewayOptions(name=f"gateway-{number}", instance=f"i-{number}", close_timeout_s=0, **options),
+                    GatewayOptions(name=f"gateway-{number}", close_timeout_s=0, **options),
                     clock_ms=clock,
                 )
             )

@@ -53,8 +53,8 @@ class Gateway:
     UnsupportedPropertyError without `bootstrap.servers`, and for a login or certificate store that kafka-python can't
     use.
 
-    `instance` is the name of this very gateway, by which it recognises what is decided on its own events. In a process
-    that was forked off, the gateway begins anew with its first call, as one of its own.
+    `instance` is the name of this very gateway, by which it recognises what is decided on its own events: no other one
+    has it. In a process that was forked off, the gateway begins anew with its first call, as one of its own.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Gateway:
         self.options = options or GatewayOptions()
         self._kafka = kafka
         self._clock_ms = clock_ms
-        self._begin(self.options.instance or instance_name(self.options.name))
+        self._begin()
 
-    def _begin(self, instance: str) -> None:
+    def _begin(self) -> None:
         """Make the parts and start the threads, which belong to this process."""
         kafka, clock_ms = self._kafka, self._clock_ms
-        self.instance = instance
+        self.instance = instance_name(self.options.name)
         self._in_force = InForce(self.instance, self.options, clock_ms)
         self._inline = InlineCharges(self.instance, self.options, self._in_force, clock_ms)
         self._staleness = Staleness(clock_ms)
@@ -121,7 +121,7 @@ class Gateway:
             if os.getpid() != self._pid:
                 log.warning("the gateway was made before a fork; it begins anew in process %d", os.getpid())
                 _PARENTS.append(vars(self).copy())
-                self._begin(instance_name(self.options.instance or self.options.name))
+                self._begin()
 
     def __enter__(self) -> Self:
         return self

@@ -63,7 +63,7 @@ def instance_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The options of one gateway. Its events carry `name` as `gateway`, and `instance`, made when it starts if None.
+    """The options of one gateway. Its events carry `name` as `gateway`; several gateways may have the same.
 
     A string stands for the member that has this value. Raises InvalidOptionError, which names the option and the values
     it accepts, for any other value.
@@ -85,7 +85,6 @@ class GatewayOptions:
     before_current: BeforeKnown = BeforeKnown.ALLOW  # before the waits that were decided earlier are read
     max_wait_ms: int = 3_600_000  # no wait is longer than this
     max_charges_per_event: int = 50  # the job's enforce.max_charges_per_event; wider requests become several events
-    instance: str | None = None
     max_counters: int = 100_000  # counters of own clients that are kept, and as many known from decisions only
     expected_gateways: int = 1  # counted as alive until the first own heartbeat is decided
     decide_timeout_ms: int = 10_000  # how long `admit_mutations` waits for a decision
@@ -93,8 +92,6 @@ class GatewayOptions:
 
     def __post_init__(self) -> None:
         _check_text("name", self.name, MAX_INSTANCE_CHARACTERS)
-        if self.instance is not None:
-            _check_text("instance", self.instance, MAX_INSTANCE_CHARACTERS)
         for option in ("requests_topic", "sums_topic", "limits_topic", "waits_topic"):
             _check_topic(option, getattr(self, option))
         members: dict[str, type[StrEnum]] = {

@@ -243,7 +243,7 @@ class EventPublisher:
 
 
 class Heartbeats:
-    """Publishes the heartbeats of one gateway, and recognises those of a gateway that has the same instance."""
+    """Publishes the heartbeats of one gateway, and recognises those that it hasn't sent under its instance."""
 
     def __init__(
         self,
@@ -258,9 +258,7 @@ class Heartbeats:
         self._inline = inline
         self._staleness = staleness
         self._clock_ms = clock_ms
-        self._started_ms = clock_ms()
         self._last_ms = 0
-        self._said_namesake = False
 
     def beat(self) -> None:
         """Publish a heartbeat once in HEARTBEAT_MS. Never waits: the reader's thread must go on."""
@@ -277,17 +275,7 @@ class Heartbeats:
         self._publisher.publish_own(Request(HEARTBEAT_API, heartbeat=heartbeat))
 
     def sender_of(self, decided: DecidedHeartbeat) -> str:
-        """The instance whose heartbeat was decided; another one if a gateway published it under this one's instance.
-
-        Two gateways that took each other's charges for their own would let a client use its quota twice.
-        """
+        """The instance whose heartbeat was decided; another one if somebody else published it under this one's."""
         if decided.instance != self._instance or decided.request_id.startswith(self._publisher.id_stem):
             return decided.instance
-        if decided.timestamp_ms >= self._started_ms and not self._said_namesake:
-            self._said_namesake = True
-            log.error(
-                "another gateway has the instance %s as well; expected a name that no other process has: its charges"
-                " are taken for those of this one",
-                self._instance[:100],
-            )
         return decided.request_id.rpartition("-")[0] or "namesake"

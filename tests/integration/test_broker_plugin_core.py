@@ -438,7 +438,7 @@ class PythonShares:
     def __init__(self, quota: str, expected: int, window: Window) -> None:
         self.now_ms = START_MS
         self.kind, settings = KINDS[quota], QuotaSettings(client_window=window)
-        options = GatewayOptions(instance="me", expected_gateways=expected, quota=settings)
+        options = GatewayOptions(expected_gateways=expected, quota=settings)
         self.inline = InlineCharges("me", options, InForce("me", options, self._clock_ms), self._clock_ms)
         self.counter = (self.kind, Tags("alice", "app"))
         self._share()  # at once: of a counter that its clients don't use, it keeps ten seconds, and applies them later

@@ -38,7 +38,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.decided_sums import sums_of
-from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, tell, wait_ms
+from tests.gateway_loop import NOBODY, NOW_MS, Clock, GatewayLoop, give, no_connections, set_limits, tell, wait_ms
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -678,3 +678,15 @@ def test_sums_of_a_driver_that_was_replaced_are_left_out_and_counted(gateway: Ga
 
     stats = gateway.stats()
     assert (stats.sums, stats.fenced_records, stats.unreadable_records) == (2, 1, 0)
+
+
+def test_two_processes_of_one_name_know_each_other_and_divide_the_limit() -> None:
+    clock, options = Clock(), GatewayOptions(name="edge", close_timeout_s=0)
+    with no_connections(), Gateway(NOBODY, options, clock) as one, Gateway(NOBODY, options, clock) as other:
+        entry = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1_000.0)
+        loop = GatewayLoop([one, other], [entry], clock)
+        loop.beat(3)
+
+        assert (one.stats().instances, other.stats().instances) == ((other.instance,), (one.instance,))
+        request = Request("Produce", user="alice", topic_partitions=[TopicPartition("orders", 0, 99_000)])
+        assert [each.admit(request).share for each in (one, other)] == [500.0, 500.0]
