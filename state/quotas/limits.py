@@ -230,7 +230,7 @@ class LimitsView:
             if value is None:
                 self.overrides = others
                 return
-            is_small = len(others) < _MAX_DECIDERS and len(decider) + len(value) <= _MAX_OTHER_BYTES
+            is_small = len(others) < _MAX_DECIDERS and len(key) + len(value) <= _MAX_OTHER_BYTES
             if decider not in OWN_DECIDERS and not is_small:
                 raise InvalidQuotaError("bad_limit", "too many deciders are others; check who may write to the topic")
             _SCOPES.decode(value)

@@ -30,14 +30,14 @@ final class LimitsView {
     private static final String OVERRIDES = "\"overrides:";
     private static final int MAX_DECIDERS = 16; // of which any may have another name than Sluice's own
     private static final int MAX_OTHER_BYTES = 65_536;
-    private static final int MAX_UNREADABLE_CHARACTERS = 10_000_000;
-    private static final int KEY_CHARACTERS = 100; // as many bytes as a key takes beside its text
+    private static final int MAX_UNREADABLE_BYTES = 10_000_000;
+    private static final int KEY_BYTES = 100; // that a key takes beside its text
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
     private final Map<String, Entry> entries = new HashMap<>();
     private final Set<String> unreadable = new HashSet<>(); // keys of limits that aren't known, but may be
-    private int unreadableCharacters;
+    private int unreadableBytes;
     private boolean isPast = true; // what is read was there before
     private Quotas inForce;
     private volatile Map<String, Overrides.Said> overrides = Map.of(); // by decider; each record makes another one
@@ -80,45 +80,45 @@ final class LimitsView {
      * other limit waits for it to come into force.
      */
     void take(byte[] key, byte[] value, long nowMs) throws IOException {
-        take(Json.utf8(key), value, nowMs);
+        take(Json.utf8(key), key.length, value, nowMs);
     }
 
-    private void take(String key, byte[] value, long nowMs) throws IOException {
+    private void take(String key, int keyBytes, byte[] value, long nowMs) throws IOException {
         if (key.equals(VERSION_KEY)) {
             endVersion(value);
         } else if (key.startsWith(OVERRIDES)) {
             String decider = Json.string(key).substring(OVERRIDES.length() - 1);
             String written = JSON.writeValueAsString("overrides:" + decider);
             Json.check(written.equals(key), "the key isn't written as Sluice does");
-            override(decider, value, nowMs);
+            override(decider, keyBytes, value, nowMs);
         } else if (value == null) {
-            forgetUnreadable(key);
+            forgetUnreadable(key, keyBytes);
             entries.remove(key);
         } else {
-            noteUnreadable(key);
+            noteUnreadable(key, keyBytes);
             entries.put(key, read(key, value));
-            forgetUnreadable(key);
+            forgetUnreadable(key, keyBytes);
         }
     }
 
     /** Notes that a limit may have this key. Of very many, which no job writes, the first are known: the last limits hold then. */
-    private void noteUnreadable(String key) {
-        int characters = key.length() + KEY_CHARACTERS;
-        boolean hasRoom = unreadableCharacters + characters <= MAX_UNREADABLE_CHARACTERS;
+    private void noteUnreadable(String key, int keyBytes) {
+        int bytes = keyBytes + KEY_BYTES;
+        boolean hasRoom = unreadableBytes + bytes <= MAX_UNREADABLE_BYTES;
         if (hasRoom && key.startsWith("{") && !entries.containsKey(key) && unreadable.add(key)) {
-            unreadableCharacters += characters;
+            unreadableBytes += bytes;
         }
     }
 
-    private void forgetUnreadable(String key) {
-        unreadableCharacters -= unreadable.remove(key) ? key.length() + KEY_CHARACTERS : 0;
+    private void forgetUnreadable(String key, int keyBytes) {
+        unreadableBytes -= unreadable.remove(key) ? keyBytes + KEY_BYTES : 0;
     }
 
-    private void override(String decider, byte[] value, long nowMs) throws IOException {
+    private void override(String decider, int keyBytes, byte[] value, long nowMs) throws IOException {
         Map<String, Overrides.Said> said = new TreeMap<>(overrides);
         said.remove(decider);
         if (value != null) {
-            boolean hasRoom = said.size() < MAX_DECIDERS && decider.length() + value.length <= MAX_OTHER_BYTES;
+            boolean hasRoom = said.size() < MAX_DECIDERS && keyBytes + value.length <= MAX_OTHER_BYTES;
             Json.check(hasRoom || Overrides.OWN_DECIDERS.contains(decider), "no room for other deciders is left");
             said.put(decider, Overrides.Said.read(value, nowMs, isPast, overrides.get(decider)));
         }
