@@ -81,6 +81,9 @@ class Reason(NamedTuple):
 
 _LOST_INPUT = r"KAFKA_DATA_LOSS|KafkaDataLoss|failOnDataLoss|Some data may have been lost"
 _TOO_LARGE = r"RecordTooLargeException"
+_LACKING = re.compile(r"No module named '(sluice\w*)|port number from (sluice\w*)[\w.]*'s stdout and terminated")
+"""A worker that found no package of Sluice, as Python says it, or as Spark does of a daemon that ended at its start."""
+
 _REPORTS = {
     r"CANNOT_LOAD_STATE_STORE": "stored state can't be read ({cause}); restore the checkpoint from a backup",
     _LOST_INPUT: (
@@ -89,6 +92,10 @@ _REPORTS = {
     ),
     _TOO_LARGE: "a record is larger than its topic takes ({cause}); the next start makes smaller ones",
     r"UnknownTopicOrPartitionException": "a topic is missing ({cause}); it is created again with the next start",
+    _LACKING.pattern: (
+        "the Python of a worker lacks the package {package}, or can't load it ({cause}); install all packages that the"
+        " driver has, in the same versions, on each machine with workers, or see the executor's log for another reason"
+    ),
     r"Python worker exited unexpectedly": "a Python worker died: killed, or out of memory ({cause})",
     r"has timestamp value -?\d+ that overflows": (
         "Spark can't read the record's time ({cause}); bound the times of its topic with"
@@ -149,7 +156,9 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     report = storage_text(str(error))
     innermost = _innermost(report) or type(error).__name__
     pattern = next((pattern for pattern in _REPORTS if re.search(pattern, report)), None)
-    text = _REPORTS[pattern].format(cause=innermost, query=query) if pattern else innermost
+    lacking = "".join(filter(None, found.groups())) if (found := _LACKING.search(report)) else ""
+    package = lacking.replace("sluice", "sluice-kafka", 1).replace("_", "-")
+    text = _REPORTS[pattern].format(cause=innermost, query=query, package=package) if pattern else innermost
     if isinstance(error, Py4JNetworkError):
         return Reason(Cause.PROCESS_BROKEN, text)
     of_worker = next((cause for error, cause in _OF_WORKERS.items() if error.search(innermost)), None)

@@ -44,6 +44,26 @@ def test_the_text_has_the_innermost_cause_and_what_to_do(outer: str, reason: str
     assert text_of(RuntimeError(REPORT.format(outer=outer))) == reason
 
 
+@pytest.mark.parametrize(
+    ("cause", "package"),
+    [
+        (
+            "org.apache.spark.SparkException: EOFException occurred while reading the port number from"
+            " sluice_native.batched_daemon's stdout and terminated with code: 1.",
+            "sluice-kafka-native",
+        ),
+        ("ModuleNotFoundError: No module named 'sluice_elastic'", "sluice-kafka-elastic"),
+        ("ModuleNotFoundError: No module named 'sluice_shared_storage.settings'", "sluice-kafka-shared-storage"),
+        ("ModuleNotFoundError: No module named 'sluice'", "sluice-kafka"),
+    ],
+)
+def test_a_package_that_a_worker_lacks_is_named_with_the_cure(cause: str, package: str) -> None:
+    text = text_of(RuntimeError(f"Job aborted due to stage failure: Lost task 0.3\nCaused by: {cause}\n\t... 19 more"))
+
+    assert text.startswith(f"the Python of a worker lacks the package {package}, or can't load it ({cause}); install ")
+    assert "\n" not in text
+
+
 def test_a_store_that_refuses_is_said_with_the_rights_that_the_job_needs() -> None:
     report = (
         "An error occurred while calling o622.start.\n"
