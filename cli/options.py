@@ -404,10 +404,9 @@ class TableOptions:
         settings = self.settings
         return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
 
-    def elastic_limits(self) -> str:
-        """The setting of the job whose table it is; of another table it isn't known. Raises as above."""
-        is_other = self.table not in (None, self.settings.delta.quotas)
-        return "elastic" if is_other or self.settings.gives_way else "strict"
+    def gives_way(self) -> bool:
+        """True unless the settings of the job whose table it is let no limit give way. Raises InvalidSettingsError."""
+        return self.table not in (None, self.settings.delta.quotas) or self.settings.gives_way
 
     def quotas_table(self) -> "QuotasTable":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""

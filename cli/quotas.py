@@ -199,7 +199,7 @@ def resolve_quotas(
             {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True
         )
     else:
-        strict = strict_text(table.elastic_limits(), Quotas(entries))
+        strict = strict_text(Quotas(entries), gives_way=table.gives_way())
         print_lines(line for explanation in explanations for line in explanation.lines(strict))
 
 
@@ -411,7 +411,7 @@ def _say_if_strict(table: TableOptions, keys: Iterable[str], entries: Iterable[Q
     """Say on standard error if reservations among the keys don't count."""
     if not any(isinstance(ENTRY_KINDS.get(key), ElasticKey) for key in keys):
         return
-    if strict := strict_text(table.elastic_limits(), Quotas(entries)):
+    if strict := strict_text(Quotas(entries), gives_way=table.gives_way()):
         typer.echo(f"sluice: reservations are {strict}", err=True)
 
 

@@ -116,9 +116,9 @@ def no_default_text(kinds: Iterable[str]) -> str:
     return f"no default user or client-id has a quota of {' and '.join(kinds)}"
 
 
-def strict_text(limits: str, quotas: Quotas) -> str | None:
-    """The reason why reservations don't count; None if they do. `limits` is the setting."""
-    if limits == "strict":
+def strict_text(quotas: Quotas, *, gives_way: bool) -> str | None:
+    """The reason why reservations don't count; None if they do. `gives_way` is what the settings say of limits."""
+    if not gives_way:
         return "not in force: elastic.limits is strict"
     return f"not in force: {no_default_text(lacking)}" if (lacking := quotas.without_default()) else None
 
@@ -128,7 +128,7 @@ def reservation_text(reservation: float | None, strict: str | None = None) -> st
 
     >>> reservation_text(512.0), reservation_text(None)
     (' (reservation 512.0)', '')
-    >>> reservation_text(512.0, strict_text("strict", Quotas()))
+    >>> reservation_text(512.0, strict_text(Quotas(), gives_way=False))
     ' (reservation 512.0, not in force: elastic.limits is strict)'
     """
     return "" if reservation is None else f" (reservation {java_double(reservation)}{f', {strict}' if strict else ''})"

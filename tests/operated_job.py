@@ -34,7 +34,7 @@ from sluice.state.decisions.leader_epochs import MARKER_KEY, Fence, LeaderEpoch,
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.balances.imported import read_imported_start
-from sluice.streaming.checkpoint.batch_log import Batch
+from sluice.streaming.checkpoint.batch_log import Batch, JudgedBy
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin, job_identity, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -250,22 +250,22 @@ class Enforce(EnforceQuery):
         rows.combined_by = settings
         return rows
 
-    def _unwritten(self, records: Any, batch: Batch) -> Any:
-        records.repeated = batch
+    def _unwritten(self, records: Any, *repeated: Any) -> Any:
+        records.repeated = repeated
         return records
 
     def _publish(self, rows: Any) -> None:
         made = self._decided(rows)
         if rows.repeated is not None:
-            made = self._left(made, rows.repeated)
+            made = self._left(made, *rows.repeated)
         epoch = self._epoch.header() if self._epoch is not None else None
         for topic, key, value in made:
             self._cluster.burn()
             self._cluster.kafka.publish(topic, value, key, epoch)
 
-    def _left(self, made: list[Made], batch: Batch) -> list[Made]:
+    def _left(self, made: list[Made], batch: Batch, judged_by: JudgedBy) -> list[Made]:
         """The records that aren't written yet; others are the same, unless topics take none of their size now."""
-        answers, topics = self._answers_of(batch), self._cluster.kafka
+        answers, topics = self._answers_of(batch, judged_by), self._cluster.kafka
         since_ms = batch.decided_at_ms - 60_000
         written = [record for name in answers.topics for _, record in topics[name].counting(since_ms)]
         found = answered_places(answers)(iter([_batch([(record.value,) for record in written], ("value",))]))

@@ -3,7 +3,7 @@
 import http.client
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 from urllib.parse import urlsplit
 
@@ -32,7 +32,7 @@ def answering(answer: bytes) -> Iterator[int]:
                     connection, _ = server.accept()
                 except OSError:
                     return
-                with connection:
+                with connection, suppress(OSError):  # a client may be gone before
                     connection.recv(65_536)
                     connection.sendall(answer)
 

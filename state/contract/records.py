@@ -625,6 +625,7 @@ class DecidedHeartbeat(msgspec.Struct, omit_defaults=True, gc=False):
     ] = None
     command: Annotated[Exact, _says("The operator's last command that is in force at the gateway.")] = 0
     is_broker: bool = False
+    load_is_of_bytes: Annotated[bool, _says("The signal is of bytes, whose end is known at once.")] = False
 
 
 class Sums(msgspec.Struct, omit_defaults=True, gc=False):

@@ -96,6 +96,11 @@ class BrokerLoad:
     reason: str
     parts: Mapping[str, float]
 
+    @property
+    def is_of_bytes(self) -> bool:
+        """True if bytes that pass are what the broker has most of."""
+        return self.signal in ("in", "out")
+
 
 def broker_load(measured: Load, capacity: Capacity = NO_LIMITS.capacities.default) -> BrokerLoad | None:
     """The load of a broker; None if nothing was measured that says it.

@@ -266,7 +266,8 @@ def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> Outp
     if request.heartbeat is not None and (measured := request.heartbeat.load) is not None:
         heartbeat.is_broker = measured.broker_id is not None
         load = broker_load(measured, limits.capacities.of(measured))
-        heartbeat.load = None if load is None else (load.rho, load.reason)
+        if load is not None:
+            heartbeat.load, heartbeat.load_is_of_bytes = (load.rho, load.reason), load.is_of_bytes
         heartbeat.low_disk = limits.floor.low(measured)
     return OutputRecord(topic, request.instance.encode(), _JSON.encode(Sums(heartbeat=heartbeat)))
 

@@ -1,9 +1,7 @@
 """Each command, with each of its inputs missing, forbidden, damaged or wrong: one line that an operator can act on."""
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from sluice.kafka_io import client as kafka_client
 from tests.accounts import STRANGER, as_account, as_root
 from tests.commands import Ended, invoke
 from tests.job_tables import recorded, settings_in
+from tests.web import answering
 
 SETTINGS = ("--config", "{settings}")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -190,20 +189,8 @@ FAULTS: dict[str, Callable[[Path], None]] = {
 @pytest.fixture(scope="module")
 def taken() -> Iterator[int]:
     """A port where somebody listens who answers nothing that Kafka's clients know."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        Thread(target=answer, daemon=True).start()
-        yield int(server.getsockname()[1])
-        server.shutdown(socket.SHUT_RDWR)
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        yield port
 
 
 def ended(command: str, folder: Path, taken: int, broker: str) -> Ended:

@@ -40,7 +40,7 @@ def test_each_signal_alone_says_that_a_broker_is_at_its_capacity(measured: Load,
     load = broker_load(measured, Capacity(100.0, 200.0))
     assert load is not None
     assert load.rho == pytest.approx(FULL_LOAD)
-    assert load.reason == reason
+    assert (load.reason, load.is_of_bytes) == (reason, reason.startswith("bytes "))
 
 
 @given(LOADS, st.builds(Capacity, st.none() | st.floats(1, 1e12), st.none() | st.floats(1, 1e12)))
@@ -145,22 +145,24 @@ def test_a_forged_load_in_the_decisions_topic_breaks_no_page() -> None:
 
 def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path) -> None:
     file = tmp_path / "sluice.yaml"
-    file.write_text("brokers: {disk_min_free_bytes: 6}\n")
+    file.write_text("brokers: {disk_min_free_bytes: 6, capacity_in_bytes_per_s: 100}\n")
     simulation = Simulation(Quotas(), load_settings(file, environment={}))
 
-    def told(free_bytes: int) -> object:
+    def told(free_bytes: int, rate: float = 0.0) -> object:
         log_dirs = [{"path": "/data", "free_bytes": free_bytes, "total_bytes": 100}]
-        load = {"broker_id": 2, "queue_wait_ms": 34.0, "log_dirs": log_dirs}
+        load = {"broker_id": 2, "queue_wait_ms": 34.0, "bytes_in_per_s": rate, "log_dirs": log_dirs}
         beat = {"staleness_ms": 1, "counters": 0, "load": load}
         event = {"api": "GatewayHeartbeat", "instance": "b-2", "timestamp_ms": AT_MS, "heartbeat": beat}
         records = simulation.records([json.dumps(event).encode()])
         (record,) = [record for record in records if record.topic == "quota-sums"]
         heartbeat = json.loads(record.value)["heartbeat"]
-        assert heartbeat["load"] == [pytest.approx(1.53), "queue wait 34 ms"]
+        reason = "bytes in 200 % of capacity" if rate else "queue wait 34 ms"
+        assert heartbeat["load"] == [pytest.approx(2.0 if rate else 1.53), reason]
+        assert heartbeat.get("load_is_of_bytes", False) is (rate > 0)
         return heartbeat.get("low_disk")
 
     assert told(5) == "broker 2: /data has 5 of 100 bytes free"
-    assert told(6) is None
+    assert told(6, rate=200.0) is None
 
 
 @pytest.mark.parametrize(

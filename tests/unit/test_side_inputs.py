@@ -273,7 +273,7 @@ def said_of(kind: type[Input], caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @cases
-def test_a_job_starts_with_the_last_that_was_in_force(
+def test_a_job_that_starts_and_one_that_runs_go_on_with_the_last_that_was_in_force(
     settings: Settings,
     tmp_path: Path,
     kind: type[Input],
@@ -283,51 +283,30 @@ def test_a_job_starts_with_the_last_that_was_in_force(
 ) -> None:
     """One line of the log, `/readyz`, a metric and the doctor say so; when it can be read again, that counts."""
     of = kind(settings)
-    before = Started(settings, None, monkeypatch)
-    assert (of.in_force(before), before.reason) == (of.expected(1), None)
-    Holds(settings).in_force(before)
+    running = Started(settings, None, monkeypatch)
+    assert (of.in_force(running), running.reason) == (of.expected(1), None)
+    Holds(settings).in_force(running)
+    of.change(2)
     with healed(of.place, tmp_path / "aside") as heal:
         fault(of.place)
 
-        job = Started(settings, before.job._overrides.said.get("operator"), monkeypatch)
+        starting = Started(settings, running.job._overrides.said.get("operator"), monkeypatch)
+        for job in (starting, running):
+            for _ in range(3):
+                of.poll(job)
+
+            assert of.in_force(job) == of.expected(1)
+            (line,) = said_of(kind, caplog)
+            assert "in force" in line or "stay" in line
+            assert (job.reason or "").startswith(kind.__name__.lower())
+            caplog.clear()
+        heal()
+    for job in (starting, running):
         of.poll(job)
-
-        assert of.in_force(job) == of.expected(1)
-        (line,) = said_of(kind, caplog)
-        assert "in force" in line or "stay" in line
-        assert (job.reason or "").startswith(kind.__name__.lower())
-        heal()
-    of.poll(job)
-    assert (of.in_force(job), job.reason) == (of.expected(1), None)
-    of.change(2)
-    of.poll(job)
-    assert of.in_force(job) == of.expected(2)
-
-
-@cases
-def test_a_running_job_goes_on_with_the_last_that_was_in_force(
-    settings: Settings,
-    tmp_path: Path,
-    kind: type[Input],
-    fault: Callable[[Path], None],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    of = kind(settings)
-    job = Started(settings, None, monkeypatch)
-    assert of.in_force(job) == of.expected(1)
-    of.change(2)
-    with healed(of.place, tmp_path / "aside") as heal:
-        fault(of.place)
-        for _ in range(3):
-            of.poll(job)
-
-        assert of.in_force(job) == of.expected(1)
-        assert len(said_of(kind, caplog)) == 1
-        assert (job.reason or "").startswith(kind.__name__.lower())
-        heal()
-    of.poll(job)
-    assert (of.in_force(job), job.reason) == (of.expected(2), None)
+        assert (of.in_force(job), job.reason) == (of.expected(2), None)
+    of.change(3)
+    of.poll(running)
+    assert of.in_force(running) == of.expected(3)
 
 
 @pytest.mark.parametrize("fault", OF_TABLES)

@@ -170,7 +170,7 @@ class ElasticLimits(Decider):
             self._brokers_bytes += named_bytes
         heard = self._heard.setdefault(instance, deque(maxlen=_JUDGED_BY))
         heard.append(load)
-        if not reason.startswith("bytes"):
+        if not heartbeat.load_is_of_bytes:
             load = median(heard)
         elif load > FULL_LOAD:
             load = max(FULL_LOAD, min(load, sum(heard) / _JUDGED_BY))

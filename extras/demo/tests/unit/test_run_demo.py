@@ -260,7 +260,7 @@ def test_elastic_quotas_of_the_demo_are_in_force_and_leave_out_no_client(tmp_pat
     file = tmp_path / "quotas.yaml"
     file.write_text(yaml.safe_dump(quotas_of(elastic=True)))
     quotas = Quotas(load_quotas_file(file))
-    assert strict_text("elastic", quotas) is None
+    assert strict_text(quotas, gives_way=True) is None
 
 
 def test_the_neighbour_of_the_demo_comes_after_a_minute_and_goes_and_comes_again() -> None:

@@ -205,7 +205,8 @@ def watch(tmp_path: Path, clock: Clock) -> OverridesWatch:
 
 def hear(watch: OverridesWatch, clock: Clock, instance: str, load: float) -> None:
     """Let the watch read a heartbeat."""
-    heartbeat = DecidedHeartbeat(instance, "x", clock.ms, load=(load, f"bytes in {load * 100:.0f} % of capacity"))
+    reason = f"bytes in {load * 100:.0f} % of capacity"
+    heartbeat = DecidedHeartbeat(instance, "x", clock.ms, load=(load, reason), load_is_of_bytes=True)
     watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
 
 
@@ -385,8 +386,7 @@ def test_forged_heartbeats_make_no_state_that_a_record_cannot_hold_and_drive_no_
     watch: OverridesWatch, clock: Clock, name: str
 ) -> None:
     for number in range(3_000):
-        heartbeat = DecidedHeartbeat(f"{name}{number}-1f", "x", clock.ms, load=(1e30, "queue wait 1e+30 ms"))
-        watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+        hear(watch, clock, f"{name}{number}-1f", 1e30)
     for _ in range(3):
         hear(watch, clock, "b-1-1f", 1.8)
     watch.decide(clock.ms)

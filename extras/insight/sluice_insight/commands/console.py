@@ -55,6 +55,6 @@ def _sources(settings: Settings) -> "Sources":
         Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options),
         f"http://{settings.health.place}" if settings.health.port else None,
         broker_limits(settings.brokers),
-        "elastic" if settings.gives_way else "strict",
+        settings.gives_way,
         lambda: is_locked(checkpoint),
     )

@@ -87,7 +87,7 @@ class Facts:
     now: TroublesNow
     settings: QuotaSettings
     followers: Sequence[TopicFollower]
-    elastic_limits: str = "elastic"
+    gives_way: bool = True
     clock: Callable[[], int] = now_ms
     """The time of a page."""
 
@@ -230,7 +230,7 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
     )
     strict = None
     if facts.limits.in_force is not None and any(row.reservation for row in rows.values()):
-        strict = strict_text(facts.elastic_limits, facts.limits.in_force.enforced)
+        strict = strict_text(facts.limits.in_force.enforced, gives_way=facts.gives_way)
     return {"rows": ordered[:MOST_QUOTAS], "known": len(rows), "strict": strict}
 
 

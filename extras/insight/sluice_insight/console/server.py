@@ -59,7 +59,7 @@ class Sources:
     tables: Tables
     health: str | None
     limits: BrokerLimits = NO_LIMITS
-    elastic_limits: str = "elastic"
+    gives_way: bool = True
     is_locked: Callable[[], bool | None] = lambda: None
     """True while a process has the lock of the job's checkpoint; None where nobody can tell."""
 
@@ -121,9 +121,7 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
         BackgroundService("console-tables", week.renewals, REFRESH_S, stop_timeout_s=STOP_S),
         now.service(now_ms),
     ]
-    facts = Facts(
-        model, limits, dead_letters, week, sources.tables, now, sources.quota, followers, sources.elastic_limits
-    )
+    facts = Facts(model, limits, dead_letters, week, sources.tables, now, sources.quota, followers, sources.gives_way)
     return facts, services
 
 
