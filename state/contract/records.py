@@ -227,7 +227,7 @@ class Heartbeat(msgspec.Struct, gc=False):
     metrics_seen: Annotated[
         bool, Meta(description="False while a broker doesn't hand its metrics to the plugin.", extra=NO_COLUMN)
     ] = True
-    load: Annotated[Load | None, Meta(description="What the gateway has to do.", extra=NO_COLUMN)] = None
+    load: Annotated[Load | None, Meta(description="Load of the gateway.", extra=NO_COLUMN)] = None
     unlimited: Annotated[
         list[UnlimitedClient],
         Meta(
