@@ -173,6 +173,28 @@ def test_two_starts_at_once_install_once(project: Path) -> None:
     assert calls.count("-m scripts.prepare") == 2
 
 
+def test_a_start_after_a_killed_one_waits_for_the_pip_that_it_left_and_installs_all(project: Path) -> None:
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    waits = "echo begins >>.venv/calls; until [[ -e .venv/go ]]; do sleep 0.1; done; echo ends >>.venv/calls"
+    _program(project / ".venv" / "bin", "python", f"[[ $2 != pip ]] || {{ {waits}; }}")
+    command, calls = ["/bin/bash", str(project / "scripts" / "setup")], project / ".venv" / "calls"
+    killed = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    wait_until(lambda: calls.read_text() == "begins\n", 120)
+    killed.kill()
+    killed.wait()
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as again:
+        assert again.stderr is not None
+        assert again.stderr.readline().startswith("setup: packages: ")  # it waits
+        (project / ".venv" / "go").touch()
+        again.communicate()
+
+    assert again.returncode == 0
+    assert calls.read_text().splitlines() == ["begins", "ends"] * 3
+    assert (project / ".venv" / "setup.stamp").exists()
+
+
 def test_packages_that_cannot_be_installed_are_one_clear_line(project: Path) -> None:
     _made_ready(project)
     (project / ".venv" / "setup.stamp").unlink()
