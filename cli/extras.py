@@ -18,8 +18,9 @@ _ENTRY_POINTS = "sluice.commands"
 _OWN_EXTRAS = {
     "demo": "demo",
     "kafka-gateway": "proxy",
-    **dict.fromkeys(("advise", "console", "slo", "top", "usage", "whatif"), "insight"),
-    **dict.fromkeys(("quotas.exposure", "state"), "toolbox"),
+    **dict.fromkeys(("advise", "console", "explain", "slo", "top", "usage", "whatif"), "insight"),
+    **dict.fromkeys(("quotas.resolve", "tenants.resolve"), "insight"),
+    **dict.fromkeys(("balance", "quotas.exposure", "state"), "toolbox"),
 }
 """Entry point -> the extra of sluice-kafka that has it, for those that may be missing."""
 

@@ -13,9 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from sluice.cli.balance import balance
 from sluice.cli.errors import BadInputError, CheckError, CheckWarningError, UsageError
-from sluice.cli.explain import explain
 from sluice.cli.extras import CommandLine
 from sluice.cli.options import (
     BootstrapServersOption,
@@ -280,9 +278,6 @@ def maintain(
     for done in maintain_tables(settings.delta, retention_hours or settings.delta.retention_hours, first_day):
         typer.echo(str(done))
 
-
-app.command()(balance)
-app.command()(explain)
 
 UNEXPECTED = "Sluice didn't expect this:"
 """Begins the line of an error that no command knows."""

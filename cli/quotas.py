@@ -24,7 +24,6 @@ from sluice.cli.options import (
     JsonOption,
     TableOptions,
     YesOption,
-    as_written,
     ask,
     changed_from,
     command_group,
@@ -46,13 +45,12 @@ from sluice.cli.quota_text import (
     writable,
     write_out,
 )
-from sluice.cli.resolve import explain, reach_lines
+from sluice.cli.reach import reach_lines
 from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
 from sluice.process.format import printable
 from sluice.process.texts import odd_names, strict_text
 from sluice.process.times import from_ms
 from sluice.sinks.errors import QuotasTableError
-from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.alteration import (
     Difference,
     FilterComponent,
@@ -171,36 +169,6 @@ def describe_quotas(
         for row in rows
     ]
     print_json({"version": version, "quotas": quotas}, indent=True)
-
-
-@app.command("resolve")
-@grouped
-def resolve_quotas(
-    table: TableOptions,
-    user: Annotated[
-        str,
-        typer.Option("--user", help="The request's user; without a login it is ANONYMOUS.", callback=as_written),
-    ] = "",
-    client: Annotated[
-        str, typer.Option("--client-id", "--client", help="The request's client-id.", callback=as_written)
-    ] = "",
-    topic: Annotated[str | None, typer.Option("--topic", help="A topic that the request touches.")] = None,
-    json_output: JsonOption = False,
-) -> None:
-    """Show the limits of a request: the entity and counter of each, and the quotas passed over."""
-    if not user and not client and topic is None:
-        raise UsageError("no request; give --user, --client-id, --topic or several of them")
-    quotas_table = table.quotas_table()
-    version = quotas_table.version()
-    entries = quotas_table.entries(version)
-    explanations = list(explain(entries, user or NO_LOGIN, client, topic))
-    if json_output:
-        print_json(
-            {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True
-        )
-    else:
-        strict = strict_text(Quotas(entries), gives_way=table.gives_way())
-        print_lines(line for explanation in explanations for line in explanation.lines(strict))
 
 
 app.command("hold", cls=ClientCommand)(hold_client)

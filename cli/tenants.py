@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
+from sluice.cli.extras import CommandLine
 from sluice.cli.format import print_json, print_lines
 from sluice.cli.options import (
     AuthorOption,
-    ClientIdOption,
     JsonOption,
     TableOptions,
-    UserOption,
     YesOption,
     as_written,
     command_group,
@@ -23,17 +22,14 @@ from sluice.cli.options import (
 )
 from sluice.cli.quota_text import tenants_content, writable
 from sluice.cli.quotas import DryRunOption, edit, merging
-from sluice.cli.resolve import explain
-from sluice.process.texts import entity_text, java_double, value_text
+from sluice.process.texts import entity_text, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import StorageKey
-from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import member_text, with_members
 
 app = command_group(
-    "Group users and client-ids into tenants. `sluice quotas alter --tenant NAME` sets the limits of one."
+    "Group users and client-ids into tenants. `sluice quotas alter --tenant NAME` sets the limits of one.", CommandLine
 )
 
 _Globs = list[str] | None
@@ -89,47 +85,6 @@ def describe_tenants(
         print_json({"tenants": tenants_content(entries)}, indent=True)
     else:
         print_lines(_lines(entries))
-
-
-@app.command("resolve")
-@grouped
-def resolve_tenant(
-    table: TableOptions,
-    user: UserOption = None,
-    client_id: ClientIdOption = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="A topic that a tenant stores.")] = None,
-    json_output: JsonOption = False,
-) -> None:
-    """Show the tenant of a client or a topic, by which member, and other members that match.
-
-    Of a client also the tenant's limits, and of both its budget, stored_bytes.
-    """
-    if (topic is None) == (user is None and client_id is None):
-        raise UsageError("give --user, --client-id or both for a client, or --topic for a topic")
-    entries = table.quotas_table().entries()
-    quotas = Quotas(entries)
-    client = (user or "", client_id or "")
-    members = quotas.tenants.members_of(*client) if topic is None else quotas.tenants.members_of_topic(topic)
-    resolved = explain(entries, *client) if topic is None else ()
-    limits = [each for each in resolved if each.counter and each.counter.tenant]
-    budget = quotas.storage_budgets().get(str(members[0].tenant)) if members else None
-    if json_output:
-        print_json(
-            {
-                "tenant": members[0].tenant if members else None,
-                "members": [member.to_mapping() for member in members],
-                "quotas": [each.to_mapping() for each in limits],
-                "stored_bytes": budget,
-            },
-            indent=True,
-        )
-        return
-    first = [f"tenant '{member.tenant}', by {member_text(member)}" for member in members]
-    print_lines([*first[:1], *(f"  passed over {line}" for line in first[1:])] or ["in no tenant"])
-    print_lines(line for each in limits for line in each.lines())
-    if budget is not None:
-        whose = f"of all topics of tenant '{members[0].tenant}'"
-        print_lines([f"{StorageKey.STORED_BYTES}: {java_double(budget)}, {whose}"])
 
 
 @app.command("import")

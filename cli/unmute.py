@@ -21,7 +21,7 @@ from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.process.format import error_line
 from sluice.process.texts import client_text, counter_text
 from sluice.sinks.errors import QueryError, UsageUnknownError
-from sluice.sinks.tables.explain import last_seen_ms
+from sluice.sinks.tables.last_decisions import last_seen_ms
 from sluice.sinks.tables.query import Tables, last_written
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.recent_usage import RecentUsage, Usage

@@ -410,7 +410,7 @@ class Cluster:
             ("sluice.streaming.enforce.requests_topic.topic_id_now", lambda _, name: self.kafka[name].id),
             ("sluice.streaming.audit.query.add_files", self._burning(delta_files.add_files)),
             ("sluice.streaming.audit.query.merge_metrics", self._burning(quota_metrics.merge_metrics)),
-            ("sluice.streaming.balances.stored_state.stored_pages", stored_pages),
+            ("sluice_toolbox.stored_state.stored_pages", stored_pages),
         ):
             self._patches.enter_context(patch(target, value))
 

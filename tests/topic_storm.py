@@ -5,9 +5,9 @@ from typing import Any
 
 from kafka import KafkaAdminClient
 
-from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice_demo.jars import BROKER_JARS
+from sluice_toolbox.machine import Jvm
 from tests.waiting import eventually
 
 PER_S = 5.0

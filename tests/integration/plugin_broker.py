@@ -13,7 +13,6 @@ from kafka.errors import KafkaError
 
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.jvm.jars import JarSet
-from sluice.jvm.machine import Jvm
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Override, Overrides
@@ -26,6 +25,7 @@ from sluice_demo.broker import Broker
 from sluice_demo.jars import BROKER_JARS
 from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
+from sluice_toolbox.machine import Jvm
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import changed
 from tests.kafka_bound import BURST_S, check_bound

@@ -19,7 +19,6 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
-from sluice.jvm.machine import Jvm
 from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.topics import differing_topics
 from sluice.process.clock import now_ms
@@ -34,6 +33,7 @@ from sluice_demo.jars import BROKER_JARS
 from sluice_lab.testbed.jars import NEW_BROKER_JARS, OLD_BROKER_JARS
 from sluice_lab.testbed.jmx import beans
 from sluice_toolbox.cluster_facts import read_cluster
+from sluice_toolbox.machine import Jvm
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import quota
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, is_producer_held, waits

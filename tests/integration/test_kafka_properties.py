@@ -1,8 +1,8 @@
 """The table of client properties against those that Kafka's own clients have."""
 
-from sluice.jvm.machine import Jvm
 from sluice.kafka_io.properties import _INSTEAD, _PREFIXES, PROPERTIES, Takes
 from sluice_demo.jars import BROKER_JARS
+from sluice_toolbox.machine import Jvm
 
 
 def test_every_property_of_kafkas_clients_is_taken_or_refused_with_a_reason() -> None:

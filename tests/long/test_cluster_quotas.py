@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from sluice.jvm.machine import Jvm
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.cluster import Cluster, create_topic
 from sluice_demo.jars import BROKER_JARS
@@ -18,6 +17,7 @@ from sluice_lab.scenarios.closed_loop.brokers import plugin_brokers, run_brokers
 from sluice_lab.scenarios.closed_loop.situation import BrokersSituation, Spread
 from sluice_lab.testbed.jmx import beans, own_beans
 from sluice_toolbox.checks import broker_configs, plugin_verdict
+from sluice_toolbox.machine import Jvm
 from tests.kafka_bound import BURST_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from kafka import KafkaAdminClient
 
 from sluice.jvm.jars import JarSet
-from sluice.jvm.java_server import Service
 from sluice.kafka_io.client import OF_PERSONS, connect
 from sluice_demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
 from sluice_demo.jars import BROKER_JARS
+from sluice_proxy.java_server import Service
 
 _HEAP_MIB = 384
 _REPLICAS = 3

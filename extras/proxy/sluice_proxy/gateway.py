@@ -16,7 +16,6 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
-from sluice.jvm.java_server import JavaServer
 from sluice.jvm.plugin import gateway_properties
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
@@ -25,6 +24,7 @@ from sluice.process.format import error_line
 from sluice.process.processes import free_ports
 from sluice.state.errors import SluiceError
 from sluice_proxy.jars import FILTER_TYPE, MAIN_CLASS, PROXY_CLASSES, proxy_class_path
+from sluice_proxy.java_server import JavaServer
 
 _CONFIG = "proxy.yaml"
 _LOOPBACK = "127.0.0.1"

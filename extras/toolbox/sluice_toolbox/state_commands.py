@@ -40,8 +40,7 @@ def export_state(
 
     settings = job_settings(config)
     check_free(file)
-    from sluice.streaming.balances.extract import required_origin
-    from sluice_toolbox.extract import stored_balances
+    from sluice_toolbox.extract import required_origin, stored_balances
 
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     required_origin(checkpoint)

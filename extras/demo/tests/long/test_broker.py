@@ -15,12 +15,12 @@ from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
-from sluice.jvm.java_server import last_error
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice_demo.broker import Broker, BrokerError
+from sluice_proxy.java_server import last_error
 from tests.deciding_side import own_topics
 
 pytestmark = pytest.mark.kafka

@@ -1,1 +1,1 @@
-"""The commands `sluice top`, `console`, `usage`, `slo`, `whatif` and `advise`: entry points of `sluice.commands`."""
+"""Commands that only read: `sluice top`, `console`, `explain`, `usage` and so on, entry points of `sluice.commands`."""

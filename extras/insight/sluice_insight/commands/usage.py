@@ -11,7 +11,6 @@ import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, print_rows, table_lines, terminal_width, time_text
-from sluice.cli.freshness import say_no_rows, say_of_then
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force, quotas_of_file
 from sluice.configs.settings import Settings
 from sluice.process.format import duration, percent, quantity, short
@@ -20,6 +19,7 @@ from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
+from sluice_insight.commands.freshness import say_no_rows, say_of_then
 from sluice_insight.reports.span import By, Per
 from sluice_insight.texts import counter_name
 

@@ -16,7 +16,6 @@ from sluice.process.format import duration, moment, short
 from sluice.process.job_probe import JobProbe
 from sluice.process.texts import client_text, entity_text, strict_text, tightened_text
 from sluice.sinks.errors import QueryError
-from sluice.sinks.tables.explain import decisions_by_id
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.instances import server_text
@@ -42,6 +41,7 @@ from sluice_insight.console.clients import ClientsQuery, select
 from sluice_insight.console.filters import LONGEST_IN_ADDRESS, digest_of
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
+from sluice_insight.reports.explained import decisions_by_id
 from sluice_insight.row_marks import RowMarks
 from sluice_insight.troubles_now import TroublesNow
 

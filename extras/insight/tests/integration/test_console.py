@@ -22,7 +22,6 @@ from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QueryError
-from sluice.sinks.tables.explain import decisions_by_id
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
@@ -33,6 +32,7 @@ from sluice_insight.console.pages import Facts
 from sluice_insight.console.server import ConsoleOptions, Sources, console_facts, running
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import CounterId
+from sluice_insight.reports.explained import decisions_by_id
 from tests.builders import decision, quota
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.cli import format as format_module
-from sluice.cli import freshness
 from sluice.cli.format import csv_safe, write_csv
 from sluice.configs.quotas import load_quotas_file
 from sluice.sinks.tables.query import Tables
@@ -23,6 +22,7 @@ from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants, with_members
+from sluice_insight.commands import freshness
 from sluice_insight.texts import NO_TENANT
 from tests.builders import quota
 from tests.commands import invoke

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import psutil
 
-from sluice.jvm.machine import Jvm
 from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.cluster import make_topic
@@ -24,6 +23,7 @@ from sluice_lab.scenarios.closed_loop.brokers import fill, full_speed, held_brok
 from sluice_lab.scenarios.closed_loop.measures import Measures, measure
 from sluice_lab.scenarios.closed_loop.situation import BrokersSituation
 from sluice_lab.testbed.full_speed_clients import full_speed_client, java_machine
+from sluice_toolbox.machine import Jvm
 
 _USUAL_S = 120
 _LIMITS = (1_000_000.0, 3_000_000.0)

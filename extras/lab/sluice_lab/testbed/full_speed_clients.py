@@ -21,10 +21,10 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from scripts.java.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST
-from sluice.jvm.machine import Jvm
 from sluice.process.clock import now_ms
 from sluice_demo.full_speed_client import RECORD_BYTES, Client, FullSpeedClient, Role
 from sluice_demo.jars import BROKER_JARS
+from sluice_toolbox.machine import Jvm
 
 _SOURCE = Path(__file__).with_name("FullSpeedClient.java")
 _UNACKNOWLEDGED = 400  # records, 4 MB: what waits for two minutes times out

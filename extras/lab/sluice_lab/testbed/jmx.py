@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sluice.jvm.machine import Jvm
+from sluice_toolbox.machine import Jvm
 
 
 def beans(jvm: Jvm, port: int) -> "Beans":

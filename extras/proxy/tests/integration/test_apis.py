@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.jvm.jars import REPOSITORY
-from sluice.jvm.machine import Jvm
 from sluice_demo.jars import BROKER_JARS
 from sluice_proxy.jars import proxy_class_path
+from sluice_toolbox.machine import Jvm
 
 PAGE = REPOSITORY / "docs" / "reference.md"
 

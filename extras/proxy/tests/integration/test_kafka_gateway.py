@@ -30,7 +30,6 @@ from kafka.protocol.consumer import FetchRequest
 from msgspec.structs import replace
 
 from sluice.configs.settings import load_settings, with_bootstrap_servers
-from sluice.jvm.machine import Jvm
 from sluice.process.clock import now_ms
 from sluice.process.processes import Child
 from sluice.state.contract.records import CountedEntity, Override
@@ -50,6 +49,7 @@ from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import publish_limits
 from sluice_proxy.gateway import KafkaGateway
 from sluice_proxy.jars import proxy_class_path
+from sluice_toolbox.machine import Jvm
 from tests.builders import member
 from tests.commands import SLUICE
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases

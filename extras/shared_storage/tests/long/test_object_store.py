@@ -15,7 +15,6 @@ from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JJavaError
 
 from sluice.configs.settings import Settings, load_settings, reach_stores
-from sluice.jvm.machine import Jvm
 from sluice.sinks.tables.delta import AuditTable, Commit, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -27,6 +26,7 @@ from sluice_lab.testbed.object_store import ObjectStore
 from sluice_shared_storage import object_store
 from sluice_shared_storage.jars import FILE_MANAGER
 from sluice_shared_storage.object_store import open_s3
+from sluice_toolbox.machine import Jvm
 from storage_rules import (
     QUOTA,
     assert_files_are_there_replaced_and_gone,

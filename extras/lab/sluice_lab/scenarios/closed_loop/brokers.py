@@ -13,7 +13,6 @@ from types import MappingProxyType
 import psutil
 from py4j.protocol import Py4JError
 
-from sluice.jvm.machine import Jvm
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
@@ -32,6 +31,7 @@ from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import set_kafkas_quotas
 from sluice_lab.testbed.rig import Rig
 from sluice_proxy.gateway import KafkaGateway
+from sluice_toolbox.machine import Jvm
 
 OUTAGE_S = 60.0
 """Outage of the job, or of a broker, that was killed."""

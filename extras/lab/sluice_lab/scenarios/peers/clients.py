@@ -26,7 +26,6 @@ from kafka.admin import UserScramCredentialUpsertion
 from scripts.command import EXIT_FAILED, check_known
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.jars import REPOSITORY, JarSet
-from sluice.jvm.machine import Jvm
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -43,6 +42,7 @@ from sluice_lab.testbed.jars import OLD_BROKER_JARS
 from sluice_lab.testbed.jmx import Beans, beans
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice_proxy.gateway import KafkaGateway
+from sluice_toolbox.machine import Jvm
 
 _ADMIN = "admin"
 _CLIENT_S = 180.0

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sluice.process.times import to_ms
-from sluice.sinks.tables.explain import last_throttled
 from sluice.sinks.tables.holds import HoldChange, HoldsTable
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
@@ -17,6 +16,7 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from sluice_insight.reports.explained import last_throttled
 from tests.builders import member
 from tests.commands import invoke
 from tests.recorded import decided, event_at, report_tables, write_decisions, write_tables
@@ -151,7 +151,7 @@ def test_a_clock_behind_the_jobs_is_said(monkeypatch: pytest.MonkeyPatch, argume
             return cls.fromtimestamp(datetime.now(tz).timestamp() - 7200, tz)
 
     for module in ("explain", "freshness"):
-        monkeypatch.setattr(f"sluice.cli.{module}.datetime", Behind)
+        monkeypatch.setattr(f"sluice_insight.commands.{module}.datetime", Behind)
 
     said = invoke("explain", *arguments, code=None).error
 

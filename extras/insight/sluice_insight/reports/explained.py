@@ -1,8 +1,7 @@
 """The reasons of a decision: every charge, and the quota change behind each limit."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
 from sluice.process.format import moment
@@ -11,6 +10,7 @@ from sluice.process.times import to_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.holds import HoldsTable
+from sluice.sinks.tables.last_decisions import newest, of_client
 from sluice.sinks.tables.query import Tables, literal
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.contract.decision_id import DecisionId
@@ -38,10 +38,6 @@ _TENANT_WAITS = """(
   ) WHERE c['entity']['tenant'] = {tenant} AND c['throttle_ms'] > 0 AND c['mode'] IS NULL
 )"""
 """The decisions whose clients waited for a tenant's limit: inline, or else because the decision asked for it."""
-
-_LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
-"""Steps back of a search for the newest rows: it ends with the first step that has enough."""
-
 
 _CLOCKS_APART_MS = 60_000
 """By how much the clock of whoever set a quota may be ahead of the job's."""
@@ -71,7 +67,7 @@ def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: 
     or the client-id means any.
     """
     waited = "(verdict <> 'ALLOW' OR throttle_time_ms > 0 OR cardinality(throttled_by) > 0)"
-    return _rows(tables, _newest(tables, _NAMES, [*_whose(user, client_id), waited], at, count))
+    return _rows(tables, newest(tables, _NAMES, [*of_client(user, client_id), waited], at, count))
 
 
 def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: int) -> list[Json]:
@@ -80,7 +76,7 @@ def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: i
     Raises QueryError.
     """
     waits = _TENANT_WAITS.replace("{tenant}", literal(tenant))
-    return _rows(tables, _newest(tables, _NAMES, [], at, count, waits))
+    return _rows(tables, newest(tables, _NAMES, [], at, count, waits))
 
 
 def _rows(tables: Tables, found: Iterable[tuple[Any, ...]]) -> list[Json]:
@@ -88,36 +84,6 @@ def _rows(tables: Tables, found: Iterable[tuple[Any, ...]]) -> list[Json]:
         next(row for row in decisions_by_id(tables, decision_id) if row["source_topic_id"] == topic_id)
         for decision_id, topic_id in found
     ]
-
-
-def last_seen_ms(tables: Tables, user: str | None, client_id: str | None, at: datetime) -> int | None:
-    """The time of a client's last request before `at`; None if there is no decision on any. Raises QueryError."""
-    found = _newest(tables, "timestamp_ms", _whose(user, client_id), at, 1)
-    return found[0][0] if found else None
-
-
-def _whose(user: str | None, client_id: str | None) -> list[str]:
-    names = {"user": user, "client_id": client_id}
-    return [f"{column} = {literal(name)}" for column, name in names.items() if name is not None]
-
-
-def _newest(
-    tables: Tables, columns: str, conditions: Sequence[str], at: datetime, count: int, source: str = "decisions"
-) -> list[tuple[Any, ...]]:
-    """These columns of the last decisions before `at` that meet all conditions, newest first."""
-    found: list[tuple[Any, ...]] = []
-    at_ms = to_ms(at)
-    for newer_ms, older_ms in pairwise(_LOOK_BACK_MS):
-        span = f"timestamp_ms > {at_ms - older_ms} AND timestamp_ms <= {at_ms - newer_ms}"
-        rows = tables.rows(
-            f"SELECT {columns} FROM {source.replace('{span}', span)}"  # noqa: S608 - numbers and quoted texts
-            f" WHERE {' AND '.join([*conditions, span])}"
-            f" ORDER BY timestamp_ms DESC, source_offset DESC LIMIT {count - len(found)}"
-        )
-        found.extend(rows)
-        if len(found) >= count:
-            break
-    return found
 
 
 def explain(tables: Tables, decision: Json) -> Json:

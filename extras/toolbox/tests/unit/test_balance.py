@@ -15,12 +15,12 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name,
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
-from sluice.state.store.balance import Balance, Client, balances
 from sluice.state.store.pages import Page
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, write_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice_toolbox.balances import Balances, store_imported
+from sluice_toolbox.client_balances import Balance, Client, balances
 from tests.builders import quota
 from tests.commands import invoke
 from tests.stored_pages import SETTINGS, bytes_of, charged, names, stored

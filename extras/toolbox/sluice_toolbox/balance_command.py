@@ -16,7 +16,7 @@ from sluice.process.format import figure, short
 from sluice.process.texts import client_text, counter_text
 
 if TYPE_CHECKING:
-    from sluice.state.store.balance import Balance, Client
+    from sluice_toolbox.client_balances import Balance, Client
 
 COLUMNS = ("counter", "quota", "rate", "limit", "tokens", "wait ms", "last charged s before")
 
@@ -38,7 +38,7 @@ def balance(
     settings = job_settings(config)
     from sluice.process.times import from_ms
     from sluice.state.quotas.entity import bounded_name
-    from sluice.state.store.balance import Client
+    from sluice_toolbox.client_balances import Client
 
     wanted = Client(bounded_name(user or "") or None, bounded_name(client_id or "") or None)
     micro_batch, version, now_ms, found, of = _read(settings, wanted)
@@ -68,10 +68,10 @@ def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "
     would make a busy client look idle.
     """
     from sluice.state.quotas.tenants import Tenants
-    from sluice.state.store.balance import Client, balances
-    from sluice.streaming.balances.extract import committed_pages  # which other commands don't need
     from sluice.streaming.checkpoint.folder import Checkpoint
     from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+    from sluice_toolbox.client_balances import Client, balances
+    from sluice_toolbox.extract import committed_pages  # which other commands don't need
 
     at_ms = now_ms()
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))

@@ -1,19 +1,26 @@
-"""Resolution of quotas, in words.
-
-`explain` starts from a request: the precedence level that applies, the counter that is charged, the levels passed
-over.
-`reach_lines` starts from a quota: whose requests it limits.
-"""
+"""`sluice quotas resolve` and `sluice tenants resolve`: limits of a request, and the tenant of a client or a topic."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
+
+from sluice.cli.errors import UsageError
+from sluice.cli.format import print_json, print_lines
+from sluice.cli.options import ClientIdOption, JsonOption, TableOptions, UserOption, as_written, grouped
 from sluice.cli.quota_text import entry_json
-from sluice.process.texts import counter_text, entity_text, reservation_text, value_text
-from sluice.state.quotas.alteration import entity_order
-from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from sluice.process.texts import (
+    counter_text,
+    entity_text,
+    java_double,
+    reservation_text,
+    strict_text,
+    value_text,
+)
+from sluice.state.contract.records import NO_LOGIN
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, TOPIC_KINDS, EntryKind, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, TOPIC_KINDS, QuotaKind, StorageKey
 from sluice.state.quotas.resolution import (
     PRECEDENCE_LEVELS,
     TENANT_LEVELS,
@@ -23,30 +30,8 @@ from sluice.state.quotas.resolution import (
     Resolution,
     bounded_entity,
     entity_at,
-    level_of,
 )
-
-REACH = {
-    PrecedenceLevel.USER_CLIENT: "client-id {client_id} of user {user}",
-    PrecedenceLevel.USER_DEFAULT_CLIENT: "every client-id of user {user}, each counted on its own",
-    PrecedenceLevel.USER: "all clients of user {user}, counted together",
-    PrecedenceLevel.DEFAULT_USER_CLIENT: "client-id {client_id} of every user, each user counted on its own",
-    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT: "every client-id of every user, each pair counted on its own",
-    PrecedenceLevel.DEFAULT_USER: "every user, all clients of a user counted together",
-    PrecedenceLevel.CLIENT: "client-id {client_id}, all users counted together",
-    PrecedenceLevel.DEFAULT_CLIENT: "every client-id, all users of a client-id counted together",
-    PrecedenceLevel.TOPIC: "every partition of topic {topic}, each counted on its own",
-    PrecedenceLevel.DEFAULT_TOPIC: "every partition of every topic, each counted on its own",
-    PrecedenceLevel.TENANT: "all clients of tenant {tenant}, counted together and besides as each is on its own",
-    PrecedenceLevel.DEFAULT_TENANT: "every tenant, all clients of a tenant counted together",
-}
-"""Requests that a quota on each level limits, and the requests that share its counter."""
-
-MOST_SHOWN = 5
-"""Entities named in one line."""
-
-PRECEDENCE = tuple(REACH)
-"""The levels, the most specific first."""
+from sluice.state.quotas.tenants import member_text
 
 
 class Explanation(NamedTuple):
@@ -124,31 +109,6 @@ def explain(
                 yield explained(kind, of_mode.mode, of_tenant, TENANT_LEVELS)
 
 
-def reach_lines(entity: QuotaEntity, kinds: Iterable[EntryKind], entries: Iterable[QuotaEntry]) -> list[str]:
-    """Lines that name the requests limited by quotas on `entity`, and the entities that override them."""
-    names = {part: f"'{name}'" for part, name in entity.to_mapping().items()}
-    lines = [f"applies to {REACH[level_of(entity)].format(**names)}"]
-    for kind in sorted(kinds):
-        overriding = [entry.entity for entry in entries if entry.kind == kind and _overrides(entry.entity, entity)]
-        own = [entity_text(other) for other in sorted(overriding, key=entity_order)]
-        if own:
-            more = f" and {len(own) - MOST_SHOWN} more" if len(own) > MOST_SHOWN else ""
-            lines.append(f"{kind} is set more specifically for {'; '.join(own[:MOST_SHOWN])}{more}")
-    return lines
-
-
-def _overrides(other: QuotaEntity, entity: QuotaEntity) -> bool:
-    """True if some request that `entity` would limit is limited by `other` instead."""
-    parts = ((entity.user, other.user), (entity.client_id, other.client_id), (entity.topic, other.topic))
-    is_above = PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity))
-    same_kind = (entity.tenant is None) == (other.tenant is None)
-    return is_above and same_kind and all(_overlap(*names) for names in parts)
-
-
-def _overlap(name: EntityName, other: EntityName) -> bool:
-    return name is None or other is None or DEFAULT in (name, other) or name == other
-
-
 def _counter_text(counter: Tags) -> str:
     if counter.topic is not None:
         return f"each partition of topic '{counter.topic}'"
@@ -159,3 +119,72 @@ def _counter_text(counter: Tags) -> str:
 
 def _counter_mapping(counter: Tags) -> dict[str, str | int]:
     return {"topic": counter.topic} if counter.topic is not None else counter.to_mapping()
+
+
+@grouped
+def resolve_quotas(
+    table: TableOptions,
+    user: Annotated[
+        str,
+        typer.Option("--user", help="The request's user; without a login it is ANONYMOUS.", callback=as_written),
+    ] = "",
+    client: Annotated[
+        str, typer.Option("--client-id", "--client", help="The request's client-id.", callback=as_written)
+    ] = "",
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic that the request touches.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Show the limits of a request: the entity and counter of each, and the quotas passed over."""
+    if not user and not client and topic is None:
+        raise UsageError("no request; give --user, --client-id, --topic or several of them")
+    quotas_table = table.quotas_table()
+    version = quotas_table.version()
+    entries = quotas_table.entries(version)
+    explanations = list(explain(entries, user or NO_LOGIN, client, topic))
+    if json_output:
+        print_json(
+            {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True
+        )
+    else:
+        strict = strict_text(Quotas(entries), gives_way=table.gives_way())
+        print_lines(line for explanation in explanations for line in explanation.lines(strict))
+
+
+@grouped
+def resolve_tenant(
+    table: TableOptions,
+    user: UserOption = None,
+    client_id: ClientIdOption = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic that a tenant stores.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Show the tenant of a client or a topic, by which member, and other members that match.
+
+    Of a client also the tenant's limits, and of both its budget, stored_bytes.
+    """
+    if (topic is None) == (user is None and client_id is None):
+        raise UsageError("give --user, --client-id or both for a client, or --topic for a topic")
+    entries = table.quotas_table().entries()
+    quotas = Quotas(entries)
+    client = (user or "", client_id or "")
+    members = quotas.tenants.members_of(*client) if topic is None else quotas.tenants.members_of_topic(topic)
+    resolved = explain(entries, *client) if topic is None else ()
+    limits = [each for each in resolved if each.counter and each.counter.tenant]
+    budget = quotas.storage_budgets().get(str(members[0].tenant)) if members else None
+    if json_output:
+        print_json(
+            {
+                "tenant": members[0].tenant if members else None,
+                "members": [member.to_mapping() for member in members],
+                "quotas": [each.to_mapping() for each in limits],
+                "stored_bytes": budget,
+            },
+            indent=True,
+        )
+        return
+    first = [f"tenant '{member.tenant}', by {member_text(member)}" for member in members]
+    print_lines([*first[:1], *(f"  passed over {line}" for line in first[1:])] or ["in no tenant"])
+    print_lines(line for each in limits for line in each.lines())
+    if budget is not None:
+        whose = f"of all topics of tenant '{members[0].tenant}'"
+        print_lines([f"{StorageKey.STORED_BYTES}: {java_double(budget)}, {whose}"])

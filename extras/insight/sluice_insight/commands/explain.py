@@ -8,10 +8,8 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json
-from sluice.cli.freshness import say_no_rows, say_of_then
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import no_members_text
-from sluice.cli.resolve import explain as resolve
 from sluice.process.format import duration, figure, percent, printable, short
 from sluice.process.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
 from sluice.state.contract.decision_id import DecisionId
@@ -19,6 +17,8 @@ from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
+from sluice_insight.commands.freshness import say_no_rows, say_of_then
+from sluice_insight.commands.resolve import explain as resolve
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.query import Tables
@@ -59,9 +59,9 @@ def explain(
     delta = settings.delta
     # pyarrow takes half a second to import, and few commands need it
     from sluice.process.times import read_time
-    from sluice.sinks.tables.explain import decisions_by_id, last_throttled_of_tenant
-    from sluice.sinks.tables.explain import explain as explain_decision
     from sluice.sinks.tables.query import Tables
+    from sluice_insight.reports.explained import decisions_by_id, last_throttled_of_tenant
+    from sluice_insight.reports.explained import explain as explain_decision
 
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
@@ -99,8 +99,9 @@ def _throttled(
     Standard error says if they are of a client of the other kind, and if there are none, what else is known of it.
     """
     from sluice.sinks.errors import QuotasTableError
-    from sluice.sinks.tables.explain import last_seen_ms, last_throttled
+    from sluice.sinks.tables.last_decisions import last_seen_ms
     from sluice.sinks.tables.quotas import QuotasTable
+    from sluice_insight.reports.explained import last_throttled
 
     clients = [(user, client_id)]
     if (user is None) != (client_id is None):

@@ -13,11 +13,11 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.configs.settings import Settings
-from sluice.jvm.machine import Jvm
 from sluice.process.processes import temporary_folder
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
+from sluice_toolbox.machine import Jvm
 
 _OPERATOR = 0
 """Number of the stateful operator in the plan: there is one."""
