@@ -4,8 +4,7 @@ import fcntl
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -24,7 +23,7 @@ from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings, load_settings, reach_stores, with_bootstrap_servers
-from sluice.jvm.jars import REPOSITORY, in_checkout, make_own, sluice_home
+from sluice.jvm.jars import REPOSITORY, in_checkout, sluice_home
 from sluice.kafka_io.client import principal_of
 from sluice.process.format import printable
 from sluice.process.texts import decoded_name, odd_names
@@ -95,22 +94,6 @@ def settings_file(config: Path | None, *, running: bool) -> tuple[Path | None, s
     return None, f"the defaults; --config or {CONFIG_VARIABLE} names those of a job"
 
 
-@contextmanager
-def announced_run(name: str, settings_file: Path) -> Iterator[None]:
-    """Let commands find the settings of this process while the block runs, under a `name` of its own."""
-    make_own(RUNNING, "settings")
-    path = RUNNING / name
-    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate()
-        file.write(str(settings_file.absolute()))
-        file.flush()
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
 def running_settings() -> list[Path]:
     """The settings files of the `sluice demo` that are running, sorted; changes nothing."""
     found = []
@@ -170,14 +153,6 @@ ClientIdOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-ToOption = Annotated[str | None, typer.Option("--to", help="End, written as --from.", show_default="now")]
-
-
-def from_option(default: str) -> Any:
-    """Make the option --from; `default` names in words the time without it."""
-    form = "2026-11-22T14:00Z, 90m, 24h, 7d before now, or yesterday, today, monday; UTC where no zone is given"
-    return typer.Option("--from", help=f"Begin: {form}.", show_default=f"{default} before --to")
-
 
 ENTITY_ORDER = "entity_order"
 """Key of the order of --entity-name and --entity-default in the context's `meta`."""

@@ -40,18 +40,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_numeric(host: str) -> bool:
-    """True if the host is an address by itself rather than a name that has one.
-
-    >>> is_numeric("127.1"), is_numeric("::1"), is_numeric("localhost")
-    (True, True, False)
-    """
-    try:
-        return bool(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST))
-    except (OSError, UnicodeError):
-        return False
-
-
 def _parsed(address: str) -> IPv4Address | IPv6Address:
     parsed = ip_address(address)
     return getattr(parsed, "ipv4_mapped", None) or parsed

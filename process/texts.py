@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-from sluice.process.format import MAX_NAME, NOTHING, amount, moment, percent, quantity, short
+from sluice.process.format import MAX_NAME, amount, moment, percent, short
 from sluice.state.contract.records import Override, UnlimitedClient
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
+from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 
 NO_NAME = "(no name)"
@@ -121,41 +121,6 @@ def strict_text(quotas: Quotas, *, gives_way: bool) -> str | None:
     if not gives_way:
         return "not in force: elastic.limits is strict"
     return f"not in force: {no_default_text(lacking)}" if (lacking := quotas.without_default()) else None
-
-
-def reservation_text(reservation: float | None, strict: str | None = None) -> str:
-    """The reservation beside a limit, nothing without one.
-
-    >>> reservation_text(512.0), reservation_text(None)
-    (' (reservation 512.0)', '')
-    >>> reservation_text(512.0, strict_text(Quotas(), gives_way=False))
-    ' (reservation 512.0, not in force: elastic.limits is strict)'
-    """
-    return "" if reservation is None else f" (reservation {java_double(reservation)}{f', {strict}' if strict else ''})"
-
-
-def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
-    """An amount in the unit of its quota; a plain number for a quota of a later release.
-
-    >>> quota_amount("producer_byte_rate", 1048576.0), quota_amount("stored_bytes", 2e9), quota_amount("newer", 7.0)
-    ('1.05 MB/s', '2 GB', '7')
-    """
-    kind = ENTRY_KINDS.get(quota)
-    if kind is None or isinstance(kind, Membership):
-        return NOTHING if value is None else f"{value:.6g}"
-    if isinstance(kind, StorageKey):
-        return NOTHING if value is None else quantity(value, "B")
-    return amount(kind.quota if isinstance(kind, ElasticKey) else kind, value, per_s=per_s)
-
-
-def tightened_text(server: str, reason: str) -> str:
-    """The reason for a wait on a broker or gateway that was tightened by its load.
-
-    >>> tightened_text("broker 2", "broker 2: bytes in 124 % of capacity")
-    'broker 2 was tightened: bytes in 124 % of capacity'
-    """
-    name = server or "the gateway"
-    return f"{name} was tightened" + (f": {cause}" if (cause := reason.removeprefix(f"{name}: ")) else "")
 
 
 def override_text(override: Override) -> str:

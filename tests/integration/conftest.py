@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.process.processes import free_ports
+from sluice_proxy.processes import free_ports
 from tests.integration.job_process import AUDITED, GENERATED_CODE, SMALL_ARROW_BATCHES, JobProcess
 
 SHARED_QUOTAS = [

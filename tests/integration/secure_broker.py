@@ -16,8 +16,8 @@ from kafka.admin import (
 
 from sluice.jvm.java import find_java
 from sluice.kafka_io.client import TopicSettings
-from sluice.process.processes import free_ports
 from sluice_demo.broker import Broker
+from sluice_proxy.processes import free_ports
 from tests.integration.job_process import TOPICS
 
 _STORE_PASSWORD = "only-for-this-test"  # noqa: S105 # of a key store that only exists during the test

@@ -16,11 +16,11 @@ from kafka.producer.future import RecordMetadata
 
 from sluice.gateways.client.client import Gateway
 from sluice.process.clock import now_ms
-from sluice.process.processes import Child
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.read_sums import ReadSums, read_sums
 from sluice_demo.gateways import gateway_options
 from sluice_lab.testbed.processes import kill
+from sluice_proxy.processes import Child
 from tests.gateway_loop import counter, wait_ms
 from tests.integration.job_process import JobProcess, wait_until
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.process.processes import Child
 from sluice.streaming.checkpoint.folder import RUNS
 from sluice_lab.testbed.processes import descendants
+from sluice_proxy.processes import Child
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

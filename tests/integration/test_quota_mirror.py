@@ -17,7 +17,6 @@ from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.process.processes import free_ports
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT
@@ -26,6 +25,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice_demo.broker import Broker
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
+from sluice_proxy.processes import free_ports
 from sluice_toolbox.checks import check_quotas_source
 from tests.builders import quota
 from tests.deciding_side import read_limits

@@ -8,8 +8,8 @@ import pytest
 
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import NO_ANSWER, asked
-from sluice.process.processes import free_ports
 from sluice_insight.console.pages import PAGES
+from sluice_proxy.processes import free_ports
 from tests.commands import SLUICE, run_sluice
 from tests.integration.job_process import JobProcess
 from tests.waiting import eventually

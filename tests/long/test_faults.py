@@ -16,11 +16,11 @@ from deltalake.exceptions import DeltaError
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from sluice.process.processes import free_ports
 from sluice_demo.counts import answered
 from sluice_demo.job import Json
 from sluice_lab.testbed.processes import descendants, kill, python_workers
 from sluice_lab.testbed.reconciliation import reconcile_counts
+from sluice_proxy.processes import free_ports
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, wait_until
 

@@ -23,9 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import NO_ANSWER, asked, job_answer
-from sluice.process.processes import free_ports
 from sluice_demo.cluster import Cluster
 from sluice_insight.console.pages import PAGES
+from sluice_proxy.processes import free_ports
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.commands import SLUICE, run_sluice
 from tests.deployment import RULES

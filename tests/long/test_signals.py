@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.process.processes import Child
 from sluice_lab.testbed.processes import descendants, python_workers
+from sluice_proxy.processes import Child
 from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

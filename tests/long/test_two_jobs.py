@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.process.processes import free_ports
+from sluice_proxy.processes import free_ports
 from tests.integration.job_process import TOPICS, JobProcess, Json, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from sluice.cli import options as found
-from sluice.cli.options import announced_run, job_settings, running_settings
+from sluice.cli.options import job_settings, running_settings
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import HealthSettings
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice_demo.announced import announced_run
 from sluice_demo.run import absolute_paths
 from sluice_demo.screen import commands_to_try
 from tests.builders import changed
@@ -74,8 +75,9 @@ def test_a_demo_that_was_killed_counts_no_more(tmp_path: Path, running: Path) ->
     demo = settings_file(tmp_path, "demo")
     program = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom sluice.cli import options\n"
+        "from sluice_demo.announced import announced_run\n"
         "options.RUNNING = Path(sys.argv[1])\n"
-        "with options.announced_run('run', Path(sys.argv[2])): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with announced_run('run', Path(sys.argv[2])): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", program, running, demo], check=False, cwd=Path(__file__).parents[2])
 

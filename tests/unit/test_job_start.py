@@ -19,12 +19,12 @@ from sluice.jvm.driver import DriverJava
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topics import ensure_topics
-from sluice.process.processes import free_ports
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, Tracked
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.job import Job
+from sluice_proxy.processes import free_ports
 from tests.builders import Json
 
 

@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
 
 _WORKS = """
 import sys
-from sluice.process.processes import temporary_folder
+from sluice_toolbox.stored_state import temporary_folder
 with temporary_folder("sluice-test-") as folder:
     print(folder, flush=True)
     sys.stdin.read()

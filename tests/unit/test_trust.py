@@ -16,6 +16,7 @@ from sluice.jvm import jars
 from sluice.jvm.errors import JarError
 from sluice.process.trust import make_folder, stranger
 from sluice_demo import work_folder as runs
+from sluice_demo.announced import announced_run
 from sluice_proxy.jars import PROXY_CLASSES, PROXY_JARS
 
 STRANGER = 4711
@@ -95,7 +96,7 @@ def test_settings_of_a_run_that_another_announces_dont_count(
         assert options.running_settings() == [Path("/anywhere/settings.yaml")]
         open_up(running)
         assert options.running_settings() == []
-    with pytest.raises(JarError, match=why), options.announced_run("mine", tmp_path / "settings.yaml"):
+    with pytest.raises(JarError, match=why), announced_run("mine", tmp_path / "settings.yaml"):
         pass
 
 

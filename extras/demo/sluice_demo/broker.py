@@ -12,10 +12,11 @@ from typing import NamedTuple
 from sluice.cli.broker_plugin import property_line
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
-from sluice.process.processes import dying_with_this_thread, free_ports, is_free
+from sluice.process.processes import dying_with_this_thread
 from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice_proxy.java_server import JavaServer
+from sluice_proxy.processes import free_ports, is_free
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
 _REPLICAS = 3  # of Kafka's own topics, where there are as many nodes

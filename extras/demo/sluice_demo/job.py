@@ -13,8 +13,8 @@ import yaml
 
 from sluice.configs.settings import Settings, load_settings, reach_stores
 from sluice.jvm.jars import REPOSITORY
-from sluice.process.processes import Child, last_line
 from sluice.state.errors import SluiceError
+from sluice_proxy.processes import Child, last_line
 
 Json = dict[str, Any]
 Sections = Mapping[str, Mapping[str, Any]]

@@ -14,11 +14,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from sluice.cli.options import announced_run
 from sluice.configs.settings import HealthSettings
 from sluice.process.background import BackgroundService
-from sluice.process.processes import Child, free_ports, last_line
+from sluice_demo.announced import announced_run
 from sluice_demo.job import SluiceJob
+from sluice_proxy.processes import Child, free_ports, last_line
 
 _WAITING_S = 3.0
 _LINES_S = 5.0

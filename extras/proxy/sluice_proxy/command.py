@@ -54,8 +54,8 @@ def kafka_gateway(
     first start.
     """
     settings = job_settings(config, bootstrap_servers)
-    from sluice.process.processes import stop_on_signals
     from sluice_proxy.gateway import parse_address, parse_listener, run_kafka_gateway, tls_of
+    from sluice_proxy.processes import stop_on_signals
 
     properties = {
         "sluice.gateway.name": name or f"proxy-{os.getpid()}",

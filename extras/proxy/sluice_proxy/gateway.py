@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -19,12 +20,12 @@ from sluice.jvm.java import find_java
 from sluice.jvm.plugin import gateway_properties
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.properties import PROPERTIES, Takes, has_layer, java_properties
-from sluice.process.addresses import is_loopback, is_numeric, listening_address
+from sluice.process.addresses import is_loopback, listening_address
 from sluice.process.format import error_line
-from sluice.process.processes import free_ports
 from sluice.state.errors import SluiceError
 from sluice_proxy.jars import FILTER_TYPE, MAIN_CLASS, PROXY_CLASSES, proxy_class_path
 from sluice_proxy.java_server import JavaServer
+from sluice_proxy.processes import free_ports
 
 _CONFIG = "proxy.yaml"
 _LOOPBACK = "127.0.0.1"
@@ -371,3 +372,15 @@ def _node_ids(settings: Settings) -> list[int]:
     except KafkaError as error:
         raise KafkaGatewayError(f"the cluster can't be described ({error_line(error)}); look at its brokers") from error
     return sorted(int(node["broker_id"]) for node in nodes)
+
+
+def is_numeric(host: str) -> bool:
+    """True if the host is an address by itself rather than a name that has one.
+
+    >>> is_numeric("127.1"), is_numeric("::1"), is_numeric("localhost")
+    (True, True, False)
+    """
+    try:
+        return bool(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST))
+    except (OSError, UnicodeError):
+        return False

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Self
 
-from sluice.process.processes import Child
 from sluice.state.errors import SluiceError
+from sluice_proxy.processes import Child
 
 _STOP_S = 30.0
 _POLL_S = 0.05

@@ -5,15 +5,20 @@ is its rows: a version byte, and Spark's row format, in which 8 bytes of flags p
 field of variable length is its place in the row (upper half) and its length.
 """
 
+import signal
 import struct
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, NoReturn
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.configs.settings import Settings
-from sluice.process.processes import temporary_folder
+from sluice.process.processes import ENDING, handled_by
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
@@ -96,3 +101,19 @@ def _pages(records: bytes) -> Iterator[tuple[int, bytes]]:
         size, start = _FIELD.unpack_from(records, state + _PAYLOAD_AT)
         yield key, records[state + start : state + start + size]
         at = state + length
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder of temporary files that is gone after this block of the main thread, also at SIGTERM and SIGHUP.
+
+    They end the process by SystemExit, so that other blocks end too.
+    """
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        for each in ENDING:
+            signal.signal(each, lambda *_: None)  # a further one would cut the end short
+        sys.exit(128 + number)
+
+    with handled_by(leave), TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        yield Path(name)

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from sluice.process.processes import Child
 from sluice_demo import broker_plugin
 from sluice_demo.broker import Broker, BrokerError
 from sluice_demo.job import RunError, SluiceJob
+from sluice_proxy.processes import Child
 
 LAST = '{"message": "batch"}'
 

@@ -11,7 +11,7 @@ import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import time_text
-from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
+from sluice.cli.options import ConfigOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import quotas_yaml, write_out
 from sluice.kafka_io.client import principal_of
 from sluice.process.format import duration, printable
@@ -22,6 +22,7 @@ from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, UNLIMITED, QuotaKind
+from sluice_insight.commands.span_options import ToOption, from_option
 from sluice_insight.commands.whatif import report_lines
 from sluice_insight.reports.left_out import LeftOut
 from sluice_insight.reports.span import Span, read_span

@@ -11,7 +11,7 @@ from sluice.cli.format import MAX_NAME, print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import no_members_text
 from sluice.process.format import duration, figure, percent, printable, short
-from sluice.process.texts import client_text, counter_text, entity_text, quota_amount, tightened_text, value_text
+from sluice.process.texts import client_text, counter_text, entity_text, value_text
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
@@ -19,6 +19,7 @@ from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice_insight.commands.freshness import say_no_rows, say_of_then
 from sluice_insight.commands.resolve import explain as resolve
+from sluice_insight.texts import quota_amount, tightened_text
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.query import Tables
@@ -58,10 +59,10 @@ def explain(
     settings = job_settings(config)
     delta = settings.delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.process.times import read_time
     from sluice.sinks.tables.query import Tables
     from sluice_insight.reports.explained import decisions_by_id, last_throttled_of_tenant
     from sluice_insight.reports.explained import explain as explain_decision
+    from sluice_insight.reports.span import read_time
 
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)

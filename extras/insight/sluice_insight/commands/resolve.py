@@ -13,7 +13,6 @@ from sluice.process.texts import (
     counter_text,
     entity_text,
     java_double,
-    reservation_text,
     strict_text,
     value_text,
 )
@@ -188,3 +187,14 @@ def resolve_tenant(
     if budget is not None:
         whose = f"of all topics of tenant '{members[0].tenant}'"
         print_lines([f"{StorageKey.STORED_BYTES}: {java_double(budget)}, {whose}"])
+
+
+def reservation_text(reservation: float | None, strict: str | None = None) -> str:
+    """The reservation beside a limit, nothing without one.
+
+    >>> reservation_text(512.0), reservation_text(None)
+    (' (reservation 512.0)', '')
+    >>> reservation_text(512.0, strict_text(Quotas(), gives_way=False))
+    ' (reservation 512.0, not in force: elastic.limits is strict)'
+    """
+    return "" if reservation is None else f" (reservation {java_double(reservation)}{f', {strict}' if strict else ''})"

@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from heapq import nsmallest
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import to_builtins
+from rich.cells import cell_len
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, fitting, print_json, print_lines, table_lines, terminal_width
+from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
@@ -469,3 +470,17 @@ def _keys() -> Iterator[Callable[[], str]]:
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
         signal.signal(signal.SIGTERM, previous)
+
+
+def fitting(parts: Iterable[str], width: int) -> str:
+    """The first parts that a line of this width has room for, the very first in any case.
+
+    >>> fitting(["sluice top", "25/s ALLOW", "397 counters"], 30)
+    'sluice top  25/s ALLOW'
+    """
+    first, *others = parts
+    for part in others:
+        if cell_len(f"{first}  {part}") > width:
+            break
+        first = f"{first}  {part}"
+    return first

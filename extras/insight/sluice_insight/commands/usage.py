@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_lines, print_rows, table_lines, terminal_width, time_text
-from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force, quotas_of_file
+from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width, time_text
+from sluice.cli.options import ConfigOption, job_settings, quotas_in_force, quotas_of_file
 from sluice.configs.settings import Settings
 from sluice.process.format import duration, percent, quantity, short
 from sluice.process.texts import NO_NAME
@@ -20,6 +20,8 @@ from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.commands.freshness import say_no_rows, say_of_then
+from sluice_insight.commands.rows import print_rows
+from sluice_insight.commands.span_options import ToOption, from_option
 from sluice_insight.reports.span import By, Per
 from sluice_insight.texts import counter_name
 

@@ -10,12 +10,13 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width, time_text
-from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force, quotas_of_file
+from sluice.cli.options import ConfigOption, job_settings, quotas_in_force, quotas_of_file
 from sluice.process.format import printable, quantity, short
 from sluice.process.texts import entity_text, value_text
 from sluice.process.times import from_ms
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
+from sluice_insight.commands.span_options import ToOption, from_option
 from sluice_insight.reports.left_out import LeftOut
 from sluice_insight.reports.span import read_span
 from sluice_insight.texts import counter_name

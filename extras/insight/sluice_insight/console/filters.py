@@ -14,7 +14,7 @@ from markupsafe import Markup
 from msgspec import UNSET
 
 from sluice.process.format import NOTHING, amount, duration, moment, percent, printable, short
-from sluice.process.texts import entity_text, override_text, quota_amount, tightened_text, unlimited_text
+from sluice.process.texts import entity_text, override_text, unlimited_text
 from sluice.process.times import to_ms
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
@@ -24,7 +24,7 @@ from sluice.state.quotas.tenants import member_text
 from sluice_insight.console.check import Answer
 from sluice_insight.console.clients import band_of, tenant_of
 from sluice_insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
-from sluice_insight.texts import counter_name
+from sluice_insight.texts import counter_name, quota_amount, tightened_text
 
 LONGEST_IN_ADDRESS = 1_000
 """Characters of names in an address; a counter with longer ones is addressed by its digest."""

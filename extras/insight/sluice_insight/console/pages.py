@@ -14,7 +14,7 @@ from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.format import duration, moment, short
 from sluice.process.job_probe import JobProbe
-from sluice.process.texts import client_text, entity_text, strict_text, tightened_text
+from sluice.process.texts import client_text, entity_text, strict_text
 from sluice.sinks.errors import QueryError
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotaChange
@@ -43,6 +43,7 @@ from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice_insight.reports.explained import decisions_by_id
 from sluice_insight.row_marks import RowMarks
+from sluice_insight.texts import tightened_text
 from sluice_insight.troubles_now import TroublesNow
 
 MOST_WAITS = 20

@@ -1,11 +1,16 @@
 """Spans of event time, and groupings of reports."""
 
-from datetime import datetime, timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
 from sluice.process.errors import SpanError
-from sluice.process.times import read_time, to_ms
+from sluice.process.times import to_ms
+
+_AGO = re.compile(r"(\d{1,6})([mhd])")
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 class By(StrEnum):
@@ -42,7 +47,6 @@ def read_span(start: str | None, end: str | None, *, now: datetime, default: tim
 
     Raises SpanError.
 
-    >>> from datetime import UTC
     >>> noon = datetime(2026, 11, 22, 12, tzinfo=UTC)
     >>> read_span("2026-11-22", "2026-11-22T13:00+01:00", now=noon, default=timedelta(days=1)).length_ms
     43200000
@@ -55,3 +59,36 @@ def read_span(start: str | None, end: str | None, *, now: datetime, default: tim
     if since >= until:
         raise SpanError(f"the span from {since.isoformat()} to {until.isoformat()} is empty; give --from before --to")
     return Span(to_ms(since), to_ms(until))
+
+
+def read_time(text: str, now: datetime) -> datetime:
+    """A time in ISO 8601, a day, which begins at midnight, or as long before now; UTC unless it says otherwise.
+
+    A day may be `today`, `yesterday` or a weekday: the last one, which may be today. Raises SpanError.
+
+    >>> noon = datetime(2026, 11, 22, 12, tzinfo=UTC)
+    >>> [read_time(text, noon).isoformat() for text in ("2026-11-02", "90m")]
+    ['2026-11-02T00:00:00+00:00', '2026-11-22T10:30:00+00:00']
+    >>> [read_time(text, noon).day for text in ("yesterday", "monday", "sunday")]
+    [21, 16, 22]
+    """
+    try:
+        if (days := _days_ago(text, now)) is not None:
+            return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
+        if ago := _AGO.fullmatch(text):
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        at = datetime.fromisoformat(text)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise SpanError(
+            f"{text!r} is no time; expected one such as 2026-11-02 or 2026-11-02T10:15Z, 90m, 24h, 7d before now, or"
+            " today, yesterday, monday"
+        ) from None
+
+
+def _days_ago(text: str, now: datetime) -> int | None:
+    """Days from the last day of this name to today; None for what names no day."""
+    name = text.lower()
+    if name in ("today", "yesterday"):
+        return int(name == "yesterday")
+    return (now.weekday() - _WEEKDAYS.index(name)) % 7 if name in _WEEKDAYS else None

@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.cli import format as format_module
-from sluice.cli.format import csv_safe, write_csv
 from sluice.configs.quotas import load_quotas_file
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
@@ -23,6 +21,8 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants, with_members
 from sluice_insight.commands import freshness
+from sluice_insight.commands import rows as rows_module
+from sluice_insight.commands.rows import csv_safe, write_csv
 from sluice_insight.texts import NO_TENANT
 from tests.builders import quota
 from tests.commands import invoke
@@ -193,7 +193,7 @@ def test_a_table_fits_the_terminal_and_lacks_columns_rather_than_the_ends_of_nam
 ) -> None:
     """The columns of the amount that was asked for are kept longest."""
     write_tables(here, [], [event_at(T, name, "Produce", client_id=name, bytes=70)], T)
-    monkeypatch.setattr(format_module, "terminal_width", lambda: width)
+    monkeypatch.setattr(rows_module, "terminal_width", lambda: width)
 
     for arguments in (("--by", "user"), ("--by", "client"), ("--by", "client", "--sort", "throttled")):
         heading, row = usage(*arguments).splitlines()

@@ -15,9 +15,9 @@ from typing import Annotated, NamedTuple
 import typer
 
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, interrupt_on_signals, run_command
-from sluice.process.processes import Child, last_line
 from sluice.state.errors import SluiceError
 from sluice_lab.benchmarks.report import shown, table
+from sluice_proxy.processes import Child, last_line
 
 _NEEDS = (
     "requirements.lock",

@@ -16,7 +16,6 @@ from typing import Annotated, NamedTuple
 import typer
 
 from scripts.command import EXIT_FAILED, run_command
-from sluice.process.processes import stop_on_signals
 from sluice_demo.answers import Answers
 from sluice_demo.cluster import Cluster
 from sluice_demo.counts import audited
@@ -31,6 +30,7 @@ from sluice_lab.testbed.processes import kill
 from sluice_lab.testbed.reconciliation import reconcile
 from sluice_lab.testbed.rig import Rig
 from sluice_lab.testbed.spark_cluster import SparkCluster
+from sluice_proxy.processes import stop_on_signals
 
 _WORKERS = 3
 _BROKERS = 3

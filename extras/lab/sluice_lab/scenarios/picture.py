@@ -20,10 +20,10 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from scripts.command import run_command
-from sluice.process.processes import Child
 from sluice_demo.job import RunError, wait_until
 from sluice_demo.work_folder import work_folder
 from sluice_lab.testbed.browser import running_browser
+from sluice_proxy.processes import Child
 
 _FRAMES = 24
 _FRAME_S = 1.0

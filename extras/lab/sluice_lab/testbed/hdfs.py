@@ -13,11 +13,11 @@ import msgspec
 
 from sluice.jvm.jars import pyspark_jars
 from sluice.jvm.java import find_java
-from sluice.process.processes import Child, free_ports
 from sluice.state.errors import SluiceError
 from sluice_demo.job import wait_until
 from sluice_lab.testbed.jars import HDFS_JARS
 from sluice_proxy.java_server import last_error
+from sluice_proxy.processes import Child, free_ports
 
 _HOST = "127.0.0.1"
 _JVM_OPTIONS = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")

@@ -14,9 +14,9 @@ import typer
 from scripts.command import EXIT_FAILED, run_command
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
-from sluice.process.processes import stop_on_signals
 from sluice_demo.load import load
 from sluice_demo.load_generator import BootstrapServers, TrafficOptions
+from sluice_proxy.processes import stop_on_signals
 
 
 @dataclass(frozen=True)

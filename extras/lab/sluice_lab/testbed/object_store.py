@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from sluice.process.processes import Child, free_ports, last_line
 from sluice.state.errors import SluiceError
 from sluice_demo.job import Json, wait_until
 from sluice_lab.testbed.locked_python import locked_python
+from sluice_proxy.processes import Child, free_ports, last_line
 
 _FOLDER = Path(__file__).resolve().parent
 _START_S, _STOP_S = 60, 5

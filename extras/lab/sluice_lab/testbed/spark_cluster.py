@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from sluice.process.processes import Child, free_ports
 from sluice_demo.job import Json, wait_until
 from sluice_lab.testbed.distribution import build_extra, build_wheel
 from sluice_lab.testbed.processes import descendants
+from sluice_proxy.processes import Child, free_ports
 
 _HOST = "127.0.0.1"
 _EXTRAS = ("elastic", "native", "shared_storage")

@@ -10,9 +10,9 @@ from kafka import KafkaProducer
 
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
-from sluice.process.processes import free_ports
 from sluice_demo.broker import Broker
 from sluice_proxy.gateway import KafkaGateway, parse_listener
+from sluice_proxy.processes import free_ports
 
 pytestmark = pytest.mark.kafka
 

@@ -31,7 +31,6 @@ from msgspec.structs import replace
 
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.process.clock import now_ms
-from sluice.process.processes import Child
 from sluice.state.contract.records import CountedEntity, Override
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -49,6 +48,7 @@ from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import publish_limits
 from sluice_proxy.gateway import KafkaGateway
 from sluice_proxy.jars import proxy_class_path
+from sluice_proxy.processes import Child
 from sluice_toolbox.machine import Jvm
 from tests.builders import member
 from tests.commands import SLUICE

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cli.errors import UsageError
 from sluice.configs.settings import Settings, load_settings
-from sluice.process import processes
+from sluice_proxy import processes
 from sluice_proxy.gateway import (
     ANY_PORT,
     Address,

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, Producer
 
-from sluice.process.processes import stop_on_signals
 from sluice_lab.benchmarks.peers.quix_peer import Enforcer
+from sluice_proxy.processes import stop_on_signals
 
 _POLL_EVENTS = 1000
 _POLL_S = 0.01

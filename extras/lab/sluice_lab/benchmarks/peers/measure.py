@@ -18,7 +18,6 @@ from kafka import KafkaAdminClient
 from scripts.java.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST, find_java
 from sluice.process.clock import now_ms
-from sluice.process.processes import Child, last_line
 from sluice.state.quotas.kinds import burst
 from sluice_demo.job import Json
 from sluice_lab.benchmarks.events import ONE_CHARGE, spread
@@ -37,6 +36,7 @@ from sluice_lab.benchmarks.scale import Scale, counted_runs
 from sluice_lab.testbed.jars import PEER_JARS
 from sluice_lab.testbed.locked_python import locked_python
 from sluice_lab.testbed.processes import compiler_cpu_s
+from sluice_proxy.processes import Child, last_line
 
 _FOLDER = Path(__file__).parent
 _SOURCE = _FOLDER / "KafkaStreamsPeer.java"

@@ -19,9 +19,9 @@ from kafka.metrics.stats import Total
 from scripts.java.compiler import compile_java, java_compiler
 from sluice.jvm.java import OLDEST
 from sluice.process.clock import now_ms
-from sluice.process.processes import Child
 from sluice_demo.jars import BROKER_JARS
 from sluice_lab.scenarios.peers.suite import go_program
+from sluice_proxy.processes import Child
 from sluice_toolbox.machine import Jvm
 
 TOPIC = "numbered"

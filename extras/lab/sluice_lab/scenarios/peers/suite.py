@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 from zipfile import ZipFile
 
 from sluice.jvm.jars import home_lock, jars_home
-from sluice.process.processes import last_line
 from sluice.state.errors import SluiceError
 from sluice_lab.testbed.processes import output_of
+from sluice_proxy.processes import last_line
 
 _TESTBED = Path(__file__).resolve().parents[2] / "testbed"
 

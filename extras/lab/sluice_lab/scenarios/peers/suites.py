@@ -12,7 +12,6 @@ import psutil
 import typer
 
 from scripts.command import EXIT_FAILED, check_known
-from sluice.process.processes import free_ports
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -22,6 +21,7 @@ from sluice_lab.benchmarks.report import table
 from sluice_lab.scenarios.peers.suite import FranzGo, Kafkajs, KafkaPython, Outcomes, Sarama, Suite
 from sluice_lab.testbed.quotas_without_job import settings_with_limits
 from sluice_proxy.gateway import Address, KafkaGateway
+from sluice_proxy.processes import free_ports
 
 SUITES: Mapping[str, type[Suite]] = {suite.client: suite for suite in (FranzGo, Sarama, KafkaPython, Kafkajs)}
 
