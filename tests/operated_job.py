@@ -34,7 +34,7 @@ from sluice.state.decisions.leader_epochs import MARKER_KEY, Fence, LeaderEpoch,
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.balances.imported import read_imported_start
-from sluice.streaming.checkpoint.batch_log import Batch, JudgedBy
+from sluice.streaming.checkpoint.batch_log import Batch, BatchSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin, job_identity, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -263,9 +263,9 @@ class Enforce(EnforceQuery):
             self._cluster.burn()
             self._cluster.kafka.publish(topic, value, key, epoch)
 
-    def _left(self, made: list[Made], batch: Batch, judged_by: JudgedBy) -> list[Made]:
+    def _left(self, made: list[Made], batch: Batch, batch_settings: BatchSettings) -> list[Made]:
         """The records that aren't written yet; others are the same, unless topics take none of their size now."""
-        answers, topics = self._answers_of(batch, judged_by), self._cluster.kafka
+        answers, topics = self._answers_of(batch, batch_settings), self._cluster.kafka
         since_ms = batch.decided_at_ms - 60_000
         written = [record for name in answers.topics for _, record in topics[name].counting(since_ms)]
         found = answered_places(answers)(iter([_batch([(record.value,) for record in written], ("value",))]))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.sinks.tables.delta import SOURCE_COLUMNS, SOURCE_ID, AuditTable, columns
-from sluice.sinks.tables.faults import Faults, RequestsTopic, TimeBounds, holds
+from sluice.sinks.tables.faults import Faults, RequestsTopic, TimeBounds, as_mask
 from sluice.sinks.tables.json_records import JsonRecords, row_struct
 from sluice.state.contract.records import DeadLetter
 
@@ -43,9 +43,9 @@ def letter_rows(
     letters, _ = _LETTERS.read(records["value"].to_pylist(), faults)
     topic, partition, offset, topic_id = (pc.struct_field(letters["source"], part) for part in _SOURCE)
     named = pc.and_(pc.not_equal(topic, ""), pc.and_(pc.greater_equal(partition, 0), pc.greater_equal(offset, 0)))
-    faults.add(~holds(named), "source", "is not topic, partition and offset of a request event")
+    faults.add(~as_mask(named), "source", "is not topic, partition and offset of a request event")
     problem = pc.struct_field(letters["error"], "problem")
-    faults.add(~holds(pc.is_valid(problem)), "error", "says no problem")
+    faults.add(~as_mask(pc.is_valid(problem)), "error", "says no problem")
     texts = letters["value"].to_pylist()
     events = [_event(text) for text in texts]
     no_base64 = [text is not None and event is None for text, event in zip(texts, events, strict=True)]

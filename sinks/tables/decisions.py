@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.sinks.tables.delta import SOURCE_COLUMNS, SOURCE_ID, AuditTable, columns, columns_of
-from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds
+from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, as_mask
 from sluice.sinks.tables.json_records import JsonRecords, row_struct
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
 from sluice.state.contract.decision_id import DECISION_ID, DecisionId
@@ -58,11 +58,11 @@ def decision_rows(
     """
     decisions, contents = _DECISIONS.read(records["value"].to_pylist(), faults)
     source = pc.extract_regex(decisions["decision_id"], f"^{DECISION_ID}$")
-    faults.add(~holds(pc.is_valid(source)), "decision_id", "is not topic-partition-offset of a request event")
+    faults.add(~as_mask(pc.is_valid(source)), "decision_id", "is not topic-partition-offset of a request event")
     for field in ("timestamp_ms", "decided_at_ms"):
         broken = bounds.broken_by(decisions[field], read_at_ms)
         faults.add(broken, field, "is missing or too far from the present")
-    _judge(decisions, faults)
+    _find_faults(decisions, faults)
     if (pc.max(pc.binary_length(records["value"])).as_py() or 0) > MAX_NAME_LENGTH:  # no name is longer than its record
         _judge_names(decisions["charges"], faults)
     topic, *numbers = (pc.struct_field(source, name) for name in DecisionId._fields)
@@ -85,7 +85,7 @@ def decision_content(row: dict[str, Any]) -> bytes:
     return _DECISIONS.as_json(row)
 
 
-def _judge(decisions: pa.Table, faults: Faults) -> None:
+def _find_faults(decisions: pa.Table, faults: Faults) -> None:
     """Note what Delta, the metrics or a reader of the tables would fail at."""
     charges, waits = decisions["charges"], decisions["throttled_by"]
     shares = pc.struct_field(decisions["heartbeat"], "shares")
@@ -95,26 +95,26 @@ def _judge(decisions: pa.Table, faults: Faults) -> None:
     faults.add(_longer(charges, MAX_CHARGES), "charges", f"has more than {MAX_CHARGES} entries")
     faults.add(_any(charges, ~_is_in(quotas, list(METRIC_NAMES))), "charges.quota", "is no quota")
     faults.add(_any(charges, ~_is_in(modes, [None, str(Mode.SHADOW)])), "charges.mode", f"is not null or {Mode.SHADOW}")
-    too_large = holds(pc.greater(pc.abs(values), MAX_VALUE))
+    too_large = as_mask(pc.greater(pc.abs(values), MAX_VALUE))
     faults.add(_any(charges, too_large), "charges.value", f"is no number up to {MAX_VALUE:.0e}")
     faults.add(_longer(waits, MAX_APPLIED_WAITS), "throttled_by", f"has more than {MAX_APPLIED_WAITS} entries")
     faults.add(_longer(shares, MAX_SHARES), "heartbeat.shares", f"has more than {MAX_SHARES} entries")
-    faults.add(holds(pc.less(requests, 1)), "amounts.requests", "is no number of requests")
+    faults.add(as_mask(pc.less(requests, 1)), "amounts.requests", "is no number of requests")
 
 
 def _judge_names(charges: pa.ChunkedArray, faults: Faults) -> None:
     for name in ("user", "client_id", "topic", "tenant"):
         lengths = pc.utf8_length(pc.struct_field(pc.list_flatten(charges), ["entity", name]))
-        too_long = _any(charges, holds(pc.greater(lengths, MAX_NAME_LENGTH)))
+        too_long = _any(charges, as_mask(pc.greater(lengths, MAX_NAME_LENGTH)))
         faults.add(too_long, "charges.entity", f"has a name of more than {MAX_NAME_LENGTH} characters")
 
 
 def _is_in(values: pa.ChunkedArray, known: list[str | None]) -> Mask:
-    return holds(pc.is_in(values, pa.array(known, pa.string())))
+    return as_mask(pc.is_in(values, pa.array(known, pa.string())))
 
 
 def _longer(lists: pa.ChunkedArray, maximum: int) -> Mask:
-    return holds(pc.greater(pc.list_value_length(lists), maximum))
+    return as_mask(pc.greater(pc.list_value_length(lists), maximum))
 
 
 def _any(lists: pa.ChunkedArray, wrong: Mask) -> Mask:

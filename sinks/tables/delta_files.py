@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.delta import AuditTable, Commit
-from sluice.sinks.tables.faults import holds, where
+from sluice.sinks.tables.faults import as_mask, where
 
 _STATISTICS_CHARACTERS = 32
 """Characters of a text that statistics keep, as Delta's own do."""
@@ -111,7 +111,7 @@ class DayFiles:
         for day in pc.unique(rows["date"]).to_pylist():
             if day not in self._writers:
                 self._writers[day] = _DayWriter(self._storage, day, self._columns, self._looked_up_by)
-            self._writers[day].write(where(holds(pc.equal(rows["date"], day)), rows))
+            self._writers[day].write(where(as_mask(pc.equal(rows["date"], day)), rows))
 
     def close(self) -> list[DataFile]:
         """The files, complete. Raises OSError or DeltaError where the storage does."""

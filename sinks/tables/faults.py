@@ -68,7 +68,7 @@ class TimeBounds(NamedTuple):
     def broken_by(self, times_ms: pa.ChunkedArray, read_at_ms: int) -> Mask:
         """True where a time is missing or out of bounds."""
         first_ms, last_ms = read_at_ms - self.past_ms, read_at_ms + self.future_ms
-        return ~holds(pc.and_(pc.greater_equal(times_ms, first_ms), pc.less_equal(times_ms, last_ms)))
+        return ~as_mask(pc.and_(pc.greater_equal(times_ms, first_ms), pc.less_equal(times_ms, last_ms)))
 
 
 class RequestsTopic(NamedTuple):
@@ -95,13 +95,13 @@ class RequestsTopic(NamedTuple):
         numbers, positions = (pc.fill_null(column, 0).to_numpy().astype(np.uint64) for column in (partitions, offsets))
         # As unsigned numbers, of which those below 0 are the greatest. A partition that isn't there ends at 0.
         ends = np.asarray([*self.ends, 0], np.uint64)
-        is_there = holds(pc.equal(ids, self.topic_id)) & (positions < ends[np.minimum(numbers, len(self.ends))])
-        was_there = holds(pc.is_in(ids, pa.array(self.former, pa.string())))
+        is_there = as_mask(pc.equal(ids, self.topic_id)) & (positions < ends[np.minimum(numbers, len(self.ends))])
+        was_there = as_mask(pc.is_in(ids, pa.array(self.former, pa.string())))
         lacks: Mask = ~(is_there | was_there & (numbers <= MAX_INT32) & (positions < _NO_END))
-        return lacks | ~holds(pc.equal(topics, self.name))
+        return lacks | ~as_mask(pc.equal(topics, self.name))
 
 
-def holds(condition: pa.ChunkedArray) -> Mask:
+def as_mask(condition: pa.ChunkedArray) -> Mask:
     """True where a condition is true, neither false nor null."""
     true: Mask = pc.fill_null(condition, False).to_numpy()
     return true

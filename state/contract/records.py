@@ -204,7 +204,7 @@ class UnlimitedClient(msgspec.Struct, gc=False):
 
 
 class NotExemptClient(msgspec.Struct, gc=False):
-    """A client that bears Sluice's client-id, and that a broker holds to quotas as any other."""
+    """A client that bears Sluice's client-id, and whose quotas a broker enforces as any other."""
 
     principal: Annotated[str, _says("Its principal as the broker sees it, such as User:sluice.")]
     client_id: Name

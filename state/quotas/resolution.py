@@ -314,7 +314,7 @@ class ModeQuotas:
         return resolved if found is None else (*resolved, found)
 
     def resolve_tenant(self, kind: QuotaKind, tenant: str) -> Resolution | None:
-        """The limit of a client kind that holds a tenant: its own, else the default tenant's; None without one."""
+        """The limit of a client kind for a tenant: its own, else the default tenant's; None without one."""
         found = self._tenant_limits[kind].resolve(tenant) if tenant else None
         return None if found is None or found.limit is None else found
 

@@ -118,7 +118,7 @@ class _Ends(msgspec.Struct):
 
 
 class RequestEnds:
-    """The ends of the requests topic for the last micro-batch, kept so that a repeated one is judged as before.
+    """The ends of the requests topic for the last micro-batch, kept so that a repeated one is treated as before.
 
     A topic that is made again begins with offset 0. Its id tells its events from those of the one before, of which
     there may be decisions that are still unread.

@@ -19,7 +19,7 @@ class _Seen(msgspec.Struct):
 
 
 class EpochsSeen:
-    """The highest epochs that were read of a topic, kept so that a repeated micro-batch is judged as before."""
+    """The highest epochs that were read of a topic, kept so that a repeated micro-batch is treated as before."""
 
     def __init__(self, checkpoint: Checkpoint, file: str = "epochs_seen.json") -> None:
         """Raises CheckpointError if its file is damaged."""

@@ -261,7 +261,7 @@ class AuditQuery(GatedQuery):
         self._tables.begin()
         topics = self._writer.topics
         records = kafka_source(self._spark, self._settings, topics, "earliest", self._settings.audit, headers=True)
-        # In a stream this is the time of the micro-batch, which Spark's log keeps: a repeated one is judged as before.
+        # In a stream this is the time of the micro-batch, which Spark's log keeps: a repeated one is treated as before.
         read_at = F.current_timestamp().alias("read_at")
         epoch = epoch_header().alias("epoch")
         return records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at, epoch)

@@ -1,4 +1,4 @@
-"""The pass of Spark's Python workers over a micro-batch: they read, judge and measure its records and write files.
+"""The pass of Spark's Python workers over a micro-batch: they read, check and measure its records and write files.
 
 No row comes back to Java, which would take most of the time. Each task reports what its records answer to the driver,
 which commits the files, or lets the tasks do it again without the records that count for no answer (`answers.py`).
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from sluice.sinks.tables.delta import SOURCE_ID, AuditTable, Offsets, are_among, columns
 from sluice.sinks.tables.delta_files import DataFile, DayFiles
-from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds, where
+from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, as_mask, where
 from sluice.sinks.tables.measures import add_up, measure
 from sluice.sinks.tables.unreadable import unreadable_rows
 from sluice.state.decisions.leader_epochs import MAX_STEP, FencedFrom, read_epoch
@@ -149,7 +149,7 @@ class _Part:
         at_ms = records["timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
         records = records.append_column("timestamp_ms", at_ms)
         for feed in self._plan.feeds:
-            self._write_feed(feed, where(holds(pc.equal(records["topic"], feed.topic)), records))
+            self._write_feed(feed, where(as_mask(pc.equal(records["topic"], feed.topic)), records))
 
     def report(self) -> TaskReport:
         """Complete the files, and report on all records."""
@@ -239,14 +239,14 @@ def _are_among(excluded: Sequence[tuple[str, Offsets]], topic: str, records: pa.
 def _are_markers(records: pa.Table) -> Mask:
     """True for records that only say from where on a newer driver writes: those with an epoch and without a value."""
     epochs = [header for header in pc.unique(records["epoch"]).to_pylist() if read_epoch(header) is not None]
-    return holds(pc.and_(pc.is_null(records["value"]), pc.is_in(records["epoch"], pa.array(epochs, pa.binary()))))
+    return as_mask(pc.and_(pc.is_null(records["value"]), pc.is_in(records["epoch"], pa.array(epochs, pa.binary()))))
 
 
 def _are_fenced(fenced: Sequence[FencedFrom], records: pa.Table) -> Mask:
     found = np.zeros(len(records), np.bool_)
     for each in fenced:
         late = pc.and_(pc.equal(records["partition"], each.partition), pc.greater(records["offset"], each.after))
-        found |= holds(pc.and_(late, pc.equal(records["epoch"], pa.scalar(each.epoch.header(), pa.binary()))))
+        found |= as_mask(pc.and_(late, pc.equal(records["epoch"], pa.scalar(each.epoch.header(), pa.binary()))))
     return found
 
 

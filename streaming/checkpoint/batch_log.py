@@ -17,7 +17,7 @@ _FOLDER = "batches"
 _KEPT = 2
 
 
-class JudgedBy(msgspec.Struct, frozen=True):
+class BatchSettings(msgspec.Struct, frozen=True):
     """The settings that can change an answer of a micro-batch, the release, and Kafka's id of the requests topic."""
 
     release: str
@@ -40,7 +40,7 @@ class Batch:
     overrides: Overrides | None = None
     quota_digest: str = ""
     """The digest of its snapshot of the quotas."""
-    judged_by: JudgedBy | None = None
+    batch_settings: BatchSettings | None = None
     """None before the first."""
 
 
@@ -87,7 +87,7 @@ class BatchLog:
         pages: int = 0,
         overrides: Overrides | None = None,
         quota_digest: str = "",
-        judged_by: JudgedBy | None = None,
+        batch_settings: BatchSettings | None = None,
     ) -> tuple[Batch, bool]:
         """The batch as it was started the first time, and whether that was before, so that records may be written.
 
@@ -96,7 +96,7 @@ class BatchLog:
         if self._last.batch_id == batch_id:
             return self._last, True
         before, repeated = self._last.pages, False
-        self._last = Batch(batch_id, quota_version, now_ms, pages, before, overrides, quota_digest, judged_by)
+        self._last = Batch(batch_id, quota_version, now_ms, pages, before, overrides, quota_digest, batch_settings)
         content = msgspec.json.encode(self._last)
         if self._create is None:
             self._files.write(_LAST, content)

@@ -12,7 +12,7 @@ from pyspark import SparkContext, TaskContext
 
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.checkpoint.batch_log import JudgedBy
+from sluice.streaming.checkpoint.batch_log import BatchSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.garbage_collection import freeze_objects
@@ -27,7 +27,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
 
     It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them. `task` is the number of the task that
     reads this, among those of its stage. `overrides` say how far limits give way, None if all are the quotas.
-    `quota_digest` is that of the snapshot, None for the newest of the version. `judged_by` has the settings of a
+    `quota_digest` is that of the snapshot, None for the newest of the version. `batch_settings` has the settings of a
     micro-batch that is repeated.
     """
 
@@ -40,7 +40,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     task: int = 0
     overrides: Overrides | None = None
     quota_digest: str | None = None
-    judged_by: JudgedBy | None = None
+    batch_settings: BatchSettings | None = None
 
     @property
     def splits(self) -> bool:
@@ -65,9 +65,9 @@ class BatchProperties(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(msgspec.json.decode(content, type=cls), task=context.partitionId())
 
     def settings(self, settings: PipelineSettings) -> PipelineSettings:
-        """The job's settings as this micro-batch is judged by them, with its pages."""
+        """The job's settings as this micro-batch was begun with, with its pages."""
         own = settings._replace(pages=self.pages)
-        return own if self.judged_by is None else own.as_judged_by(self.judged_by)
+        return own if self.batch_settings is None else own.with_batch_settings(self.batch_settings)
 
     def quotas(self, checkpoint: str) -> Quotas:
         """The quotas of the micro-batch, read once per worker process. Raises CheckpointError."""

@@ -19,7 +19,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 from sluice.state.shares.sums import Reported, applied_waits, gateway_text
 from sluice.state.store.pages import page_of_entity
-from sluice.streaming.checkpoint.batch_log import JudgedBy
+from sluice.streaming.checkpoint.batch_log import BatchSettings
 from sluice.streaming.checkpoint.origin import new_pages
 from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.wire import (
@@ -89,14 +89,14 @@ class PipelineSettings(NamedTuple):
             broker_limits=broker_limits(settings.brokers) if limits is None else limits,
         )
 
-    def judged_by(self, release: str) -> JudgedBy:
+    def batch_settings(self, release: str) -> BatchSettings:
         """The part that a micro-batch's record keeps: all that can change a decision or a dead letter.
 
         Not how long and how many counters are kept: a repetition may forget other idle ones.
         """
-        return JudgedBy(release, self.topic_id, self.max_record_bytes, self.limits, self.quota)
+        return BatchSettings(release, self.topic_id, self.max_record_bytes, self.limits, self.quota)
 
-    def as_judged_by(self, recorded: JudgedBy) -> "PipelineSettings":
+    def with_batch_settings(self, recorded: BatchSettings) -> "PipelineSettings":
         """The settings of a micro-batch that is repeated.
 
         The topics may take smaller records now, and would refuse a larger one at each attempt.

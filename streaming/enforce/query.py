@@ -20,7 +20,7 @@ from sluice.process.clock import now_ms
 from sluice.state.contract.records import Overrides
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.streaming.balances.imported import read_imported_start
-from sluice.streaming.checkpoint.batch_log import Batch, BatchLog, JudgedBy
+from sluice.streaming.checkpoint.batch_log import Batch, BatchLog, BatchSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import grown_pages, job_identity, new_pages
 from sluice.streaming.checkpoint.page_keys import can_split
@@ -130,7 +130,7 @@ class EnforceQuery(GatedQuery):
             topic_id=topic.id if topic is not None else None,
             max_record_bytes=max_record_bytes or settings.topics.max_message_bytes,
         )
-        self._judged_by = self._pipeline.judged_by(f"{version('sluice-kafka')} ({package_digest()})")
+        self._batch_settings = self._pipeline.batch_settings(f"{version('sluice-kafka')} ({package_digest()})")
 
     def _rows(self) -> DataFrame:
         """Rows (partial, topic, key, value): finished records, and groups of parts, which have no topic."""
@@ -159,9 +159,9 @@ class EnforceQuery(GatedQuery):
         in_force, first_pages = self._watch.now, self._pipeline.pages
         pages = self._grown(self._log.pages or first_pages, rows)
         batch, repeated = self._log.begin(
-            batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest, self._judged_by
+            batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest, self._batch_settings
         )
-        judged_by = batch.judged_by or self._judged_by
+        batch_settings = batch.batch_settings or self._batch_settings
         combined = repeated or not in_force.quotas.charges_one_counter()
         pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
         properties = BatchProperties(
@@ -173,7 +173,7 @@ class EnforceQuery(GatedQuery):
             batch_id,
             overrides=batch.overrides,
             quota_digest=batch.quota_digest,
-            judged_by=judged_by if judged_by != self._judged_by else None,
+            batch_settings=batch_settings if batch_settings != self._batch_settings else None,
         )
         properties.announce(self._spark.sparkContext)
         if properties.splits:
@@ -182,10 +182,10 @@ class EnforceQuery(GatedQuery):
             rows = self._combined(rows, properties.settings(self._pipeline))
         if repeated:
             log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
-            if judged_by.release != self._judged_by.release:
+            if batch_settings.release != self._batch_settings.release:
                 told = "micro-batch %d was begun by release %s; the events that it has left are decided by this one, %s"
-                log.warning(told, batch_id, judged_by.release, self._judged_by.release)
-            rows = self._unwritten(rows, batch, judged_by)
+                log.warning(told, batch_id, batch_settings.release, self._batch_settings.release)
+            rows = self._unwritten(rows, batch, batch_settings)
         self._publish(rows)
 
     def _grown(self, pages: int, rows: DataFrame) -> int:
@@ -216,13 +216,13 @@ class EnforceQuery(GatedQuery):
         together = rows.repartition("key")
         return together.mapInArrow(combiner(settings, is_native=self._settings.enforce.native), COMBINED_SCHEMA)
 
-    def _unwritten(self, records: DataFrame, batch: Batch, judged_by: JudgedBy) -> DataFrame:
+    def _unwritten(self, records: DataFrame, batch: Batch, batch_settings: BatchSettings) -> DataFrame:
         """The records but for answers that the topics have received since the batch began for the first time.
 
         An answer counts as received only if it counts for those who read it. Only those to the batch's own events are
         kept: after a restored backup of the checkpoint any number of records may have been written since.
         """
-        answers = self._answers_of(batch, judged_by)
+        answers = self._answers_of(batch, batch_settings)
         since_ms = batch.decided_at_ms - _MAX_CLOCK_DIFFERENCE_MS
         written = kafka_since(self._spark, self._settings, sorted(answers.topics), since_ms)
         if self._epoch is not None:
@@ -230,14 +230,14 @@ class EnforceQuery(GatedQuery):
         answered = written.select("value").mapInArrow(answered_places(answers), ANSWERED_SCHEMA).toArrow()
         return records.mapInArrow(without_answered(answers, places_in(answered)), COMBINED_SCHEMA)
 
-    def _answers_of(self, batch: Batch, judged_by: JudgedBy) -> BatchAnswers:
+    def _answers_of(self, batch: Batch, batch_settings: BatchSettings) -> BatchAnswers:
         """The marks of answers to the events of a micro-batch that is repeated. Raises CheckpointError."""
         checkpoint, topics = Checkpoint(self._settings.enforce.checkpoint), self._settings.topics
         before = read_offsets(checkpoint, batch.batch_id - 1) if batch.batch_id else {}
         return BatchAnswers(
             frozenset((topics.decisions, topics.dead_letters)),
             topics.requests,
-            topic_ids_of_answers(self._pipeline.topic_id, judged_by.topic_id),
+            topic_ids_of_answers(self._pipeline.topic_id, batch_settings.topic_id),
             self._pipeline.job_id,
             before.get(topics.requests, {}),
             read_offsets(checkpoint, batch.batch_id).get(topics.requests, {}),

@@ -75,12 +75,12 @@ def test_a_replayed_batch_is_judged_by_the_settings_it_was_begun_with(tmp_path: 
         topic_id="A", limits=EventLimits(4096, 1, 2, 3), max_record_bytes=32_768
     )
     now = PipelineSettings.of(DEFAULTS)._replace(topic_id="A", max_record_bytes=16_384)
-    BatchLog(folder, create).begin(7, quota_version=3, now_ms=1000, judged_by=before.judged_by("1.0"))
+    BatchLog(folder, create).begin(7, quota_version=3, now_ms=1000, batch_settings=before.batch_settings("1.0"))
 
-    batch, _ = BatchLog(folder, create).begin(7, quota_version=3, now_ms=2000, judged_by=now.judged_by("1.1"))
+    batch, _ = BatchLog(folder, create).begin(7, quota_version=3, now_ms=2000, batch_settings=now.batch_settings("1.1"))
 
-    assert batch.judged_by == before.judged_by("1.0")
-    assert now.as_judged_by(batch.judged_by) == before._replace(max_record_bytes=16_384)
+    assert batch.batch_settings == before.batch_settings("1.0")
+    assert now.with_batch_settings(batch.batch_settings) == before._replace(max_record_bytes=16_384)
 
 
 def test_two_drivers_on_one_batch_begin_it_alike_and_the_second_knows(tmp_path: Path) -> None:
