@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Annotated, Self
+from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
-import typer
 from filelock import FileLock, Timeout
 
 from sluice.jvm.errors import JarError
@@ -39,7 +38,10 @@ _STAMP = "stamp.json"
 BUILT = REPOSITORY / "jvm" / "built"
 """The folder of Sluice's own jars: the wheel has them, and ./scripts/setup makes those of a checkout."""
 
-_JAR = "[artifact]-[revision](-[classifier]).[ext]"
+JAR = "[artifact]-[revision](-[classifier]).[ext]"
+"""Ivy's pattern of a jar's name."""
+
+_ACCEPT = "python -m sluice_lab.testbed.jars"
 _ATTEMPTS = 2  # one failed request to a registry should not fail a first start; Ivy keeps what it has downloaded
 
 
@@ -97,15 +99,6 @@ class JarSet:
         """Jar name to SHA-256 (hex)."""
         return {path.rpartition("/")[2]: digest for digest, path in self._listed()}
 
-    def accept(self) -> None:
-        """Resolves the versions again, and lists the jars of the registry as the expected ones."""
-        with home_lock(self.name):
-            resolved = self._retrieved(self.versions, f"[organisation]/[module]/[revision]/{_JAR}", "-Dpoms=true")
-            present = [jar.name for jar in pyspark_jars().glob("*.jar")] if self.added_to_pyspark else []
-            jars = [jar for jar in sorted(resolved.rglob("*.jar")) if not has_artifact(jar.parts[-3], present)]
-            self.checksums.write_text("".join(f"{_sha256(jar)}  {jar.relative_to(resolved)}\n" for jar in jars))
-            shutil.rmtree(resolved)
-
     def _listed(self) -> Iterator[list[str]]:
         """Digest and path of each jar."""
         return (line.split() for line in self.checksums.read_text().splitlines())
@@ -148,8 +141,8 @@ class JarSet:
         except JarError:
             module = jars_home() / f"ivy-{self.name}.xml"
             module.write_text(self._module())
-            fresh = self._retrieved(module, _JAR)
-            fix = f"if {self.versions.name} was changed on purpose, run: python -m {self.command} --accept; else try"
+            fresh = self.retrieved(module, JAR)
+            fix = f"if {self.versions.name} was changed on purpose, run: {_ACCEPT} {self.name} --accept; else try"
             check_jars(sorted(fresh.glob("*.jar")), self.expected(), f"{fix} again later", self._listed_in)
             shutil.rmtree(self.folder, ignore_errors=True)
             fresh.rename(self.folder)
@@ -185,7 +178,7 @@ class JarSet:
         count, mb = len(wanted.keys() & {name for name, _ in found}), sum(size for _, size in found) / 1e6
         return f"jars: fetching {self.name} {count} of {len(wanted)} ({mb:.0f} MB)"
 
-    def _retrieved(self, module: Path, pattern: str, *options: str) -> Path:
+    def retrieved(self, module: Path, pattern: str, *options: str) -> Path:
         """A new folder with the jars that Ivy finds for a module file, each at the path of the pattern."""
         java, _ = find_java()
         home = jars_home()
@@ -269,7 +262,7 @@ def check_jars(jars: list[Path], checksums: Mapping[str, str], fix: str, listed_
         expected = checksums.get(jar.name)
         if expected is None:
             raise JarError(f"{jar} is a jar that {listed_in} doesn't know; {fix}")
-        actual = _sha256(jar)
+        actual = sha256(jar)
         if actual != expected:
             raise JarError(f"{jar} has SHA-256 {actual}, expected {expected} ({listed_in}); {fix}")
     missing = sorted(checksums.keys() - {jar.name for jar in jars})
@@ -277,30 +270,13 @@ def check_jars(jars: list[Path], checksums: Mapping[str, str], fix: str, listed_
         raise JarError(f"{missing[0]} of {listed_in} is missing; {fix}")
 
 
-def has_artifact(artifact: str, names: list[str]) -> bool:
-    """True if `names` (of jar files) hold `artifact` in any version."""
-    pattern = re.compile(re.escape(artifact) + r"-\d.*\.jar")
-    return any(pattern.fullmatch(name) for name in names)
-
-
 def run_download_command(jars: JarSet, then: Callable[[], object] = lambda: None) -> None:
-    """The command line that downloads a set, then does more; exit 1 with one line if that fails."""
-
-    def download(
-        accept: Annotated[
-            bool, typer.Option("--accept", help="Record the checksums of what the registry has.")
-        ] = False,
-    ) -> None:
-        """Download the jars that are missing, and check them."""
-        try:
-            if accept:
-                jars.accept()
-            jars.paths()
-            then()
-        except SluiceError as error:
-            sys.exit(f"jars: {error}")
-
-    typer.run(download)
+    """Download the jars of a set that are missing, check all, then do more; exit 1 with one line if that fails."""
+    try:
+        jars.paths()
+        then()
+    except SluiceError as error:
+        sys.exit(f"jars: {error}")
 
 
 def proxy_options() -> list[str]:
@@ -348,6 +324,7 @@ def _reason(log: str) -> str:
 
 
 def pyspark_jars() -> Path:
+    """The folder of pyspark's own jars. Raises JarError without pyspark."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         fix = "run ./scripts/setup and use .venv/bin/python" if in_checkout() else "install the extra job"
@@ -355,7 +332,8 @@ def pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def _sha256(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 

@@ -8,11 +8,9 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import typer
-
-from scripts.java.compiler import COMPILER_JARS, Compiler, build_jar, java_compiler, javac
+from scripts.java.compiler import Compiler, build_jar, java_compiler, javac
 from sluice.jvm import plugin
 from sluice.jvm.jars import BUILT, REPOSITORY, SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import OLDEST
@@ -81,19 +79,13 @@ def remove_others(made: Sequence[Path]) -> None:
         jar.unlink(missing_ok=True)  # another process may be as far
 
 
-def main(
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Record the checksum of the compiler for machines without a JDK.")
-    ] = False,
-) -> None:
-    """Compile Sluice's own Java code."""
+def main() -> None:
+    """Compile Sluice's own Java code; exit 1 with one line if that fails."""
     try:
-        if accept:
-            COMPILER_JARS.accept()
         build_jars()
     except SluiceError as error:
         sys.exit(f"build: {error}")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

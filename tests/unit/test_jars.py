@@ -288,16 +288,6 @@ def test_the_jars_of_an_installed_distribution_are_in_the_users_cache(
 
 
 @pytest.mark.parametrize(
-    ("artifact", "present"),
-    [("zstd-jni", True), ("scala-library", True), ("commons-pool", True), ("commons-pool2", False), ("scala", False)],
-)
-def test_a_jar_that_pyspark_has_is_known_by_its_artifact_whatever_the_version(artifact: str, present: bool) -> None:
-    names = ["zstd-jni-1.5.7-7.jar", "scala-library-2.13.18.jar", "commons-pool-1.5.4.jar"]
-
-    assert jars.has_artifact(artifact, names) is present
-
-
-@pytest.mark.parametrize(
     ("banner", "major"),
     [
         ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment', 17),

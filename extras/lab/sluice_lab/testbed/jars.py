@@ -1,16 +1,23 @@
 """Jars of the test bed: a set for each purpose, never to be mixed with Spark's.
 
-`python -m sluice_lab.testbed.jars NAME [--accept]` downloads a set.
+`python -m sluice_lab.testbed.jars NAME [--accept]` downloads a set, and with `--accept` records what the registry has:
+of these sets, of those that are published, and of the compiler.
 """
 
+import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sluice.jvm.jars import JarSet
+from scripts.java.compiler import COMPILER_JARS
+from sluice.jvm.jars import JAR, SPARK_JARS, JarSet, home_lock, pyspark_jars, sha256
 from sluice.state.errors import SluiceError
+from sluice_demo.jars import BROKER_JARS
+from sluice_proxy.jars import PROXY_JARS
+from sluice_shared_storage.jars import S3_JARS
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -41,9 +48,25 @@ JAVA_CLIENT_JARS = {release: _jars(f"java-client-{release}") for release in ("2.
 """Kafka's Java client, by its release. PEER_JARS have that of 4.3."""
 
 _OF_RELEASES = (*KAFKA_RELEASE_JARS.values(), *JAVA_CLIENT_JARS.values())
-JAR_SETS = {
-    jars.name: jars for jars in (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
-}
+_PUBLISHED = (SPARK_JARS, BROKER_JARS, PROXY_JARS, S3_JARS, COMPILER_JARS)
+_OWN = (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
+JAR_SETS = {jars.name: jars for jars in (*_PUBLISHED, *_OWN)}
+
+
+def accept_again(jars: JarSet) -> None:
+    """Resolve the versions of a set again, and list the jars of the registry as the expected ones."""
+    with home_lock(jars.name):
+        resolved = jars.retrieved(jars.versions, f"[organisation]/[module]/[revision]/{JAR}", "-Dpoms=true")
+        present = [jar.name for jar in pyspark_jars().glob("*.jar")] if jars.added_to_pyspark else []
+        found = [jar for jar in sorted(resolved.rglob("*.jar")) if not has_artifact(jar.parts[-3], present)]
+        jars.checksums.write_text("".join(f"{sha256(jar)}  {jar.relative_to(resolved)}\n" for jar in found))
+        shutil.rmtree(resolved)
+
+
+def has_artifact(artifact: str, names: list[str]) -> bool:
+    """True if `names` (of jar files) hold `artifact` in any version."""
+    pattern = re.compile(re.escape(artifact) + r"-\d.*\.jar")
+    return any(pattern.fullmatch(name) for name in names)
 
 
 def download(
@@ -55,7 +78,7 @@ def download(
         raise typer.BadParameter(f"{name!r} is no set of jars; expected one of {', '.join(JAR_SETS)}")
     try:
         if accept:
-            JAR_SETS[name].accept()
+            accept_again(JAR_SETS[name])
         JAR_SETS[name].paths()
     except SluiceError as error:
         sys.exit(f"jars: {error}")
