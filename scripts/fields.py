@@ -86,7 +86,7 @@ def _default(field: dict[str, Any]) -> str:
 def _metrics(folder: Path) -> Iterator[str]:
     """A table of the metrics whose names and help texts are constants in the folder's code."""
     yield "| metric | labels | meaning |\n|---|---|---|\n"
-    for file in sorted(file for file in folder.rglob("*.py") if "tests" not in file.parts):
+    for file in sorted(file for file in folder.rglob("*.py") if "tests" not in file.relative_to(folder).parts):
         tree = ast.parse(file.read_text())
         known = {
             node.targets[0].id: node.value

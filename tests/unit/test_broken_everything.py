@@ -193,6 +193,13 @@ def taken() -> Iterator[int]:
         yield port
 
 
+@pytest.fixture(autouse=True)
+def nothing_to_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No search for a broker takes long, and there is no Java where all else is well."""
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 100)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+
+
 def ended(command: str, folder: Path, taken: int, broker: str) -> Ended:
     """The end of a command on this folder."""
     places = {"folder": folder, "settings": folder / "sluice.yaml", "input": folder / "input", "taken": taken}
@@ -223,11 +230,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("command", "fault"), PAIRS)
-def test_an_operator_reads_one_line(
-    command: str, fault: str, tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 100)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))  # so that nothing is started where all else is well
+def test_an_operator_reads_one_line(command: str, fault: str, tmp_path: Path, taken: int) -> None:
     settings_in(tmp_path)
     FAULTS[fault](tmp_path)
 
@@ -235,11 +238,7 @@ def test_an_operator_reads_one_line(
 
 
 @pytest.mark.parametrize("command", ["doctor", "kafka-gateway", "quotas exposure", "top", "topics", "unmute"])
-def test_a_server_that_is_no_broker_is_one_line(
-    command: str, tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 100)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+def test_a_server_that_is_no_broker_is_one_line(command: str, tmp_path: Path, taken: int) -> None:
     settings = settings_in(tmp_path)
     settings.write_text(settings.read_text().replace("127.0.0.1:1}", f"127.0.0.1:{taken}}}"))
     recorded(tmp_path, 1)
@@ -252,7 +251,6 @@ def test_a_server_that_is_no_broker_is_one_line(
 def test_an_account_without_rights_reads_one_line(
     command: str, everybodys: Path, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 100)
     monkeypatch.setenv("JAVA_HOME", str(everybodys / "java"))
     settings = settings_in(everybodys)
     tables = everybodys / "tables"

@@ -1,31 +1,59 @@
 """Stopping a query between two micro-batches: when the last one that was started counts as committed."""
 
+from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.streaming.errors import JobError
 from sluice.streaming.queries.gated_query import GatedQuery
 
 
+class Running:
+    """A streaming query that runs until it is stopped, with these reports of its progress."""
+
+    def __init__(self, name: str, *reports: dict[str, Any] | None) -> None:
+        self.name = name
+        self.isActive = True
+        self.reports = iter(reports)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        for report in self.reports:
+            return report
+        raise OSError("one call to Java failed")
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
 class Query(GatedQuery):
-    """A query that isn't started."""
+    """A query that Spark starts beside those that are `left`."""
+
+    def __init__(
+        self, *left: Running, started: Running | None = None, may_begin: Callable[[], bool] = lambda: True
+    ) -> None:
+        super().__init__("enforce", "/nowhere", 0, may_begin)
+        self.batch, self.written = cast(DataFrame, MagicMock()), list[int]()
+        self._plan = MagicMock()
+        self._plan.sparkSession.streams.active = left
+        self.stream = self._plan.writeStream.queryName.return_value
+        self.started = self.stream.foreachBatch.return_value.option.return_value.trigger.return_value.start
+        self.started.return_value = started or Running("enforce")
 
     def _rows(self) -> DataFrame:
-        raise NotImplementedError
+        return cast(DataFrame, self._plan)
 
     def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
-        raise NotImplementedError
+        assert rows is self.batch
+        self.written.append(batch_id)
 
-
-class Reported:
-    """A streaming query whose last progress report is given."""
-
-    def __init__(self, progress: dict[str, Any] | None) -> None:
-        self.lastProgress = progress
+    def begin(self, batch_id: int) -> None:
+        """Spark begins a micro-batch."""
+        (begin,) = self.stream.foreachBatch.call_args.args
+        begin(self.batch, batch_id)
 
 
 @pytest.mark.parametrize(
@@ -40,54 +68,39 @@ class Reported:
 )
 def test_only_an_executed_micro_batch_is_committed(progress: dict[str, Any] | None, committed: bool) -> None:
     """An idle query reports the number of the micro-batch that comes next."""
-    query = Query("enforce", "/nowhere", 0)
-    query._last_begun = 7
+    running = Running("enforce", progress, {"batchId": 7, "durationMs": {"addBatch": 5}})
+    query = Query(started=running)
+    query.start()
+    query.begin(7)
 
-    assert query._committed(cast(StreamingQuery, Reported(progress))) is committed
+    query.stop()
+    assert len(list(running.reports)) == committed
+    assert not running.isActive
 
 
 def test_a_micro_batch_waits_until_it_may_begin() -> None:
-    answers, written, batch = iter([False, False, True]), list[int](), cast(DataFrame, MagicMock())
+    answers = iter([False, False, True])
+    query = Query(may_begin=lambda: next(answers))
+    query.start()
+    query.begin(7)
 
-    class Waiting(Query):
-        def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
-            assert rows is batch
-            written.append(batch_id)
-
-    query = Waiting("enforce", "/nowhere", 0, lambda: next(answers))
-    query._begin_batch(batch, 7)
-
-    assert written == [7]
+    assert query.written == [7]
     assert next(answers, None) is None
 
 
 def test_a_query_that_is_stopped_while_it_waits_begins_nothing() -> None:
-    query = Query("enforce", "/nowhere", 0, lambda: query._closed.set() or False)  # type: ignore[func-returns-value] # stops it
+    query = Query(may_begin=lambda: bool(query.stop()))  # type: ignore[func-returns-value] # stops it
+    query.start()
 
     with pytest.raises(JobError, match="stopping between two micro-batches"):
-        query._begin_batch(cast(DataFrame, MagicMock()), 7)
-    assert query._last_begun is None
-
-
-class BrokenProgress:
-    """A streaming query that runs until it is stopped, and whose progress can't be read."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.isActive = True
-
-    @property
-    def lastProgress(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        raise OSError("one call to Java failed")
-
-    def stop(self) -> None:
-        self.isActive = False
+        query.begin(7)
+    assert query.written == []
 
 
 def test_a_query_whose_progress_cant_be_read_is_stopped() -> None:
-    running = BrokenProgress("enforce")
-    query = Query("enforce", "/nowhere", 0)
-    query._query, query._last_begun = cast(StreamingQuery, running), 7
+    query = Query(started=(running := Running("enforce")))
+    query.start()
+    query.begin(7)
 
     with pytest.raises(OSError, match="one call"):
         query.stop()
@@ -97,22 +110,19 @@ def test_a_query_whose_progress_cant_be_read_is_stopped() -> None:
 
 def test_no_micro_batch_begins_after_a_start_whose_answer_was_lost() -> None:
     """Spark may have started the query all the same."""
-    query = Query("enforce", "/nowhere", 0)
+    query = Query()
+    query.started.side_effect = OSError
+    with pytest.raises(OSError):  # noqa: PT011 - it has no words
+        query.start()
     query.stop()
 
     with pytest.raises(JobError, match="stopping"):
-        query._begin_batch(cast(DataFrame, MagicMock()), 7)
+        query.begin(7)
 
 
 def test_a_start_stops_what_is_left_of_the_query_before() -> None:
-    left, other = BrokenProgress("enforce"), BrokenProgress("audit")
+    left, other = Running("enforce"), Running("audit")
 
-    class Startable(Query):
-        def _rows(self) -> DataFrame:
-            rows = MagicMock()
-            rows.sparkSession.streams.active = [left, other]
-            return cast(DataFrame, rows)
-
-    Startable("enforce", "/nowhere", 0).start()
+    Query(left, other).start()
 
     assert (left.isActive, other.isActive) == (False, True)

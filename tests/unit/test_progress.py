@@ -83,20 +83,15 @@ def test_the_first_micro_batch_after_an_idle_time_is_there(reports: Reports) -> 
     assert ids(query) == [1]
 
 
-def test_a_micro_batch_that_ended_before_an_idle_time_is_there(reports: Reports) -> None:
+@pytest.mark.parametrize(("added", "found"), [([(0, 10), (1, 10), (2, 0)], [0, 1]), ([(57, 10)], [57])])
+def test_a_micro_batch_before_an_idle_time_is_there_and_so_is_one_after_a_checkpoint(
+    reports: Reports, added: list[tuple[int, int]], found: list[int]
+) -> None:
     query = followed(reports)
-    reports.add(0, events=10)
-    reports.add(1, events=10)
-    reports.add(2, events=0)
+    for number, events in added:
+        reports.add(number, events=events)
 
-    assert ids(query) == [0, 1]
-
-
-def test_a_query_that_goes_on_from_a_checkpoint_begins_with_its_number(reports: Reports) -> None:
-    query = followed(reports)
-    reports.add(57, events=10)
-
-    assert ids(query) == [57]
+    assert ids(query) == found
 
 
 def test_all_reports_are_read_only_if_one_was_missed(reports: Reports) -> None:

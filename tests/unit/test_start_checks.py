@@ -187,6 +187,11 @@ def test_the_configuration_of_hadoop_counts_where_any_checkpoint_or_table_is_in_
     assert left_out(changed(DEFAULTS, section, **{key: "hdfs://nameservice/sluice"})) == []
 
 
+def is_refused_to_a_stranger(everybodys: Path, words: str) -> None:
+    with as_account(STRANGER), pytest.raises(CheckError, match=words):
+        check_folders(settings_in(everybodys))
+
+
 @as_root
 @pytest.mark.parametrize("place", ["decisions", "decisions/_delta_log", "decisions/date=2026-11-27", "ck/state"])
 def test_a_folder_of_another_account_is_named_with_its_owner(place: str, everybodys: Path) -> None:
@@ -196,22 +201,14 @@ def test_a_folder_of_another_account_is_named_with_its_owner(place: str, everybo
         (everybodys / each).chmod(0o777)
     folder.chmod(0o700)
 
-    with (
-        as_account(STRANGER),
-        pytest.raises(CheckError, match=rf"^{folder}, of .*\(54321\).* root, or .* 54321 {folder}$"),
-    ):
-        check_folders(settings_in(everybodys))
+    is_refused_to_a_stranger(everybodys, rf"^{folder}, of .*\(54321\).* root, or .* 54321 {folder}$")
 
 
 @as_root
 def test_a_folder_that_cannot_be_made_says_how_to_make_it(everybodys: Path) -> None:
     everybodys.chmod(0o755)
 
-    with (
-        as_account(STRANGER),
-        pytest.raises(CheckError, match=r"is of root; make it: install -d -m 700 -o 54321 /.*/ck$"),
-    ):
-        check_folders(settings_in(everybodys))
+    is_refused_to_a_stranger(everybodys, r"is of root; make it: install -d -m 700 -o 54321 /.*/ck$")
 
 
 @as_root

@@ -140,7 +140,7 @@ class Broker(JavaServer):
         archived = BROKER_CLASSES.options() if self._jars == BROKER_JARS else ()
         command = [java, *archived, *self._jvm_options, "-cp", class_path]
         for attempt in range(1, _ATTEMPTS + 1):
-            properties = self._configure(command)
+            properties = self.write_properties(command)
             self.jmx_port = free_ports(1)[0] if self._jmx else 0
             options = jmx_options(self.jmx_port) if self._jmx else []
             if self._run([java, *options, *command[1:], "kafka.Kafka", str(properties)]):
@@ -150,7 +150,7 @@ class Broker(JavaServer):
             if self._node or attempt == _ATTEMPTS or not has_ended:
                 raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
 
-    def _configure(self, command: Sequence[str]) -> Path:
+    def write_properties(self, command: Sequence[str]) -> Path:
         """Write server.properties, and format the folder at the first start."""
         node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_cluster_id())
         self._port = node.cluster[node.number].client

@@ -91,7 +91,7 @@ def run_with_brokers(options: DemoOptions, stop: Event, console: Console) -> int
         clients = [
             FullSpeedClient(name, role, servers, _TOPIC) for servers in entrances for name, role in _CLIENTS.items()
         ]
-        neighbour = _Neighbour(lambda: FullSpeedClient(_NEIGHBOUR, Role.PRODUCE, entrances[0], _TOPIC))
+        neighbour = Neighbour(lambda: FullSpeedClient(_NEIGHBOUR, Role.PRODUCE, entrances[0], _TOPIC))
         stack.callback(neighbour.leave)
         in_force = stack.enter_context(closing(InForce.following(job.settings)))
         uses = _Uses(clients, neighbour.clients, QuotasTable(job.settings.delta.quotas))
@@ -156,7 +156,7 @@ def quotas_of(*, elastic: bool) -> list[Json]:
     return quotas
 
 
-class _Neighbour:
+class Neighbour:
     """A client at full speed that comes and goes; `clients` are all of its lives."""
 
     def __init__(self, come: Callable[[], FullSpeedClient]) -> None:

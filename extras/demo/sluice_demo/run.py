@@ -195,10 +195,10 @@ class _Demo:
 
             def lines(load: Sent, begun_s: float) -> list[str]:
                 at_ms, rate = now_ms(), load.events / (time.monotonic() - begun_s)
-                counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
+                counts = line_of_counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
                 width = console.width if console.is_terminal else None  # a window may be made smaller
                 marks = in_force.marks(answers.model.gateways.heard(at_ms), at_ms)
-                return [counts, *in_force.lines(at_ms), *_clients(answers.model, at_ms, width, marks)]
+                return [counts, *in_force.lines(at_ms), *lines_of_clients(answers.model, at_ms, width, marks)]
 
             with ExitStack() as clients:
                 with loading(settings, self.options, min(self.options.rate, _WARMING_PER_S), warming):
@@ -244,7 +244,7 @@ class _Demo:
         show_until(self.stop, _LONGEST_WARMING_S, self.console, marked, check, lambda: batches() >= last)
 
 
-def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
+def line_of_counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(answers.verdicts.items()))
     return (
         f"{sent} requests ({rate:.0f}/s) -> {answers.decisions} decisions ({verdicts or 'none yet'}),"
@@ -252,7 +252,7 @@ def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
     )
 
 
-def _clients(model: LiveModel, at_ms: int, width: int | None, marks: RowMarks) -> Iterator[str]:
+def lines_of_clients(model: LiveModel, at_ms: int, width: int | None, marks: RowMarks) -> Iterator[str]:
     """The greedy client, which waits, and the clients nearest to their limits, which don't: those of the load.
 
     On a terminal, which has a width, these are shown as `sluice top` shows them.

@@ -86,10 +86,10 @@ def compile_source(made: Path, folder: Path, target: str = "", flags: Sequence[s
     """Compile the library to `made`; a compiler that has to be fetched is in `folder`. Raises NativeBuildError."""
     of_target = ("-target", target) if target else ()
     told = f'-DSOURCES="{sources_digest()}"'
-    _run([*_compiler(folder, target), *of_target, *_FLAGS, told, *flags, "-o", str(made), *map(str, _SOURCES), "-lm"])
+    _run([*compiler_of(folder, target), *of_target, *_FLAGS, told, *flags, "-o", str(made), *map(str, _SOURCES), "-lm"])
 
 
-def _compiler(folder: Path, target: str) -> list[str]:
+def compiler_of(folder: Path, target: str) -> list[str]:
     own = os.environ.get("CC") or "cc"
     if not target and shutil.which(own):
         return [own]

@@ -230,7 +230,7 @@ def native_decider(settings: PipelineSettings) -> NativeDecider | None:
     library = native_library()
     if library is None or settings.quota.coexistence is Coexistence.SEQUENTIAL:
         return None
-    return _native_decider(settings, library)
+    return kept_decider(settings, library)
 
 
-_native_decider = lru_cache(maxsize=2)(NativeDecider)  # pages are split for some tasks alone
+kept_decider = lru_cache(maxsize=2)(NativeDecider)  # pages are split for some tasks alone

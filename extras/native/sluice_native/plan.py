@@ -313,10 +313,10 @@ def native_planner(quotas: Quotas, settings: PipelineSettings) -> NativePlanner 
     library = native_library()
     if library is None:
         return None
-    return _native_planner(quotas, settings, library)
+    return kept_planner(quotas, settings, library)
 
 
-_native_planner = lru_cache(maxsize=1)(NativePlanner)
+kept_planner = lru_cache(maxsize=1)(NativePlanner)
 
 
 def _texts(*texts: bytes) -> Iterator[bytes | int]:

@@ -232,7 +232,7 @@ class KafkaGateway(JavaServer):
         archived = PROXY_CLASSES.options()
         for attempt in range(1, _ATTEMPTS + 1):
             self._bytes_read = 0
-            config = self._write_config(nodes)
+            config = self.write_config(nodes)
             command = [java, *archived, *self._jvm_options, "-cp", class_path, MAIN_CLASS, str(config)]
             if self._run(command):
                 return
@@ -246,7 +246,7 @@ class KafkaGateway(JavaServer):
         last = self._log.read_text(errors="replace").rstrip().rpartition("\n")[2]
         return last.removeprefix("ERROR ") if last.startswith("ERROR ") else super()._reason()
 
-    def _write_config(self, nodes: Sequence[int]) -> Path:
+    def write_config(self, nodes: Sequence[int]) -> Path:
         """Write Kroxylicious's configuration, which is JSON and so YAML too. It may hold secrets."""
         self._port = self._listener.port or free_ports(2 + min(max(nodes), _NEXT_PORTS))[0]
         self.management_port = self._metrics.port or free_ports(1)[0]

@@ -177,16 +177,16 @@ def checks_of_kafka(settings: Settings) -> dict[str, Check]:
 
     return {
         "topics": partial(check_topics, settings),
-        "replicas": _if_read("topics", partial(check_replicas, settings)),
+        "replicas": if_read("topics", partial(check_replicas, settings)),
         "requests topic": partial(check_requests_topic, settings),
-        "brokers as gateways": _if_read("their configuration", lambda: plugin_verdict(brokers.result())),
-        "threads of the plugin": _if_read("the heartbeats", threads),
-        "clocks of gateways": _if_read("the heartbeats", lambda: clocks_verdict(beats.result().ahead_ms)),
-        "load of brokers": _if_read("the heartbeats", loads),
-        "limits": _if_read("the limits", lambda: limits_verdict(limits.result())),
-        "overrides": _if_read("the limits", lambda: overrides_verdict(limits.result().overrides, now_ms())),
-        "own login": _if_read("quotas", login),
-        "dead letters": _if_read("them", lambda: dead_letters_verdict(newest.result()[1])),
+        "brokers as gateways": if_read("their configuration", lambda: plugin_verdict(brokers.result())),
+        "threads of the plugin": if_read("the heartbeats", threads),
+        "clocks of gateways": if_read("the heartbeats", lambda: clocks_verdict(beats.result().ahead_ms)),
+        "load of brokers": if_read("the heartbeats", loads),
+        "limits": if_read("the limits", lambda: limits_verdict(limits.result())),
+        "overrides": if_read("the limits", lambda: overrides_verdict(limits.result().overrides, now_ms())),
+        "own login": if_read("quotas", login),
+        "dead letters": if_read("them", lambda: dead_letters_verdict(newest.result()[1])),
         "enforce query": partial(check_progress, settings, *enforced),
         "audit query": partial(check_audit, settings),
         "quotas source": partial(check_quotas_source, settings),
@@ -194,7 +194,7 @@ def checks_of_kafka(settings: Settings) -> dict[str, Check]:
     }
 
 
-def _if_read(source: str, check: Check) -> Check:
+def if_read(source: str, check: Check) -> Check:
     """The check, which doesn't fail where its source can't be read: not every login may do so."""
 
     def answer() -> str:

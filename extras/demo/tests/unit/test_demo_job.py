@@ -60,6 +60,6 @@ def test_the_folder_of_a_broker_may_have_letters_that_java_properties_have_not(t
     folder = tmp_path / "Büro 東京"
     folder.mkdir()
 
-    written = Broker(folder)._configure(["true"]).read_bytes()
+    written = Broker(folder).write_properties(["true"]).read_bytes()
 
     assert f"log.dirs={tmp_path}/B\\u00fcro \\u6771\\u4eac/data\n".encode() in written

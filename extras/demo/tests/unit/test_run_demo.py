@@ -22,11 +22,11 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import Quotas
 from sluice_demo.answers import Answers
-from sluice_demo.brokers import ClientUse, Screen, _Neighbour, client_lines, phase_lines, quotas_of
+from sluice_demo.brokers import ClientUse, Neighbour, Screen, client_lines, phase_lines, quotas_of
 from sluice_demo.in_force import InForce
 from sluice_demo.load import Sent, publish
 from sluice_demo.load_generator import LoadGenerator
-from sluice_demo.run import _clients, _counts, summary
+from sluice_demo.run import line_of_counts, lines_of_clients, summary
 from sluice_insight.live import LiveModel
 from sluice_insight.row_marks import RowMarks
 from tests.builders import decision
@@ -143,7 +143,7 @@ def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_the
     model.on_record(json.dumps(decision(NOW_MS, user="greedy", charge=limit)).encode(), NOW_MS)
     model.on_record(json.dumps(decision(NOW_MS, wait_ms=60_000, charge={"rate": 3000.0})).encode(), NOW_MS)
 
-    greedy, alice = _clients(model, NOW_MS, None, NO_MARKS)
+    greedy, alice = lines_of_clients(model, NOW_MS, None, NO_MARKS)
 
     assert greedy == (
         f"  {'greedy':<28} gets 1.01 MB/s of 1 MB/s now from two gateways; it asks for 20 MB/s and waits as told"
@@ -161,7 +161,7 @@ def test_the_mean_of_a_minute_is_shown_as_soon_as_it_is_known() -> None:
         limit = {"limit": 1e6, "rate": 1.19e6, "value": 1e6, "entity": {"user": "greedy"}}
         model.on_record(json.dumps(decision(NOW_MS - ago_s * 1000, user="greedy", charge=limit)).encode(), NOW_MS)
 
-    (greedy,) = _clients(model, NOW_MS, None, NO_MARKS)
+    (greedy,) = lines_of_clients(model, NOW_MS, None, NO_MARKS)
 
     assert "gets 1 MB/s of 1 MB/s in a minute's mean from two gateways" in greedy
 
@@ -172,7 +172,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_line_is_cut(width: int) -> N
     for user in ("alice", "payments-service-of-the-north"):
         model.on_record(json.dumps(decision(NOW_MS, user=user, wait_ms=60_000)).encode(), NOW_MS)
 
-    *_, head, first, second, _ = _clients(model, NOW_MS, width, NO_MARKS)
+    *_, head, first, second, _ = lines_of_clients(model, NOW_MS, width, NO_MARKS)
 
     assert max(map(len, (head, first, second))) <= width
     assert "WAITED/MIN" in head
@@ -183,7 +183,7 @@ def test_requests_are_decisions_dead_letters_and_those_that_wait(answers: Answer
     decided(answers, 0)
     lettered(answers, 1)
 
-    assert _counts(answers, 3, 200.0, {"batch_ms": 1212, "lag": 0}) == (
+    assert line_of_counts(answers, 3, 200.0, {"batch_ms": 1212, "lag": 0}) == (
         "3 requests (200/s) -> 1 decisions (1 ALLOW), 1 dead letters, 1 wait; batch 1212 ms"
     )
 
@@ -269,7 +269,7 @@ def test_the_neighbour_of_the_demo_comes_after_a_minute_and_goes_and_comes_again
         client.stop = Mock(side_effect=lambda: setattr(client, "alive", False))
         return client
 
-    neighbour, there = _Neighbour(come), []
+    neighbour, there = Neighbour(come), []
     for at_s in (7.0, 66.9, 67.0, 106.9, 107.0, 186.9, 187.0):
         neighbour.keep(at_s)
         there.append(sum(client.alive for client in neighbour.clients))

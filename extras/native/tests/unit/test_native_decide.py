@@ -76,14 +76,14 @@ def test_numbers_are_the_texts_of_msgspec() -> None:
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_the_bench_s_pages_are_all_decided_natively(load: Load, tmp_path: Path) -> None:
     settings = write_settings(tmp_path / "settings.yaml", storage_in(tmp_path), {"state": {"pages": 8}})
-    native_decide._native_decider.cache_clear()
+    native_decide.kept_decider.cache_clear()
     left_to_python.clear()
 
     workers = Workers(load, settings)
     for first in range(0, 5_000, 1_000):
         workers.micro_batch(first, spread(1_000, 1_000))
 
-    assert native_decide._native_decider.cache_info().currsize == 1
+    assert native_decide.kept_decider.cache_info().currsize == 1
     assert left_to_python["pages"] == left_to_python["groups"] == 0
 
 

@@ -136,7 +136,7 @@ def test_names_that_a_client_chooses_do_not_collide_whatever_the_seed_is(tmp_pat
     code = "API uint64_t hash_text(uint64_t s, const uint8_t *p, size_t n) { return hash_of(s, p, n); }"
     source.write_text(f'#include "text.h"\n{code}\n')
     made, include = tmp_path / "hash.so", f"-I{Path(native_build.__file__).parent}"
-    compiler = native_build._compiler(tmp_path, "")
+    compiler = native_build.compiler_of(tmp_path, "")
     subprocess.run([*compiler, "-shared", "-fPIC", include, "-o", str(made), str(source)], check=True)
     hash_text = ctypes.CDLL(str(made)).hash_text
     hash_text.restype, hash_text.argtypes = ctypes.c_uint64, (ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t)
@@ -158,7 +158,7 @@ def test_at_most_one_event_of_a_hundred_of_the_bench_is_declined(load: Load, tmp
     made: list[NativePlanner] = []
 
     def kept(*arguments: object) -> NativePlanner | None:
-        made.append(native_plan._native_planner(*arguments, library()))
+        made.append(native_plan.kept_planner(*arguments, library()))
         return made[-1]
 
     with patch("sluice_native.engine.native_planner", kept):
@@ -185,7 +185,7 @@ def test_python_plans_all_events_where_native_planning_is_turned_off_or_not_buil
 def test_the_stage_plans_natively_in_a_worker_that_it_was_sent_to(tmp_path: Path) -> None:
     """Spark sends it by cloudpickle; nothing of the library is in it."""
     settings = write_settings(tmp_path / "settings.yaml", storage_in(tmp_path), {"state": {"pages": 8}})
-    native_plan._native_planner.cache_clear()
+    native_plan.kept_planner.cache_clear()
 
     def sent(*arguments: Any) -> stages.ArrowStage:
         sent_bytes = cloudpickle.dumps(stages.planner(*arguments))  # type: ignore[no-untyped-call] # PySpark's
@@ -195,7 +195,7 @@ def test_the_stage_plans_natively_in_a_worker_that_it_was_sent_to(tmp_path: Path
     with patch("sluice_lab.benchmarks.harness.planner", sent):
         assert len(Workers(LOADS[0], settings).micro_batch(0, spread(100, 50))) >= 100
 
-    assert native_plan._native_planner.cache_info().currsize == 1
+    assert native_plan.kept_planner.cache_info().currsize == 1
 
 
 def test_the_doctor_says_who_plans(monkeypatch: pytest.MonkeyPatch) -> None:

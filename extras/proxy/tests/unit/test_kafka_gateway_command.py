@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Settings:
 def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, tls: Tls | None = None) -> Any:
     """The configuration of a proxy in front of brokers 1, 2 and 7."""
     gateway = KafkaGateway(tmp_path, settings, listener, tls)
-    file = gateway._write_config([1, 2, 7])  # what start would write once a broker has answered
+    file = gateway.write_config([1, 2, 7])  # what start would write once a broker has answered
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     return json.loads(file.read_text())
 
@@ -120,7 +120,7 @@ def test_lines_for_the_terminal_are_read_once_and_whole(tmp_path: Path, settings
 def test_metrics_are_at_the_address_that_is_asked_for(tmp_path: Path, settings: Settings) -> None:
     gateway = KafkaGateway(tmp_path, settings, metrics=parse_address("--metrics", "0.0.0.0:9190"))
 
-    assert json.loads(gateway._write_config([1]).read_text())["management"]["bindAddress"] == "0.0.0.0"  # noqa: S104
+    assert json.loads(gateway.write_config([1]).read_text())["management"]["bindAddress"] == "0.0.0.0"  # noqa: S104
     assert gateway.management_port == 9190
 
 
@@ -250,6 +250,6 @@ def test_the_reason_of_a_proxy_that_does_not_start_is_its_last_error(tmp_path: P
 def test_what_isnt_filtered_has_no_filter(tmp_path: Path, settings: Settings) -> None:
     gateway = KafkaGateway(tmp_path, settings, filtered=False)
 
-    config: Mapping[str, Any] = json.loads(gateway._write_config([1]).read_text())
+    config: Mapping[str, Any] = json.loads(gateway.write_config([1]).read_text())
 
     assert "filterDefinitions" not in config

@@ -489,7 +489,7 @@ def test_what_a_login_may_not_read_fails_nothing() -> None:
     """Least rights have no DescribeConfigs on the cluster."""
     refused = Mock(side_effect=KafkaUnavailableError("no right"))
 
-    assert checks._if_read("quotas", refused)() == "unknown; quotas can't be read (no right)"
+    assert checks.if_read("quotas", refused)() == "unknown; quotas can't be read (no right)"
 
 
 def test_no_advice_exempts_all_clients_without_a_login() -> None:
