@@ -104,7 +104,7 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
         yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
         return
     try:
-        answer = _answered(settings, unmute, timeout_s)
+        answer = answered(settings, unmute, timeout_s)
     except KafkaError as error:
         raise UnmuteError(
             f"Kafka refuses or doesn't answer: {error_line(error)}; see with `sluice doctor` that the brokers answer,"
@@ -142,7 +142,7 @@ def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:
         return []
 
 
-def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
+def answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
     """Publish the control record, and wait for what the job answers. Raises UnmuteError, KafkaError."""
     topics, kafka = settings.topics, settings.kafka | OF_COMMANDS
     with ExitStack() as stack:
@@ -158,7 +158,7 @@ def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
         decisions, letters = readers[topics.decisions], readers[topics.dead_letters]
         for reader in (decisions, letters):
             reader.unread()  # fixes where reading begins: the answer comes after this
-        return _wait_for_answer(decisions, letters, _publish(kafka, topics.requests, unmute), timeout_s)
+        return wait_for_answer(decisions, letters, _publish(kafka, topics.requests, unmute), timeout_s)
 
 
 def _publish(kafka: Mapping[str, str], topic: str, unmute: Unmute) -> SourceRecord:
@@ -170,7 +170,7 @@ def _publish(kafka: Mapping[str, str], topic: str, unmute: Unmute) -> SourceReco
     return SourceRecord(topic, sent.partition, sent.offset)
 
 
-def _wait_for_answer(decisions: TopicReader, letters: TopicReader, source: SourceRecord, timeout_s: float) -> Decision:
+def wait_for_answer(decisions: TopicReader, letters: TopicReader, source: SourceRecord, timeout_s: float) -> Decision:
     expected = decision_id(source.topic, source.partition, source.offset)
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:

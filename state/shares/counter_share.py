@@ -173,13 +173,13 @@ class CounterShare(msgspec.Struct, gc=False):
     _mutations: EntityCounters | None = None  # the same and a bucket, for a counter of mutations
     _pace_tokens: float = inf
     _pace_ms: int = 0
-    _others: dict[str, GatewayUse] = msgspec.field(default_factory=_nobody)
+    others: dict[str, GatewayUse] = msgspec.field(default_factory=_nobody)
     _left_tokens: float = inf  # of all gateways, by the decisions
     _left_ms: int = 0
     _decided_ms: int = 0  # newest time of a decided request
-    _own_decided_ms: int = -1  # the same of one's own requests
+    own_decided_ms: int = -1  # the same of one's own requests
     _own: GatewayUse | None = None  # one's own use, as decided
-    _fetch_size: float = 0.0
+    fetch_size: float = 0.0
     _active_since_ms: int = 0
     _last_charge_ms: int | None = None
     _share: float = 0.0
@@ -228,7 +228,7 @@ class CounterShare(msgspec.Struct, gc=False):
 
     def _share_now(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int, idle: bool) -> float:
         count = gateways.count
-        if count == 1 and not self._others:
+        if count == 1 and not self.others:
             target = limit
         elif now_ms < self._target_until_ms and limit == self._target_limit and count == self._target_count:
             target = self._target_share
@@ -239,7 +239,7 @@ class CounterShare(msgspec.Struct, gc=False):
         first = limit / count
         if idle:
             self._share = min(target, first)
-        elif self._own_decided_ms < self._active_since_ms:
+        elif self.own_decided_ms < self._active_since_ms:
             self._share = min(target, max(first, self._share))
         else:
             known_ms = gateways.known_until_ms(now_ms)
@@ -274,7 +274,7 @@ class CounterShare(msgspec.Struct, gc=False):
         if last_ms is not None and now_ms < last_ms:  # as for the job, time never goes back
             now_ms = last_ms
         idle = last_ms is None or (now_ms > last_ms + metering.span_ms and self._is_idle(metering.span_ms, now_ms))
-        if is_alone and self._share == limit and not self._others:  # it can't grow, and nothing makes it smaller
+        if is_alone and self._share == limit and not self.others:  # it can't grow, and nothing makes it smaller
             share, self._share_ms = limit, now_ms
         else:
             share = self._share_now(limit, gateways, metering, now_ms, idle)
@@ -348,7 +348,7 @@ class CounterShare(msgspec.Struct, gc=False):
             faded = charged.value if charged.faded is None else charged.faded
             applied_ms = min(charged.applied_ms, max_wait_ms)
             if gateways.is_own(gateway.instance):
-                self._own_decided_ms = max(self._own_decided_ms, charged_ms)
+                self.own_decided_ms = max(self.own_decided_ms, charged_ms)
                 if self._own is None:
                     self._own = GatewayUse()
                 self._own.record(faded, charged_ms, metering.span_ms / 1000.0, applied_ms)
@@ -367,9 +367,9 @@ class CounterShare(msgspec.Struct, gc=False):
             instance = ANONYMOUS  # it shares nothing, and no heartbeat says if it is alive
         elif not gateways.is_alive(instance):
             return None
-        others = self._others
+        others = self.others
         if others is _NOBODY:
-            others = self._others = {}
+            others = self.others = {}
         other = others.get(instance)
         if other is None:
             if len(others) > gateways.count:
@@ -401,9 +401,9 @@ class CounterShare(msgspec.Struct, gc=False):
         known_ms, span_s = gateways.known_until_ms(now_ms), metering.span_ms / 1000.0
         floor = limit / (2 * gateways.count)
         free, wanted, used = limit, [], 0.0
-        if self._others:
+        if self.others:
             self._forget_gone(gateways)
-        for other in self._others.values():
+        for other in self.others.values():
             rate = other.rate(self._decided_ms, span_s)
             used += rate
             if other.hungry_until_ms > known_ms:
@@ -413,7 +413,7 @@ class CounterShare(msgspec.Struct, gc=False):
         if gateways.count > 1:
             left = self._left(limit, gateways.decided_ms)
             free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
-        part = _equal_part(free, wanted) if wanted else free
+        part = equal_part(free, wanted) if wanted else free
         if known_ms < now_ms:
             own = 0.0 if self._own is None else self._own.rate(self._decided_ms, span_s)
             part = min(part, own + (limit - used - own) / gateways.count)
@@ -421,8 +421,8 @@ class CounterShare(msgspec.Struct, gc=False):
 
     def _forget_gone(self, gateways: AliveGateways) -> None:
         """Forget the gateways that are no longer alive."""
-        for instance in [each for each in self._others if each is not ANONYMOUS and not gateways.is_alive(each)]:
-            del self._others[instance]
+        for instance in [each for each in self.others if each is not ANONYMOUS and not gateways.is_alive(each)]:
+            del self.others[instance]
 
     def _left(self, limit: float, decided_ms: int) -> float:
         """The rest for all gateways together at a time up to which all is decided; below zero it is a debt."""
@@ -435,8 +435,8 @@ class CounterShare(msgspec.Struct, gc=False):
         if not self._decided_ms:  # the bursts of the gateways' buckets
             left, self._left_ms = limit * metering.burst_s, from_ms
         usable = limit
-        if self._fetch_size:
-            usable -= self._fetch_size / _meter_s(metering.window)
+        if self.fetch_size:
+            usable -= self.fetch_size / _meter_s(metering.window)
         most = usable * MAX_CREDIT_S
         from_ms = max(from_ms, self._left_ms)
         until_ms = self._decided_ms = max(until_ms, from_ms, self._decided_ms)
@@ -450,8 +450,8 @@ class CounterShare(msgspec.Struct, gc=False):
         None counts as larger than a broker makes one: a forged one would take the share for minutes.
         """
         size = min(fetches.bytes / fetches.count, most)
-        kept = (1.0 - _SIZE_WEIGHT) ** fetches.count if self._fetch_size else 0.0
-        self._fetch_size = size + (self._fetch_size - size) * kept
+        kept = (1.0 - _SIZE_WEIGHT) ** fetches.count if self.fetch_size else 0.0
+        self.fetch_size = size + (self.fetch_size - size) * kept
 
     def _take_pace(self, charge: Charge, value: float, share: float, metering: Metering, now_ms: int) -> float:
         """Take a charge from the bucket that refills with the share. Returns the tokens before."""
@@ -503,10 +503,10 @@ def _paced_ms(charge: Charge, value: float, before: float, share: float, meterin
     return wait_ms
 
 
-def _equal_part(free: float, wanted: list[float]) -> float:
+def equal_part(free: float, wanted: list[float]) -> float:
     """An equal part for this gateway and each other that wants as much; the rest get the rate they want.
 
-    >>> _equal_part(1000.0, [600.0, 100.0])
+    >>> equal_part(1000.0, [600.0, 100.0])
     450.0
     """
     wanted.sort()

@@ -342,4 +342,4 @@ def test_a_forged_fetch_does_not_take_the_share_for_minutes() -> None:
     for size in (450_000.0, 2.0**53, *[450_000.0] * 20):
         decided = CounterSum(0, limit, 0, 0, [], None, FetchSizes(1, size))
         share.on_sum(decided, record, alive, metering, now_ms=1_000)
-    assert share._fetch_size < 700_000
+    assert share.fetch_size < 700_000

@@ -102,10 +102,10 @@ def test_shares_from_sums_are_those_from_each_decision(
         by_decisions.read(now_ms, *(record for each in made for record in summed(each)))
 
         assert by_sums.counter.others_decided == pytest.approx(by_decisions.counter.others_decided)
-        assert by_sums.counter._own_decided_ms == by_decisions.counter._own_decided_ms
-        assert by_sums.counter._others.keys() == by_decisions.counter._others.keys()
-        for instance, other in by_sums.counter._others.items():
-            alone = by_decisions.counter._others[instance]
+        assert by_sums.counter.own_decided_ms == by_decisions.counter.own_decided_ms
+        assert by_sums.counter.others.keys() == by_decisions.counter.others.keys()
+        for instance, other in by_sums.counter.others.items():
+            alone = by_decisions.counter.others[instance]
             assert other.hungry_until_ms == alone.hungry_until_ms
             assert other.charged_ms == alone.charged_ms
             assert other.charged == pytest.approx(alone.charged, rel=1e-9, abs=1e-9)

@@ -709,7 +709,7 @@ def test_a_wait_of_hours_inline_counts_as_the_longest_allowed() -> None:
         loop.decide_events([json.dumps(event | {"timestamp_ms": loop.clock.ms}).encode()])
         known = counter(loop.gateways[0], PRODUCE, user="alice")
 
-        assert known._others["i-1"].hungry_until_ms == loop.clock.ms + 20_000
+        assert known.others["i-1"].hungry_until_ms == loop.clock.ms + 20_000
 
 
 def test_a_wait_inline_is_found_by_its_counter(gateway: Gateway) -> None:

@@ -24,7 +24,7 @@ class MadeUpQuery:
 
     def __init__(self, error: Exception | None = None, batches: int = 0) -> None:
         self._error = error
-        self._batches = batches
+        self.batches = batches
         self.idle_at = "00:00"
         self.stopped = False
         self.error: SluiceError | None = None
@@ -44,13 +44,13 @@ class MadeUpQuery:
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802 # Spark's name
-        return self.recentProgress[-1] if self._batches else None
+        return self.recentProgress[-1] if self.batches else None
 
     @property
     def recentProgress(self) -> list[Any]:  # noqa: N802 # Spark's name
         source = {"latestOffset": None, "endOffset": None}
         progress = {"name": "q", "timestamp": self.idle_at, "numInputRows": 1, "durationMs": {}, "sources": [source]}
-        return [{**progress, "batchId": number} for number in range(self._batches)]
+        return [{**progress, "batchId": number} for number in range(self.batches)]
 
 
 def supervised(runs: list[MadeUpQuery], restart: RestartSettings, gives_up: bool = True) -> SupervisedQuery:
@@ -72,7 +72,7 @@ def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pyte
     with caplog.at_level(logging.ERROR):
         query = supervised([MadeUpQuery(RuntimeError(report)), running := MadeUpQuery()], QUICK)
         eventually(lambda: query.state.state == "trying again" and query.state.restarts == 1)
-        running._batches = 1
+        running.batches = 1
         eventually(lambda: query.state.state == "running")
     end(query)
 
@@ -227,7 +227,7 @@ def test_a_query_waits_for_the_first_trigger_of_the_one_before_it() -> None:
     assert (first.state.state, follower.state.state) == ("running", "starting")
     assert not first.has_ended_a_trigger()
 
-    run._batches = 1
+    run.batches = 1
     eventually(lambda: follower.state.state == "running")
 
     end(first, follower)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from sluice.cli.errors import UnmuteError
-from sluice.cli.unmute import _wait_for_answer, client_ids_apart, nobody_text, run_unmute
+from sluice.cli.unmute import client_ids_apart, nobody_text, run_unmute, wait_for_answer
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.recent_usage import Usage
@@ -87,7 +87,7 @@ def test_the_answer_names_the_counters_with_a_limit_alone(monkeypatch: pytest.Mo
     def answered(quotas: list[QuotaEntry]) -> list[str]:
         (answer,) = MicroBatches(SETTINGS).run(stream(unmute(ALICE)), Quotas(quotas), decided_at_ms=T0)
         decision = msgspec.json.decode(answer.value, type=Decision)
-        monkeypatch.setattr("sluice.cli.unmute._answered", lambda *_: decision)
+        monkeypatch.setattr("sluice.cli.unmute.answered", lambda *_: decision)
         return list(run_unmute(settings, Unmute("unmute", UnmutedEntity("alice", "app"), None), 1))
 
     assert answered([*others, *alices]) == ["producer_byte_rate: the counter of user 'alice' is reset"]
@@ -361,4 +361,4 @@ def test_a_control_record_that_the_job_refuses_ends_the_command_with_the_reason(
     letter = dead_letter_record(settings.dead_letters_topic, b"{}", source, error, 4096, settings.topic_id)
 
     with pytest.raises(UnmuteError, match="refused the control record: entity: is empty"):
-        _wait_for_answer(Read(), Read(letter.value), SourceRecord(source.topic, 0, 7), timeout_s=60)
+        wait_for_answer(Read(), Read(letter.value), SourceRecord(source.topic, 0, 7), timeout_s=60)

@@ -19,7 +19,7 @@ from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, Quota
 from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice.state.quotas.overrides import factor_of
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.counter_share import _equal_part
+from sluice.state.shares.counter_share import equal_part
 from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_page_batch
@@ -137,7 +137,7 @@ def test_equal_parts_of_many_counters_are_those_of_each() -> None:
     random = np.random.default_rng(3)
     free, wanted = random.uniform(1, 100, 99), random.choice([0.0, 5.0, 20.0, 70.0], (3, 99))
     pairs = zip(free.tolist(), wanted.T.tolist(), strict=True)
-    one_by_one = [_equal_part(amount, [each for each in others if each]) for amount, others in pairs]
+    one_by_one = [equal_part(amount, [each for each in others if each]) for amount, others in pairs]
     assert equal_parts(free, list(wanted)) == pytest.approx(one_by_one)
 
 
