@@ -48,7 +48,7 @@ def kafka_gateway(
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
-    """Run a Kafka proxy that holds clients to their quotas, until Ctrl-C: for brokers that take no plugin.
+    """Run a Kafka proxy that enforces quotas of clients, until Ctrl-C: for brokers that take no plugin.
 
     Prints where clients connect. Connects to the brokers with section kafka of the settings. Downloads jars at the
     first start.

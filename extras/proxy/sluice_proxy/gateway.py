@@ -1,4 +1,4 @@
-"""A Kafka proxy that holds clients to their quotas, for brokers that take no plugin: its configuration and process."""
+"""A Kafka proxy that enforces quotas of clients, for brokers that take no plugin: its configuration and process."""
 
 import json
 import re

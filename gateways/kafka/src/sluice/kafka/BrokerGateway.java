@@ -39,7 +39,7 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
         super.start();
         if (settings.exemptPrincipals.isEmpty()) {
             LOG.warn(settings.exemptClientId == null
-                    ? "Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too"
+                    ? "Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas throttle Sluice itself, too"
                     : "sluice.exempt.client.id exempts only clients that don't log in: where Sluice's do, quotas hold them,"
                             + " too, unless sluice.exempt.principals names them");
         }

@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
  * meters were charged.
  *
  * <p>Request threads call {@link #meterOf} and {@link #limit}, which never wait. All else happens in daemon threads of its
- * own: one reads the limits, one the sums of what is decided, and one looks at the meters every `sluice.sum.ms`, sets their
+ * own: one reads the limits, one the sums of what is decided, and one polls the meters every `sluice.sum.ms`, sets their
  * limits and publishes. While Sluice is away the last shares hold. {@link GatewayMXBean} says what the figures are.
  */
 public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {

@@ -10,7 +10,7 @@ import org.apache.kafka.common.metrics.KafkaMetric;
 /**
  * The meters of a broker, found among its metrics as Kafka makes and removes them.
  *
- * <p>A new counter for which there is no room is held to the share with which it began, and isn't published.
+ * <p>A new counter for which there is no room keeps to the share with which it began, and isn't published.
  */
 final class KafkaMeters extends Meters<KafkaMeter> {
     private static final String TENANT_TAG = "tenant";
