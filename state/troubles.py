@@ -333,7 +333,7 @@ def load_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     low = sorted(found for load in measured.values() if (found := limits.floor.low(load)) is not None)
     if low:
         step = "delete records, or give it a larger volume"
-        yield Trouble("disk_low", "fail", some(low), meanwhile="producers are held", next=step)
+        yield Trouble("disk_low", "fail", some(low), meanwhile="producers are stopped", next=step)
     found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
     loads = {name: load for name, load in found_loads if load is not None}
     if full := sum(load.rho >= FULL_LOAD for load in loads.values()):

@@ -621,7 +621,7 @@ class DecidedHeartbeat(msgspec.Struct, omit_defaults=True, gc=False):
         tuple[Rate, str] | None, _says("The gateway's load, 0.9 at its capacity, and the signal that says so.")
     ] = None
     low_disk: Annotated[
-        str | None, _says("The log directory of this broker that is low: until it isn't, producers are held.")
+        str | None, _says("The log directory of this broker that is low: until it isn't, producers are stopped.")
     ] = None
     command: Annotated[Exact, _says("The operator's last command that is in force at the gateway.")] = 0
     is_broker: bool = False

@@ -43,7 +43,7 @@ LIVE: dict[str, tuple[str, str]] = {
     "own_login": ("which is Sluice's own, is limited: producer_byte_rate", "SluiceTroubleWarns"),
     "tightened": ("brokers are tightened", "SluiceBrokerTightened"),
     "hold": ("it floods", "SluiceClientStopped"),
-    "disk_low": ("producers are held", "SluiceDiskLow"),
+    "disk_low": ("producers are stopped", "SluiceDiskLow"),
     "dead_letters": ("in the last hour, most", "SluiceTroubleWarns"),
     "table_unreadable": ("overrides can't be read (", "SluiceTrouble"),
     "audit_behind": ("decisions and dead letters of over a minute ago are in no table", "SluiceTroubleWarns"),

@@ -97,7 +97,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
         "disk",
         {"beats": beats(load=Load(1, log_dirs=[LogDirectory("/data", 5, 9_000)])), "capacities": FULL},
         ["disk_low"],
-        "producers are held",
+        "producers are stopped",
     ),
     ("full", {"beats": beats(load=Load(1, 120.0)), "capacities": FULL}, ["broker_full"], "1 of 1 brokers are at their"),
     ("capacities unknown", {"beats": beats(load=Load(1, 120.0))}, [], ""),
