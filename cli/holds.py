@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,17 +17,19 @@ from sluice.process.format import moment, printable
 from sluice.process.texts import counter_text
 from sluice.process.times import from_ms, read_length
 from sluice.state.contract.records import NO_LOGIN, Unmute, UnmutedEntity
-from sluice.state.overrides.operator_holds import MAX_HOLDS, MAX_LASTING_MS, OperatorHold, holds_at, last_commands
+from sluice.state.overrides.operator_holds import (
+    MAX_HOLDS,
+    MAX_LASTING_MS,
+    MAX_REASON,
+    OperatorHold,
+    holds_at,
+    last_commands,
+)
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 
-if TYPE_CHECKING:
-    from sluice.sinks.tables.holds import HoldChange
-
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait until gateways have it.", min=0)]
-
-_MAX_REASON = 200
 
 _PURPOSES = ("sums", "limits", "requests")
 """Ends of the client-ids of gateways."""
@@ -52,15 +54,14 @@ def hold_client(
     gateways; exit 1 says where it isn't.
     """
     held = _client(ctx, entity)
-    if not reason.strip() or len(reason) > _MAX_REASON:
-        raise UsageError(f"--reason has {len(reason)} characters; expected 1 to {_MAX_REASON}")
+    if not reason.strip() or len(reason) > MAX_REASON:
+        raise UsageError(f"--reason has {len(reason)} characters; expected 1 to {MAX_REASON}")
     lasting_ms = read_length(length)
     if lasting_ms > MAX_LASTING_MS:
         longest = f"{MAX_LASTING_MS // 86_400_000}d"
         raise UsageError(f"--for {length} is longer than {longest}; lower the client's quotas, or hold it again")
-    now = now_ms()
     kafka = table.settings.kafka
-    changes = _changes(table)
+    commands = _commands(table)
     entries = table.quotas_table().entries()
     if _is_own(kafka, held) or held.tenant in _own_tenants(kafka, entries):
         raise UsageError(
@@ -69,12 +70,12 @@ def hold_client(
         )
     if held.tenant and held.tenant not in {entry.entity.tenant for entry in entries}:
         raise UsageError(f"there is no tenant {held.tenant!r}; `sluice tenants describe` prints all")
-    others = {hold.client for hold in holds_at(changes, now)} - {held}
+    others = {hold.client for hold in holds_at(commands, now_ms())} - {held}
     if len(others) >= MAX_HOLDS:
         raise UsageError(f"{len(others)} clients are held; expected at most {MAX_HOLDS}: release some, or lower quotas")
     for unknown in () if yes else _unknown_names(table, held, entries):
         ask(f"{printable(unknown)}. Hold it?")
-    where = _put_in_force(table, author, OperatorHold(held, now, lasting_ms, reason.strip()), timeout_s)
+    where = _put_in_force(table, author, held, timeout_s, lasting_ms, reason.strip())
     name = printable(counter_text(held))
     typer.echo(f"Holding {name} for {length}, in force at {where}; `sluice quotas release` ends it.")
 
@@ -87,33 +88,30 @@ def release_client(
 
     It returns when all gateways know; exit 1 says which don't.
     """
-    held, now = _client(ctx, entity), now_ms()
-    changes = _changes(table)
-    last = last_commands(changes).get(held)
+    held, commands = _client(ctx, entity), _commands(table)
+    last = last_commands(commands).get(held)
     if last is None or not last.lasting_ms:  # one that has ended by this clock may not have by the job's
-        known = ", ".join(counter_text(hold.client) for hold in holds_at(changes, now)) or "nobody"
+        known = ", ".join(counter_text(hold.client) for hold in holds_at(commands, now_ms())) or "nobody"
         lost = f"; if its table was lost, a job may still hold {counter_text(held)}: hold it, then release it"
-        raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}{'' if changes else lost}")
-    where = _put_in_force(table, author, OperatorHold(held, now, 0, ""), timeout_s)
+        raise UsageError(f"nothing holds {counter_text(held)}; held now: {printable(known)}{'' if commands else lost}")
+    where = _put_in_force(table, author, held, timeout_s)
     typer.echo(f"Released {printable(counter_text(held))}, in force at {where}.")
 
 
-def hold_line(change: "HoldChange") -> str:
+def hold_line(hold: OperatorHold) -> str:
     """A hold or release as a line of the history."""
-    hold = change.hold
     what = "released" if not hold.lasting_ms else f"held until {moment(hold.until_ms)}: {hold.reason}"
-    whose = f"{change.changed_by} ({change.changed_from})"
+    whose = f"{hold.changed_by} ({hold.changed_from})"
     return f"hold  {time_text(from_ms(hold.at_ms))}  {whose}  {counter_text(hold.client)} {what}"
 
 
-def hold_json(change: "HoldChange") -> dict[str, Any]:
+def hold_json(hold: OperatorHold) -> dict[str, Any]:
     """The same as JSON, in the form of a change of quotas."""
-    hold = change.hold
     new = {"until": time_text(from_ms(hold.until_ms)), "reason": hold.reason}
     return {
         "version": None,
-        "changed_by": change.changed_by,
-        "changed_from": change.changed_from._asdict(),
+        "changed_by": hold.changed_by,
+        "changed_from": hold.changed_from._asdict(),
         "changed_at": time_text(from_ms(hold.at_ms)),
         "entity": hold.client.to_mapping(),
         "key": "hold",
@@ -143,9 +141,9 @@ def _is_own(kafka: Mapping[str, str], client: Tags) -> bool:
     return is_own_client_id(kafka, client.client_id) if client.client_id else is_all
 
 
-def _changes(table: TableOptions) -> list[OperatorHold]:
+def _commands(table: TableOptions) -> list[OperatorHold]:
     table.quotas_table().version()  # says what to do where no job has run
-    return [change.hold for change in table.holds_table().changes()]
+    return table.holds_table().commands()
 
 
 def _own_tenants(kafka: Mapping[str, str], entries: Sequence[QuotaEntry]) -> set[str]:
@@ -168,11 +166,13 @@ def _unknown_names(table: TableOptions, client: Tags, entries: Sequence[QuotaEnt
             yield line
 
 
-def _put_in_force(table: TableOptions, author: AuthorOption, hold: OperatorHold, timeout_s: float) -> str:
+def _put_in_force(
+    table: TableOptions, author: AuthorOption, client: Tags, timeout_s: float, lasting_ms: int = 0, reason: str = ""
+) -> str:
     """Write a command, and return where it is in force. Raises NotInForceError, QuotasTableError."""
-    from sluice.cli.in_force import InForceWatch  # Kafka's client and deltalake are slow to import
-    from sluice.sinks.tables.holds import HoldChange
+    from sluice.cli.in_force import InForceWatch  # Kafka's client is slow to import
 
-    change = HoldChange(hold, author.name(), changed_from(table.settings))
+    names, origin = (client.user, client.client_id, client.tenant), changed_from(table.settings)
+    command = OperatorHold(*names, 0, now_ms(), lasting_ms, reason, author.name(), *origin)
     with InForceWatch(table.settings) as watch:
-        return watch.wait_for(table.holds_table().append(change), timeout_s)
+        return watch.wait_for(table.holds_table().append(command), timeout_s)

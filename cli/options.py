@@ -29,14 +29,14 @@ from sluice.process.format import printable
 from sluice.process.texts import decoded_name, odd_names
 from sluice.process.trust import stranger
 from sluice.sinks.errors import QuotasTableError
+from sluice.state.quotas.alteration import ChangedFrom, RawEntity, check_entity, check_filter
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
-from sluice.state.quotas.alteration import RawEntity, check_entity, check_filter
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.holds import HoldsTable
-    from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
+    from sluice.sinks.tables.quotas import QuotasTable
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 """The environment variable that names the settings file where --config doesn't."""
@@ -415,10 +415,8 @@ class AuthorOption:
             raise UsageError("no login user; give --as NAME") from None
 
 
-def changed_from(settings: Settings) -> "ChangedFrom":
+def changed_from(settings: Settings) -> ChangedFrom:
     """The OS user and host of this process, whatever --as or its environment says, and its principal in Kafka."""
-    from sluice.sinks.tables.quotas import ChangedFrom  # deltalake is slow to import
-
     try:
         os_user = getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run under a number that has no name

@@ -51,6 +51,11 @@ from sluice.process.format import printable
 from sluice.process.texts import odd_names, strict_text
 from sluice.process.times import from_ms
 from sluice.sinks.errors import QuotasTableError
+<<<<<<< HEAD
+=======
+from sluice.state.contract.records import NO_LOGIN
+from sluice.state.overrides.operator_holds import OperatorHold
+>>>>>>> 77ebc39e (A hold has one form in Python: the row of its table, field for field, with its author)
 from sluice.state.quotas.alteration import (
     Difference,
     FilterComponent,
@@ -68,7 +73,6 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
-    from sluice.sinks.tables.holds import HoldChange
     from sluice.sinks.tables.quotas import QuotaChange
 
 EXIT_FAILED = 1
@@ -187,10 +191,10 @@ def quotas_history(
     """Print the changes of quotas, and holds, with author, OS user, host and time, the newest first."""
     filters = entity.filters(ctx)
     changes = (change for change in table.quotas_table().history() if _matches(change.entity, filters))
-    holds = [each for each in _holds_told(table) if _matches(_entity(each.hold.client), filters)]
+    holds = [each for each in _holds_told(table) if _matches(_entity(each.client), filters)]
     told: Iterator[tuple[datetime, Any, str]] = heapq.merge(
         ((each.changed_at, _change_json(each), _change_line(each)) for each in changes),
-        ((from_ms(each.hold.at_ms), hold_json(each), hold_line(each)) for each in holds),
+        ((from_ms(each.at_ms), hold_json(each), hold_line(each)) for each in holds),
         key=itemgetter(0),
         reverse=True,
     )
@@ -201,10 +205,10 @@ def quotas_history(
         print_lines(line for *_, line in newest)
 
 
-def _holds_told(table: TableOptions) -> "list[HoldChange]":
+def _holds_told(table: TableOptions) -> list[OperatorHold]:
     """The holds and releases; none if they can't be read, which standard error says: the quotas are still told."""
     try:
-        return table.holds_table().changes()
+        return table.holds_table().commands()
     except QuotasTableError as error:
         typer.echo(f"sluice: holds are left out: {error}", err=True)
         return []

@@ -31,6 +31,7 @@ from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.errors import UnsupportedPropertyError
 from sluice.kafka_io.properties import check_properties, has_layer, servers_of
+from sluice.state.overrides.operator_holds import holds_path
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.state.shares.load import Capacity, DiskFloor
 
@@ -396,8 +397,9 @@ def _settings(given: Mapping[str, Mapping[str, object]], environment: Mapping[st
     _check_stalled(settings.health.stalled_after_s, settings.enforce.trigger_ms)
     if not settings.spark.get("spark.master", "local").startswith("local"):
         _check_shared({key: attrgetter(key)(settings) for key in _SHARED})
-    for keys in _DISTINCT:
-        _check_distinct({key: attrgetter(key)(settings) for key in keys})
+    topics, places = ({key: attrgetter(key)(settings) for key in keys} for keys in _DISTINCT)
+    _check_distinct(topics)
+    _check_distinct(places | {"the table of holds": holds_path(settings.delta.quotas)})
     for key, location in folders(settings).items():
         if reason := odd_path(location, is_table=key.startswith("delta.")):
             raise _SettingError(f"{key} is {_shown(location)}{reason}")

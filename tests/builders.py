@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.configs.settings import Settings, load_settings
-from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind, Membership, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -33,6 +34,12 @@ def quota(kind: EntryKind, value: float, entity: QuotaEntity = ALICE, shadow: bo
 def member(tenant: str, **names: Any) -> QuotaEntry:
     """A member of a tenant."""
     return quota(Membership.MEMBER, 1.0, tenant=tenant, **names)
+
+
+def hold_of(client: Tags, at_ms: int, lasting_ms: int, number: int = 0, reason: str = "it floods") -> OperatorHold:
+    """A command of the operator carol."""
+    whose = reason, "carol", "root", "vm", None
+    return OperatorHold(client.user, client.client_id, client.tenant, number, at_ms, lasting_ms, *whose)
 
 
 def decide(entries: list[QuotaEntry], *events: Json, settings: QuotaSettings | None = None) -> list[Json]:

@@ -13,13 +13,15 @@ import msgspec
 from arro3.core import Array, DataType, RecordBatch, Table
 from arro3.core import Schema as ArrowSchema
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import Field, PrimitiveType
 
 from sluice.sinks.errors import QuotasTableError, storage_reason
-from sluice.sinks.tables.newest import Commit, NewestCommit
-from sluice.sinks.tables.trouble import missing_rights, warn_of_owner
+from sluice.sinks.tables.newest import Commit
+from sluice.sinks.tables.operators import OperatorsTable
+from sluice.sinks.tables.trouble import warn_of_owner
 from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.alteration import ChangedFrom
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import EntryKind
@@ -69,22 +71,6 @@ EntryKey = tuple[QuotaEntity, EntryKind, bool]
 """Entity, kind, and whether it is a shadow quota."""
 
 
-class ChangedFrom(NamedTuple):
-    """The OS user and host of a process that changed quotas, and the Kafka principal it has by its settings, if any."""
-
-    os_user: str
-    host: str
-    principal: str | None = None
-
-    def __str__(self) -> str:
-        """In words.
-
-        >>> str(ChangedFrom("carol", "laptop", "User:ops"))
-        'carol@laptop, User:ops'
-        """
-        return f"{self.os_user}@{self.host}" + (f", {self.principal}" if self.principal else "")
-
-
 @dataclass(frozen=True, slots=True)
 class QuotaRow:
     """One quota, who set it, and when."""
@@ -118,29 +104,18 @@ class _Content(NamedTuple):
     entries: dict[EntryKey, QuotaEntry]
 
 
-class QuotasTable:
+class QuotasTable(OperatorsTable):
     """The quotas table at `path`, a folder or an object store's URI; `storage_options` are delta-rs's.
 
     Every call but `is_newest` reads the table again. Every method may raise QuotasTableError, whose message says what
     to do.
     """
 
-    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
-        self.path = path
-        self._storage_options = dict(storage_options or {})
-        self._newest = NewestCommit(path, self._storage_options)
+    name = "quotas table"
 
     def exists(self) -> bool:
         """True if there is a Delta table at the path."""
-        try:
-            DeltaTable(self.path, storage_options=self._storage_options)  # `is_deltatable` stops all threads meanwhile
-        except TableNotFoundError:
-            if reason := missing_rights(self.path):
-                raise QuotasTableError(f"the quotas table {self.path} can't be read: {reason}") from None
-            return False
-        except (DeltaError, OSError, ValueError) as error:
-            raise self._unreadable(error) from error
-        return True
+        return self._opened() is not None
 
     def version(self) -> int:
         """The latest version, from 0; costs a few milliseconds on a local disk."""
@@ -153,10 +128,8 @@ class QuotasTable:
             content = self._content(_rows_of(Path(self.path), files), commit.version)
             return self._take_newest(content, commit, files)
         table = self._open()
-        try:
+        with self._told("read"):
             commit = self._newest.whole(table.version())
-        except (DeltaError, OSError, ValueError) as error:
-            raise self._unreadable(error) from error
         return self._take_newest(self._read(table), commit, _files_of(table))
 
     def _take_newest(
@@ -167,10 +140,8 @@ class QuotasTable:
 
     def is_newest(self) -> bool:
         """True if what `newest` gave last is still that. Reads one commit, whatever the age of the table is."""
-        try:
+        with self._told("read"):
             return self._newest.is_still_newest()
-        except (DeltaError, OSError, ValueError) as error:
-            raise self._unreadable(error) from error
 
     def entries(self, version: int | None = None) -> list[QuotaEntry]:
         """The quotas of a version, by default the latest, sorted by entity, key and mode."""
@@ -199,7 +170,7 @@ class QuotasTable:
             )
         except (DeltaError, OSError, ValueError) as error:
             if not self.exists():
-                raise self._unwritable(error) from error
+                raise self._error("written", error) from error
         return self.version()
 
     def alter(
@@ -254,20 +225,16 @@ class QuotasTable:
         return next((version for version in made if version <= newest), None)
 
     def _open(self, version: int | None = None) -> DeltaTable:
-        try:
-            table = DeltaTable(self.path, storage_options=self._storage_options)
-            latest = table.version()
-            if version is not None and 0 <= version <= latest:
-                table.load_as_version(version)
-        except TableNotFoundError:
-            if reason := missing_rights(self.path):
-                raise QuotasTableError(f"the quotas table {self.path} can't be read: {reason}") from None
+        table = self._opened()
+        if table is None:
             raise QuotasTableError(
                 f"no quotas table at {self.path}; the job makes it when it starts (`sluice run`): start it, or name the"
                 " settings of the one you mean (--config)"
-            ) from None
-        except (DeltaError, OSError, ValueError) as error:
-            raise self._unreadable(error) from error
+            )
+        with self._told("read"):
+            latest = table.version()
+            if version is not None and 0 <= version <= latest:
+                table.load_as_version(version)
         if version is not None and table.version() != version:
             raise QuotasTableError(f"the quotas table {self.path} has no version {version}; expected 0 to {latest}")
         return self._checked(table)
@@ -291,7 +258,7 @@ class QuotasTable:
             # to_pyarrow_table() isn't used: with deltalake 1.6.6 it often aborts the process at exit
             scanned = table.scan(columns=[field.name for field in QUOTAS_SCHEMA.fields]).read_all()
         except Exception as error:  # arro3 raises no narrower class
-            raise self._unreadable(error) from error
+            raise self._error("read", error) from error
         return self._content(scanned, table.version())
 
     def _content(self, scanned: Table, version: int) -> "_Content":
@@ -339,22 +306,8 @@ class QuotasTable:
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, CommitFailedError) and self.version() != base:
                 return False
-            raise self._unwritable(error) from error
+            raise self._error("written", error) from error
         return True
-
-    def _unreadable(self, error: Exception) -> QuotasTableError:
-        if reason := missing_rights(self.path):
-            return QuotasTableError(f"the quotas table {self.path} can't be read: {reason}")
-        return QuotasTableError(
-            f"the quotas table {self.path} can't be read ({storage_reason(error)}); check delta.quotas and"
-            " delta.storage_options"
-        )
-
-    def _unwritable(self, error: Exception) -> QuotasTableError:
-        return QuotasTableError(
-            f"the quotas table {self.path} can't be written ({storage_reason(error)}); check its permissions,"
-            " delta.quotas and delta.storage_options"
-        )
 
 
 def _files_of(table: DeltaTable) -> frozenset[str] | None:

@@ -1,13 +1,15 @@
 """Clients that an operator has stopped (`sluice quotas hold`), each for a time from when the job takes it. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated
 
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from sluice.state.contract.records import Override, Overrides
+from sluice.state.contract.records import EventMs, Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
-from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.alteration import ChangedFrom
+from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
 
 MAX_HOLDS = 100
 """Most holds at a time: all are in one record. An operator who needs more lowers quotas."""
@@ -22,18 +24,53 @@ NONE_TAKEN = 1
 """Number of the last command while there is none, so that the record says that the job knows of none."""
 
 
-class OperatorHold(NamedTuple):
-    """A command: a hold of a user, a client-id, both or a tenant for `lasting_ms`, and why. A release lasts for 0 ms.
+MAX_REASON = 200
+"""Most characters of a reason."""
 
-    Of two commands for a client the one with the greater `number` counts. `at_ms` is the time of the operator's
-    machine, for people: its clock may be wrong.
+_MAX_AUTHOR = 98
+"""Most characters of an author in a record: all holds are in one."""
+
+_Name = Annotated[str, Meta(max_length=MAX_TAG_LENGTH)]
+
+
+def holds_path(quotas: str) -> str:
+    """The place of the table of holds, beside the quotas table at `quotas`."""
+    return quotas.rstrip("/") + "-holds"
+
+
+class OperatorHold(Struct, frozen=True, array_like=True):
+    """A command, which is a row of the table of holds: a hold for `lasting_ms`, and why. A release lasts for 0 ms.
+
+    It is of a user, a client-id, both or a tenant; the other names are "". Of two commands for a client the one with
+    the greater `number` counts. `at_ms` is the time of the operator's machine, for people: its clock may be wrong.
     """
 
-    client: Tags
-    at_ms: int
-    lasting_ms: int
+    user: _Name
+    client_id: _Name
+    tenant: _Name
+    number: EventMs
+    at_ms: EventMs
+    lasting_ms: Annotated[int, Meta(ge=0, le=MAX_LASTING_MS)]
     reason: str
-    number: int = 0
+    changed_by: str
+    os_user: str
+    host: str
+    principal: str | None
+
+    @property
+    def client(self) -> Tags:
+        """The names of the client."""
+        return Tags(self.user, self.client_id, tenant=self.tenant)
+
+    @property
+    def changed_from(self) -> ChangedFrom:
+        """The process that said it."""
+        return ChangedFrom(self.os_user, self.host, self.principal)
+
+    @property
+    def why(self) -> str:
+        """The author and the reason, for people."""
+        return f"{self.changed_by[:_MAX_AUTHOR]}: {self.reason[:MAX_REASON]}"
 
     @property
     def until_ms(self) -> int:
@@ -49,8 +86,8 @@ def last_commands(holds: Iterable[OperatorHold]) -> dict[Tags, OperatorHold]:
 def holds_at(holds: Iterable[OperatorHold], now_ms: int) -> list[OperatorHold]:
     """The holds that haven't ended at a time by the clocks of the operators' machines, for people.
 
-    >>> app = Tags(client_id="app")
-    >>> holds = [OperatorHold(app, 1_000, 8_000, "it floods", 1), OperatorHold(app, 500, 0, "", 2)]
+    >>> why = "it floods", "carol", "root", "laptop", None
+    >>> holds = [OperatorHold("", "app", "", *numbers, *why) for numbers in ((1, 1_000, 8_000), (2, 500, 0))]
     >>> [len(holds_at(some, now_ms)) for some, now_ms in ((holds[:1], 900), (holds[:1], 9_000), (holds, 5_000))]
     [1, 0, 0]
     """
@@ -62,8 +99,8 @@ def remembered(holds: Sequence[OperatorHold], now_ms: int) -> list[OperatorHold]
 
     A number is at least the time of some earlier command, so one by a clock that is far behind is remembered as well.
 
-    >>> app, month_ms = Tags(client_id="app"), REMEMBERED_MS
-    >>> holds = [OperatorHold(app, at_ms, 1_000, "it floods", number) for at_ms, number in ((5, 5), (6, 99), (7, 7))]
+    >>> why, month_ms = ("it floods", "carol", "root", "laptop", None), REMEMBERED_MS
+    >>> holds = [OperatorHold("", "app", "", *numbers, 1_000, *why) for numbers in ((5, 5), (99, 6), (7, 7))]
     >>> [[each.number for each in remembered(holds, now_ms)] for now_ms in (0, month_ms + 1_006, 9 * month_ms)]
     [[5, 99, 7], [99, 7], [99]]
     """
@@ -127,7 +164,7 @@ class OperatorHolds(Decider):
         self.trouble = too_many_text(len(held)) if len(held) > MAX_HOLDS else None
         return Decided(
             [
-                Override("hold", entity=hold.client.entity(), reason=hold.reason, until_ms=until_ms, consumers=True)
+                Override("hold", entity=hold.client.entity(), reason=hold.why, until_ms=until_ms, consumers=True)
                 for hold, until_ms in held[-MAX_HOLDS:]
             ],
             command=newest,

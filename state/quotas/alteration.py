@@ -40,6 +40,22 @@ class FilterComponent(NamedTuple):
     name: str | None = None
 
 
+class ChangedFrom(NamedTuple):
+    """The OS user and host of a process that changed quotas, and the Kafka principal it has by its settings, if any."""
+
+    os_user: str
+    host: str
+    principal: str | None = None
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(ChangedFrom("carol", "laptop", "User:ops"))
+        'carol@laptop, User:ops'
+        """
+        return f"{self.os_user}@{self.host}" + (f", {self.principal}" if self.principal else "")
+
+
 def altered(
     quotas: Mapping[str, QuotaValue],
     entity: RawEntity,

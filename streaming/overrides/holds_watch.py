@@ -53,15 +53,16 @@ class HoldsWatch:
         self._report(self._last_error.line)
 
     def _poll(self) -> None:
-        is_there = self._table.poll()
-        if not is_there and not self._knows_table:
-            published, now_ms = self._published(), self._clock_ms()
+        commands, now_ms = self._table.poll(), self._clock_ms()
+        if not commands and not self._knows_table:
+            published = self._published()
             if published is None:
                 return
             if any(each.until_ms is None or each.until_ms > now_ms for each in published.overrides):
                 raise QuotasTableError(
-                    f"the table of holds {self._table.path} is gone; restore it, or hold again who is to be stopped"
+                    f"the table of holds {self._table.path} is gone, or has no row; restore it, or hold again who is to"
+                    " be stopped"
                 )
-        if self._table.holds is not None:
-            self._holds, self._table.holds = remembered(self._table.holds, self._clock_ms()), None
+        if commands is not None:
+            self._holds = remembered(commands, now_ms)
         self._knows_table = True

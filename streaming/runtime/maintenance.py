@@ -15,9 +15,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from sluice.configs.settings import DeltaSettings
 from sluice.process.background import BackgroundService
 from sluice.sinks.errors import TableMaintenanceError, storage_reason
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.trouble import lost_files, missing_rights, warn_of_owner
 from sluice.state.errors import UNREADABLE
+from sluice.state.overrides.operator_holds import holds_path
 from sluice.streaming.checkpoint.folder import CheckpointFiles
 
 log = logging.getLogger("sluice.maintenance")
@@ -67,7 +67,7 @@ def maintain(delta: DeltaSettings, retention_hours: int, first_day: date | None 
     """
     for path in _tables(delta):
         yield _maintain(path, delta, retention_hours, first_day)
-    yield _maintain(HoldsTable(delta.quotas).path, delta, retention_hours)
+    yield _maintain(holds_path(delta.quotas), delta, retention_hours)
 
 
 class MaintenanceSchedule:
@@ -113,7 +113,7 @@ class MaintenanceSchedule:
     def _maintain_all(self, now_s: float) -> Iterator[float]:
         failed = False
         delta, hours = self._delta, self._delta.retention_hours
-        for path in (*_tables(delta), HoldsTable(delta.quotas).path):
+        for path in (*_tables(delta), holds_path(delta.quotas)):
             try:
                 log.info("maintained %s", _maintain(path, delta, hours))
             except TableMaintenanceError as error:  # go on with the other tables

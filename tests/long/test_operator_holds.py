@@ -48,7 +48,7 @@ def test_a_client_that_an_operator_stops_gets_nothing_within_seconds_and_is_back
             done = run_sluice("quotas", *words, "--client-id", "app", "--timeout", 120, "--config", rig.settings_file)
             assert f"{1 + proxies} of {1 + proxies} other gateways" in done.output
             assert done.code == 0, done
-            return holds.changes()[0].hold.at_ms
+            return holds.commands()[0].at_ms
 
         with Gateway(rig.settings.kafka, gateway_options(rig.settings)) as gateway:
             assert gateway.wait_until_ready(300)

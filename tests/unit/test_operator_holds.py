@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sluice.sinks.tables.holds import HoldChange, HoldsTable
-from sluice.sinks.tables.quotas import ChangedFrom
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
 from sluice.state.overrides.operator_holds import (
     MAX_HOLDS,
@@ -22,6 +21,7 @@ from sluice.state.quotas.limits import overrides_value
 from sluice.state.quotas.overrides import OverridesInForce, by_another_clock
 from sluice.state.quotas.tenants import Tenants
 from sluice.streaming.overrides.holds_watch import HoldsWatch
+from tests.builders import hold_of
 
 NOW_MS = 1_760_011_200_000
 MINUTE_MS = 60_000
@@ -43,7 +43,7 @@ def record(decider: OperatorHolds, now_ms: int) -> Overrides:
 
 
 def test_a_hold_lasts_on_over_restarts_as_it_was_taken_and_one_that_has_ended_does_not_begin_anew() -> None:
-    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5), OperatorHold(ETL, NOW_MS, MINUTE_MS, "x", 6)]
+    holds = [hold_of(APP, NOW_MS, 10 * MINUTE_MS, 5), hold_of(ETL, NOW_MS, MINUTE_MS, 6)]
     decider, found = OperatorHolds(lambda: holds), []
     decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
     for minutes in range(0, 12, 2):
@@ -59,26 +59,26 @@ def test_a_hold_lasts_on_over_restarts_as_it_was_taken_and_one_that_has_ended_do
 def test_a_command_that_came_while_no_job_ran_is_taken_at_its_start_whatever_the_operators_clock_says(
     ahead_ms: int,
 ) -> None:
-    holds = [OperatorHold(APP, NOW_MS + ahead_ms, MINUTE_MS, "x", 5)]
+    holds = [hold_of(APP, NOW_MS + ahead_ms, MINUTE_MS, 5)]
     decider = OperatorHolds(lambda: holds)
     decider.remember(Overrides(1, NOW_MS - HOUR_MS, 1, command=NONE_TAKEN))
     assert ends_in_ms(decider, NOW_MS) == {"app": MINUTE_MS}
-    holds.append(OperatorHold(APP, NOW_MS, 0, "", 6))
+    holds.append(hold_of(APP, NOW_MS, 0, 6))
     assert ends_in_ms(decider, NOW_MS) == {}
 
 
 def test_without_a_record_of_what_was_taken_a_hold_ends_by_the_operators_clock() -> None:
     """The limits topic is lost, or another cluster's: a hold of last month must not begin anew."""
     holds = [
-        OperatorHold(APP, NOW_MS - 2 * MINUTE_MS, 10 * MINUTE_MS, "x", 5),
-        OperatorHold(ETL, NOW_MS - 720 * HOUR_MS, 10 * MINUTE_MS, "x", 4),
-        OperatorHold(Tags("ahead"), NOW_MS + HOUR_MS, 10 * MINUTE_MS, "x", 3),
+        hold_of(APP, NOW_MS - 2 * MINUTE_MS, 10 * MINUTE_MS, 5),
+        hold_of(ETL, NOW_MS - 720 * HOUR_MS, 10 * MINUTE_MS, 4),
+        hold_of(Tags("ahead"), NOW_MS + HOUR_MS, 10 * MINUTE_MS, 3),
     ]
     assert ends_in_ms(OperatorHolds(lambda: holds), NOW_MS) == {"app": 8 * MINUTE_MS, "ahead": 10 * MINUTE_MS}
 
 
 def test_until_the_commands_could_be_read_all_holds_that_were_published_go_on() -> None:
-    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5)]
+    holds = [hold_of(APP, NOW_MS, 10 * MINUTE_MS, 5)]
     first, table = OperatorHolds(lambda: holds), list[OperatorHold]()
     before = record(first, NOW_MS)
     decider = OperatorHolds(lambda: table or None)
@@ -92,8 +92,8 @@ def test_until_the_commands_could_be_read_all_holds_that_were_published_go_on() 
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_table_from_a_backup_is_obeyed_whatever_was_taken_before_and_holds_nobody_anew(runs: bool) -> None:
     """For what is left by the operator's clock, whether the job runs meanwhile or not."""
-    backup = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5), OperatorHold(ETL, NOW_MS - HOUR_MS, HOUR_MS, "x", 4)]
-    holds = [*backup, OperatorHold(APP, NOW_MS, 0, "", 6), OperatorHold(ETL, NOW_MS, 0, "", 7)]
+    backup = [hold_of(APP, NOW_MS, 10 * MINUTE_MS, 5), hold_of(ETL, NOW_MS - HOUR_MS, HOUR_MS, 4)]
+    holds = [*backup, hold_of(APP, NOW_MS, 0, 6), hold_of(ETL, NOW_MS, 0, 7)]
     decider = OperatorHolds(lambda: holds)
     decider.remember(Overrides(1, NOW_MS, 1, command=3))
     assert ends_in_ms(decider, NOW_MS) == {}
@@ -102,21 +102,21 @@ def test_a_table_from_a_backup_is_obeyed_whatever_was_taken_before_and_holds_nob
         decider = OperatorHolds(lambda: holds)
         decider.remember(before)
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
-    holds = [*backup, OperatorHold(APP, NOW_MS - HOUR_MS, 10 * MINUTE_MS, "x", 6)]
+    holds = [*backup, hold_of(APP, NOW_MS - HOUR_MS, 10 * MINUTE_MS, 6)]
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 10 * MINUTE_MS}
 
 
 def test_a_hold_goes_on_until_its_end_although_the_table_was_lost_and_made_again() -> None:
     """By a `hold` of somebody else. A command for the client counts as always."""
-    holds = [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5)]
+    holds = [hold_of(APP, NOW_MS, 10 * MINUTE_MS, 5)]
     decider = OperatorHolds(lambda: holds)
     decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
     assert ends_in_ms(decider, NOW_MS) == {"app": 10 * MINUTE_MS}
-    holds = [OperatorHold(ETL, NOW_MS, 20 * MINUTE_MS, "x", 6)]
+    holds = [hold_of(ETL, NOW_MS, 20 * MINUTE_MS, 6)]
     assert ends_in_ms(decider, NOW_MS) == {"app": 10 * MINUTE_MS, "etl": 20 * MINUTE_MS}
     assert ends_in_ms(decider, NOW_MS + 5 * MINUTE_MS) == {"app": 5 * MINUTE_MS, "etl": 15 * MINUTE_MS}
     assert ends_in_ms(decider, NOW_MS + 10 * MINUTE_MS) == {"etl": 10 * MINUTE_MS}
-    holds += [OperatorHold(APP, NOW_MS, 5 * MINUTE_MS, "x", 7), OperatorHold(APP, NOW_MS, 0, "", 8)]
+    holds += [hold_of(APP, NOW_MS, 5 * MINUTE_MS, 7), hold_of(APP, NOW_MS, 0, 8)]
     assert ends_in_ms(decider, NOW_MS + 10 * MINUTE_MS) == {"etl": 10 * MINUTE_MS}
 
 
@@ -124,8 +124,7 @@ def test_the_job_forgets_commands_that_ended_a_month_ago(tmp_path: Path) -> None
     """The table keeps them; the job knows the last one's number."""
     table = HoldsTable(str(tmp_path / "quotas"))
     for number in range(20):
-        hold = OperatorHold(Tags(client_id=f"app-{number}"), NOW_MS + number * HOUR_MS, HOUR_MS, "x")
-        table.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+        table.append(hold_of(Tags(client_id=f"app-{number}"), NOW_MS + number * HOUR_MS, HOUR_MS))
     watch = HoldsWatch(table, lambda: None, lambda _: None, clock_ms=lambda: NOW_MS + REMEMBERED_MS + 19 * HOUR_MS)
     decider = OperatorHolds(lambda: watch.holds)
 
@@ -133,12 +132,12 @@ def test_the_job_forgets_commands_that_ended_a_month_ago(tmp_path: Path) -> None
 
     assert [hold.client.client_id for hold in watch.holds or ()] == ["app-19"]
     assert decider.decide(NOW_MS + REMEMBERED_MS).command == NOW_MS + 19 * HOUR_MS
-    assert len(table.changes()) == 20
+    assert len(table.commands()) == 20
 
 
 def test_of_too_many_holds_the_last_count_and_the_log_has_why() -> None:
     """Two operators may hold the last one at once, and one whose clock is ahead takes those in force for ended."""
-    holds = [OperatorHold(Tags(f"u{number}"), NOW_MS, MINUTE_MS, "x", number + 2) for number in range(MAX_HOLDS + 1)]
+    holds = [hold_of(Tags(f"u{number}"), NOW_MS, MINUTE_MS, number + 2) for number in range(MAX_HOLDS + 1)]
     decider = OperatorHolds(lambda: holds)
     decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
     assert list(ends_in_ms(decider, NOW_MS)) == [f"u{number}" for number in range(1, MAX_HOLDS + 1)]
@@ -148,7 +147,7 @@ def test_of_too_many_holds_the_last_count_and_the_log_has_why() -> None:
 
 
 def test_a_clock_of_the_job_that_is_set_back_makes_no_hold_longer() -> None:
-    decider = OperatorHolds(lambda: [OperatorHold(APP, NOW_MS, 10 * MINUTE_MS, "x", 5)])
+    decider = OperatorHolds(lambda: [hold_of(APP, NOW_MS, 10 * MINUTE_MS, 5)])
     decider.remember(Overrides(1, NOW_MS, 1, command=NONE_TAKEN))
     assert ends_in_ms(decider, NOW_MS) == {"app": 10 * MINUTE_MS}
     assert ends_in_ms(decider, NOW_MS + MINUTE_MS) == {"app": 9 * MINUTE_MS}
@@ -160,11 +159,11 @@ FOREVER = Override("hold", entity=CountedEntity(client_id="app"), until_ms=MAX_T
 
 
 def test_a_record_that_somebody_forged_while_no_job_ran_neither_ends_a_hold_nor_makes_one_longer() -> None:
-    holds = [OperatorHold(APP, NOW_MS, 0, "", 5), OperatorHold(ETL, NOW_MS, 10 * MINUTE_MS, "x", 6)]
+    holds = [hold_of(APP, NOW_MS, 0, 5), hold_of(ETL, NOW_MS, 10 * MINUTE_MS, 6)]
     decider = OperatorHolds(lambda: holds)
     decider.remember(Overrides(1, NOW_MS, 1, [FOREVER], command=MAX_EXACT))
     assert ends_in_ms(decider, NOW_MS) == {"etl": 10 * MINUTE_MS}
-    holds[0] = OperatorHold(APP, NOW_MS, MINUTE_MS, "x", 5)
+    holds[0] = hold_of(APP, NOW_MS, MINUTE_MS, 5)
     decider = OperatorHolds(lambda: holds)
     decider.remember(Overrides(1, NOW_MS, 1, [FOREVER], command=6))
     assert ends_in_ms(decider, NOW_MS) == {"app": MINUTE_MS}

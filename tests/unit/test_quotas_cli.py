@@ -31,15 +31,15 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.process.clock import now_ms
 from sluice.process.texts import java_double
 from sluice.process.times import to_ms
-from sluice.sinks.tables.holds import HoldChange, HoldsTable
-from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
+from sluice.sinks.tables.holds import HoldsTable
+from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, DecidedHeartbeat, Overrides, Sums
-from sluice.state.overrides.operator_holds import MAX_LASTING_MS, NONE_TAKEN, OperatorHold, OperatorHolds, holds_at
+from sluice.state.overrides.operator_holds import MAX_LASTING_MS, NONE_TAKEN, OperatorHolds, holds_at
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, KINDS_BY_NAME, Membership, QuotaKind
 from sluice.state.quotas.limits import overrides_key, overrides_value
-from tests.builders import member, quota
+from tests.builders import hold_of, member, quota
 from tests.commands import Ended, invoke
 from tests.recorded import event_at, simulated, write_decisions
 
@@ -1000,7 +1000,6 @@ class Said:
         pass
 
     def read(self, _: int) -> Iterator[tuple[int, FetchedRecord]]:
-        self.table.poll()
         command = 0 if self.decider is None else self.decider.decide(now_ms()).command
         if self._topic == "quota-limits" and self.decider is not None:
             yield 0, FetchedRecord(0, overrides_key("operator"), overrides_value(Overrides(1, 1, 1, command=command)))
@@ -1016,7 +1015,7 @@ def said(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> type[Said]:
     """A job and three gateways that have what the table says in force at once."""
     Said.table, Said.behind = HoldsTable(shell.table.path), set()
     Said.gateways = ("broker-1-a", "broker-2-a", "proxy-9")
-    Said.decider = OperatorHolds(lambda: Said.table.holds)
+    Said.decider = OperatorHolds(Said.table.commands)
     monkeypatch.setattr(in_force, "TopicReader", Said)
     monkeypatch.setattr(in_force, "MISSED_MS", 0)
     monkeypatch.setattr(in_force, "HEARTBEAT_MS", 0)
@@ -1042,7 +1041,7 @@ class TestHold:
         elsewhere = shell.run(f"{self.HOLD} --timeout 0.3")
         assert elsewhere.code == 1
         assert "written, but no job has taken it: one answers, but reads another table" in elsewhere.error
-        assert len(said.table.changes()) == 3
+        assert len(said.table.commands()) == 3
 
     @pytest.mark.parametrize(("heartbeat_ms", "timeout_s"), [(50, 60.0), (60_000, 0.3)])
     def test_one_gateway_alone_is_enough_however_often_or_late_it_is_heard(
@@ -1066,7 +1065,7 @@ class TestHold:
         ended = shell.run(self.HOLD)
         assert (ended.code, ended.output) == (1, "")
         assert "written, but Kafka doesn't say whether it is in force (no broker answers)" in ended.error
-        assert len(said.table.changes()) == 1
+        assert len(said.table.commands()) == 1
 
     def test_a_name_that_nobody_was_seen_with_is_asked_about(self, shell: Shell, tmp_path: Path) -> None:
         """While decisions are read: a hold of a misspelt name would be said to be in force, and stop nobody."""
@@ -1104,11 +1103,10 @@ class TestHold:
 
     def test_the_job_stops_who_is_held_until_the_end_or_the_release(self, shell: Shell) -> None:
         table = HoldsTable(shell.table.path)
-        decider = OperatorHolds(lambda: table.holds)
+        decider = OperatorHolds(table.commands)
         found = []
         for line in (self.HOLD, "hold --user etl --for 1h --reason x --as eve", "release --client-id app"):
             shell.run(line)
-            table.poll()
             found.append([each.entity for each in decider.decide(now_ms()).overrides])
         app, etl = CountedEntity(client_id="app"), CountedEntity(user="etl")
         assert found == [[app], [app, etl], [etl]]
@@ -1124,13 +1122,11 @@ class TestHold:
         shell.run(self.HOLD)
         shutil.copytree(table.path, backup)
         shell.run("release --client-id app")
-        table.poll()
-        assert [hold.client.client_id for hold in holds_at(table.holds or (), now_ms())] == []
+        assert holds_at(table.poll() or (), now_ms()) == []
         shutil.rmtree(table.path)
         shutil.copytree(backup, table.path)
         shell.run("hold --client-id etl --for 1h --reason x")
-        table.poll()
-        assert {hold.client.client_id for hold in holds_at(table.holds or (), now_ms())} == {"app", "etl"}
+        assert {hold.client_id for hold in holds_at(table.poll() or (), now_ms())} == {"app", "etl"}
 
     @pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
     def test_the_last_command_counts_for_as_long_as_it_says_whatever_the_clocks_of_operators_say(
@@ -1138,7 +1134,7 @@ class TestHold:
     ) -> None:
         """The job's clock is the only one that counts."""
         table, began_ms = HoldsTable(shell.table.path), now_ms()
-        decider = OperatorHolds(lambda: table.holds)
+        decider = OperatorHolds(table.commands)
         decider.remember(Overrides(1, began_ms, 600_000, command=NONE_TAKEN))
         ends = []
         for seconds, (clock_ms, line) in enumerate(
@@ -1153,7 +1149,6 @@ class TestHold:
             now = began_ms + seconds * 1_000
             monkeypatch.setattr("sluice.cli.holds.now_ms", lambda at_ms=now + clock_ms: at_ms)
             assert shell.run(line).code == 0
-            table.poll()
             ends.append([each.until_ms - now for each in decider.decide(now).overrides if each.until_ms])
         assert ends == [[600_000], [], [60_000], [120_000], []]
 
@@ -1163,36 +1158,32 @@ class TestHold:
         shell.run(self.HOLD)
         table = HoldsTable(shell.table.path)
         bad = [
-            OperatorHold(Tags(), 1, 60_000, "nobody"),
-            OperatorHold(Tags("u", tenant="t"), 1, 60_000, "both"),
-            OperatorHold(Tags(client_id="x" * 257), 1, 60_000, "long"),
-            OperatorHold(Tags("u"), 1, 2**62, "for ever"),
-            OperatorHold(Tags("u"), 1, MAX_LASTING_MS + 1, "until a time that no record can have"),
-            OperatorHold(Tags("u"), 2**62, 1, "after all others"),
-            OperatorHold(Tags("u"), -5, 60_000, "before 1970"),
+            hold_of(Tags(), 1, 60_000, reason="nobody"),
+            hold_of(Tags("u", tenant="t"), 1, 60_000, reason="both"),
+            hold_of(Tags(client_id="x" * 257), 1, 60_000, reason="long"),
+            hold_of(Tags("u"), 1, 2**62, reason="for ever"),
+            hold_of(Tags("u"), 1, MAX_LASTING_MS + 1, reason="until a time that no record can have"),
+            hold_of(Tags("u"), 2**62, 1, reason="after all others"),
+            hold_of(Tags("u"), -5, 60_000, reason="before 1970"),
         ]
         for hold in bad:
-            table.append(HoldChange(hold, "mallory", ChangedFrom("root", "vm")))
+            table.append(hold)
         nulls = pa.Table.from_pylist([{}], pa.schema(DeltaTable(table.path).schema().to_arrow()))
         write_deltalake(table.path, nulls, mode="append")
-        table.poll()
-        [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
+        [override] = OperatorHolds(table.poll).decide(now_ms()).overrides
         assert override.entity == CountedEntity(client_id="app")
         assert f"8 rows of {table.path} stop nobody" in caplog.text
         assert [line.split("  ")[0] for line in shell.run("history").output.splitlines()] == ["hold"]
 
     def test_a_row_after_which_no_number_is_left_is_told_to_who_holds(self, shell: Shell) -> None:
         """The command's own row would be none that counts, and nobody would be stopped."""
-        last = OperatorHold(Tags("u"), MAX_TIMESTAMP_MS, 60_000, "x")
-        HoldsTable(shell.table.path).append(HoldChange(last, "mallory", ChangedFrom("root", "vm")))
+        HoldsTable(shell.table.path).append(hold_of(Tags("u"), MAX_TIMESTAMP_MS, 60_000))
         ended = shell.run(self.HOLD)
         assert (ended.code, "no command wrote it; delete it" in ended.error) == (1, True), ended
 
     def test_what_a_hundred_holds_say_fits_into_a_record_whatever_the_author_calls_himself(self, shell: Shell) -> None:
         shell.run(f"{self.HOLD} --as {'x' * 50_000}")
-        table = HoldsTable(shell.table.path)
-        table.poll()
-        [override] = OperatorHolds(lambda: table.holds).decide(now_ms()).overrides
+        [override] = OperatorHolds(HoldsTable(shell.table.path).commands).decide(now_ms()).overrides
         assert len(override.reason) < 400
 
     def test_two_operators_who_hold_at_once_are_both_heard_though_no_table_was_there(self, shell: Shell) -> None:
@@ -1201,12 +1192,11 @@ class TestHold:
 
         def hold(number: int) -> None:
             both.wait()
-            held = OperatorHold(Tags(client_id=f"app-{number}"), 1_000, 600_000, "it floods")
-            tables[number].append(HoldChange(held, "carol", ChangedFrom("root", "vm")))
+            tables[number].append(hold_of(Tags(client_id=f"app-{number}"), 1_000, 600_000))
 
         with ThreadPoolExecutor(len(tables)) as pool:
             list(pool.map(hold, range(len(tables))))
-        assert [each.hold.number for each in tables[0].changes()] == [1_007 - place for place in range(len(tables))]
+        assert [each.number for each in tables[0].commands()] == [1_007 - place for place in range(len(tables))]
 
     def test_the_history_is_a_line_for_each_change_whatever_is_in_names_and_reasons(self, shell: Shell) -> None:
         hostile = "\x1b[31mred\nx\u202e"

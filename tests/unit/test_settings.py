@@ -189,6 +189,10 @@ def test_text_in_a_variable_is_not_replaced_again(write: Write) -> None:
             'delta.quotas is "tables/quotas", a folder in delta.decisions; expected one beside it',
         ),
         (
+            "delta: {decisions: sluice-data/delta/quotas-holds}",
+            'the table of holds is "sluice-data/delta/quotas-holds", as delta.decisions is; expected another one',
+        ),
+        (
             "topics: {requests: '${TEAM}'}",
             "topics.requests needs the environment variable TEAM, which is not set; set it",
         ),

@@ -23,12 +23,11 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QuotasTableError
-from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
+from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Load, Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
-from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming import running_job
@@ -40,7 +39,7 @@ from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice_toolbox import checks
-from tests.builders import DEFAULTS, changed, quota
+from tests.builders import DEFAULTS, changed, hold_of, quota
 from tests.web import answering
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -138,8 +137,8 @@ class Holds(Input):
         return Path(self.settings.delta.quotas + "-holds")
 
     def change(self, number: int) -> None:
-        hold = OperatorHold(Tags(client_id=f"app-{number}"), now_ms(), HOUR_MS, "it floods")
-        HoldsTable(self.settings.delta.quotas).append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+        hold = hold_of(Tags(client_id=f"app-{number}"), now_ms(), HOUR_MS)
+        HoldsTable(self.settings.delta.quotas).append(hold)
 
     def poll(self, job: Started) -> None:
         job.job._holds.poll()
@@ -315,7 +314,7 @@ def test_the_doctor_says_what_cant_be_read(settings: Settings, fault: Callable[[
     Checkpoint(settings.enforce.checkpoint).sluice.write("sluice.json", b"{}")
     fault(Holds(settings).place)
     if fault in (gone, a_folder, no_log):
-        assert checks.check_holds_table(settings).startswith("no table, as before the first hold; overrides says who")
+        assert checks.check_holds_table(settings).startswith("none, as before the first hold; overrides says who")
     else:
         with pytest.raises(CheckWarningError, match="a job goes on with the holds that it read last"):
             checks.check_holds_table(settings)
@@ -342,7 +341,7 @@ def test_the_doctor_asks_the_running_job_what_it_cant_read(settings: Settings, m
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with answering(head + body) as port:
         asked = changed(settings, "health", port=port)
-        with pytest.raises(CheckWarningError, match=r"what it read last of holds: .* is gone; restore it"):
+        with pytest.raises(CheckWarningError, match=r"what it read last of holds: .* is gone, or has no row;"):
             checks.check_job(asked)
 
 

@@ -17,14 +17,14 @@ from sluice.configs.settings import DeltaSettings, Properties
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.delta import AuditTable, Commit, columns, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
-from sluice.sinks.tables.holds import HoldChange, HoldsTable
-from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
-from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.sinks.tables.holds import HoldsTable
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.alteration import ChangedFrom
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.runtime.maintenance import maintain
-from tests.builders import quota
+from tests.builders import hold_of, quota
 
 DAY_S = 86_400
 HOUR_S = 3600
@@ -216,18 +216,16 @@ def test_a_poll_reads_the_newest_commit_alone_whatever_there_is_of_older_ones(de
     """Without the others no library could read the table: it is as fast after years."""
     quotas, holds = grown(delta.quotas, 12), HoldsTable(delta.quotas)
     for number in range(12):
-        hold = OperatorHold(Tags(client_id=f"app-{number}"), number, number + 1, "it floods")
-        holds.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+        holds.append(hold_of(Tags(client_id=f"app-{number}"), number, number + 1))
     quotas.newest()
-    holds.poll()
+    assert len(holds.poll() or ()) == 12
     log = Path({"quotas": quotas.path, "holds": holds.path}[kind]) / "_delta_log"
     *old, _ = sorted(log.glob("0*.json"))
     for file in (*old, *log.glob("*.parquet"), *log.glob("_last*")):
         file.unlink()
 
     assert quotas.is_newest()
-    assert holds.poll()
-    assert len(holds.holds or ()) == 12
+    assert holds.poll() is None
     (log / f"{12 if kind == 'quotas' else 13:020}.json").write_text("{")
     with pytest.raises(QuotasTableError):
         (holds.poll if kind == "holds" else quotas.newest)()
@@ -237,13 +235,12 @@ def test_the_maintenance_makes_one_file_of_many_holds(delta: DeltaSettings) -> N
     """All of them stay: they are the history."""
     table = HoldsTable(delta.quotas)
     for number in range(5):
-        hold = OperatorHold(Tags(client_id=f"app-{number}"), number, number + 1, "it floods")
-        table.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+        table.append(hold_of(Tags(client_id=f"app-{number}"), number, number + 1))
 
     list(maintain(delta, retention_hours=0))
 
     assert len(list(Path(table.path).glob("*.parquet"))) == 1
-    assert [each.hold.client.client_id for each in table.changes()] == [f"app-{number}" for number in range(4, -1, -1)]
+    assert [each.client_id for each in table.commands()] == [f"app-{number}" for number in range(4, -1, -1)]
 
 
 def test_files_that_the_log_has_forgotten_are_removed(delta: DeltaSettings) -> None:

@@ -11,15 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice.configs.settings import with_absolute_paths
-from sluice.sinks.tables.holds import HoldChange, HoldsTable
-from sluice.sinks.tables.quotas import ChangedFrom
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.trouble import missing_rights
-from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import Tags
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.recorded import see_tables
 from tests.accounts import STRANGER, as_account, as_root, give
-from tests.builders import DEFAULTS
+from tests.builders import DEFAULTS, hold_of
 from tests.commands import invoke
 from tests.job_tables import NOW, TABLES, recorded, settings_in
 
@@ -94,11 +92,9 @@ def test_a_command_of_root_gives_away_nothing_that_links_in_a_table_lead_to(
 def test_a_hold_is_written_where_there_is_no_quotas_table_yet(tmp_path: Path) -> None:
     table = HoldsTable(str(tmp_path / "quotas"))
 
-    table.append(
-        HoldChange(OperatorHold(Tags(user="bob"), 1_000, 60_000, "test"), "me", ChangedFrom("me", "here", None))
-    )
+    table.append(hold_of(Tags(user="bob"), 1_000, 60_000))
 
-    assert [change.hold.client.user for change in table.changes()] == ["bob"]
+    assert [each.user for each in table.commands()] == ["bob"]
 
 
 def test_the_rights_of_a_table_are_looked_at_in_bounded_time_however_many_files_it_has(

@@ -523,13 +523,13 @@ def check_holds_table(settings: Settings) -> str:
     table = HoldsTable(settings.delta.quotas, settings.delta.storage_options)
     try:
         check_commits("quotas-holds", table.path, settings.delta.storage_options)
-        is_there = table.poll()
+        commands = table.poll() or ()
     except SluiceError as error:
         raise CheckWarningError(f"{error}; a job goes on with the holds that it read last") from error
-    held = len(holds_at(table.holds or (), now_ms()))
+    held = len(holds_at(commands, now_ms()))
     if held > MAX_HOLDS:
         raise CheckWarningError(too_many_text(held))
-    return f"{held} in force" if is_there else "no table, as before the first hold; overrides says who is held"
+    return f"{held} in force" if commands else "none, as before the first hold; overrides says who is held"
 
 
 def check_health(settings: Settings) -> str:

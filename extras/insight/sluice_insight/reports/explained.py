@@ -110,11 +110,10 @@ def _holds(table: HoldsTable, decision: Json) -> Iterator[str]:
     waits = [wait["entity"] for wait in decision["throttled_by"] or () if wait["quota"] == OperatorHolds.name]
     if not waits:
         return
-    table.poll()
     at_ms = decision["timestamp_ms"]
-    for hold in holds_at((each for each in table.holds or () if each.at_ms <= at_ms), at_ms):
+    for hold in holds_at((each for each in table.commands() if each.at_ms <= at_ms), at_ms):
         if any(hold.client.to_mapping().items() <= entity.items() for entity in waits):
-            yield f"{counter_text(hold.client)} until {moment(hold.until_ms)}, by {hold.reason}"
+            yield f"{counter_text(hold.client)} until {moment(hold.until_ms)}, by {hold.why}"
 
 
 def _changes(table: QuotasTable, decision: Json, charges: Iterable[Json]) -> list[Json | None]:

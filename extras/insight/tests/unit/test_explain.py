@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from sluice.process.times import to_ms
-from sluice.sinks.tables.holds import HoldChange, HoldsTable
+from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.query import Tables
-from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
-from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice_insight.reports.explained import last_throttled
-from tests.builders import member
+from tests.builders import hold_of, member
 from tests.commands import invoke
 from tests.recorded import decided, event_at, report_tables, write_decisions, write_tables
 
@@ -222,8 +221,7 @@ def test_a_client_that_an_operator_has_stopped_is_explained_with_who_did_it_and_
         (Tags("eve"), now_ms - 60_000, "so does she"),
         (Tags("zoe", "app"), now_ms + 1, "later"),
     ):
-        hold = OperatorHold(client, at_ms, 600_000, reason)
-        holds.append(HoldChange(hold, "carol", ChangedFrom("root", "vm")))
+        holds.append(hold_of(client, at_ms, 600_000, reason=reason))
 
     stopped = [line for line in explain("--user", "zoe").splitlines() if line.startswith("  stopped: ")]
 
