@@ -21,22 +21,16 @@ from sluice.state.contract.records import DecidedHeartbeat, Overrides
 from sluice.state.errors import UNREADABLE
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.limits import overrides_key
-from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
+from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS, heartbeat_in
 
 _WAIT_MS = 100
 _KEY = overrides_key(OperatorHolds.name)
-_HEARTBEAT = b'{"heartbeat":'
 _MOST_NAMES = 5
 
 _UNAVAILABLE = (KafkaError, KafkaUnavailableError, TopicLostError, OSError)
 
 
-class _Heartbeat(msgspec.Struct):
-    heartbeat: DecidedHeartbeat
-
-
 _SAID = msgspec.json.Decoder(Overrides)
-_HEARTBEATS = msgspec.json.Decoder(_Heartbeat)
 
 
 class InForceWatch:
@@ -105,15 +99,12 @@ class InForceWatch:
 
     def _take(self, record: FetchedRecord) -> bool:
         """Note what a record says; True for a heartbeat. One that can't be read says nothing."""
-        try:
-            if record.key == _KEY and record.value is not None:
+        if (heartbeat := heartbeat_in(record.value)) is not None:
+            self._heard[heartbeat.instance] = heartbeat
+            return True
+        if record.key == _KEY and record.value is not None:
+            with suppress(*UNREADABLE):
                 self._taken = _SAID.decode(record.value).command
-            elif record.value is not None and record.value.startswith(_HEARTBEAT):
-                heartbeat = _HEARTBEATS.decode(record.value).heartbeat
-                self._heard[heartbeat.instance] = heartbeat
-                return True
-        except UNREADABLE:
-            pass
         return False
 
     def _missing(self, command: int) -> list[str]:

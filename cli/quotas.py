@@ -51,11 +51,7 @@ from sluice.process.format import printable
 from sluice.process.texts import odd_names, strict_text
 from sluice.process.times import from_ms
 from sluice.sinks.errors import QuotasTableError
-<<<<<<< HEAD
-=======
-from sluice.state.contract.records import NO_LOGIN
 from sluice.state.overrides.operator_holds import OperatorHold
->>>>>>> 77ebc39e (A hold has one form in Python: the row of its table, field for field, with its author)
 from sluice.state.quotas.alteration import (
     Difference,
     FilterComponent,

@@ -2,6 +2,11 @@
 
 from collections import deque
 
+import msgspec
+
+from sluice.state.contract.records import DecidedHeartbeat
+from sluice.state.errors import UNREADABLE
+
 HEARTBEAT_MS = 1_000
 """Interval of a gateway's heartbeats."""
 
@@ -23,6 +28,28 @@ SET_BACK_MS = 60_000
 
 _TOGETHER_MS = 100
 """Interval in which our own heartbeats are settled together: a few times are kept, however many arrive."""
+
+_HEARTBEAT = b'{"heartbeat":'
+"""Beginning of the records of the sums topic that are heartbeats; those with sums are many, and aren't decoded."""
+
+
+class _Heartbeat(msgspec.Struct):
+    """The part of such a record that is read."""
+
+    heartbeat: DecidedHeartbeat | None = None
+
+
+_HEARTBEATS = msgspec.json.Decoder(_Heartbeat)
+
+
+def heartbeat_in(value: bytes | None) -> DecidedHeartbeat | None:
+    """The decided heartbeat in a record of the sums topic; None without one, and where it can't be read."""
+    if value is None or not value.startswith(_HEARTBEAT):
+        return None
+    try:
+        return _HEARTBEATS.decode(value).heartbeat
+    except UNREADABLE:
+        return None
 
 
 def is_late(heartbeat_ms: int, newest_ms: int) -> bool:

@@ -32,13 +32,7 @@ class HoldsWatch:
         self._report = report
         self._clock_ms = clock_ms
         self._last_error = LastError()
-        self._knows_table = False
-        self._holds: Sequence[OperatorHold] = ()
-
-    @property
-    def holds(self) -> Sequence[OperatorHold] | None:
-        """The rows of the table; safe to read from any thread."""
-        return self._holds if self._knows_table else None
+        self.holds: Sequence[OperatorHold] | None = None  # safe to read from any thread
 
     def poll(self) -> None:
         """Read the table if it has changed. Raises nothing: the log and `report` say what can't be read."""
@@ -54,7 +48,7 @@ class HoldsWatch:
 
     def _poll(self) -> None:
         commands, now_ms = self._table.poll(), self._clock_ms()
-        if not commands and not self._knows_table:
+        if not commands and self.holds is None:
             published = self._published()
             if published is None:
                 return
@@ -63,6 +57,5 @@ class HoldsWatch:
                     f"the table of holds {self._table.path} is gone, or has no row; restore it, or hold again who is to"
                     " be stopped"
                 )
-        if commands is not None:
-            self._holds = remembered(commands, now_ms)
-        self._knows_table = True
+        if commands is not None or self.holds is None:
+            self.holds = remembered(commands or (), now_ms)

@@ -1,7 +1,7 @@
 """Overrides of limits in the job: asks all deciders, and makes records, metrics, a log and a table of what they say."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from threading import Lock
 
@@ -17,17 +17,17 @@ from sluice.process.format import label_of
 from sluice.process.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.instances import gateway_name
-from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Override, Overrides
-from sluice.state.errors import UNREADABLE
+from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.overrides import are_alike, overrides_now
+from sluice.state.shares.alive import heartbeat_in
 
 log = logging.getLogger("sluice.overrides")
 
 _POLL_S = 0.5
 
-_WRITE_MS = 10_000
+_WRITE_S = 10.0
 """Interval between two commits to the table."""
 
 _MAX_ROWS = 10_000
@@ -35,9 +35,6 @@ _MAX_ROWS = 10_000
 
 _MAX_LOGGED = 20
 """Most overrides of a change in the log."""
-
-_HEARTBEAT = b'{"heartbeat":'
-"""Beginning of the records of the sums topic that are heartbeats; those with sums are many, and aren't decoded."""
 
 _GAUGES = (
     (
@@ -48,15 +45,6 @@ _GAUGES = (
     ("sluice_override_measured", "A figure of a decider, such as bytes that a tenant stores", ("decider", "name")),
     ("sluice_override_bound", "That figure from which on it overrides, such as a budget", ("decider", "name")),
 )
-
-
-class _Heartbeat(msgspec.Struct):
-    """The part of a record of sums that deciders may need."""
-
-    heartbeat: DecidedHeartbeat | None = None
-
-
-_HEARTBEATS = msgspec.json.Decoder(_Heartbeat)
 
 
 class OverridesWatch(Collector):
@@ -83,14 +71,13 @@ class OverridesWatch(Collector):
         self._report = report
         self._number = clock_ms() // 100  # grows over restarts, as there are fewer changes than ten a second
         self._rows: list[tuple[str, Overrides]] = []
-        self._written_ms = 0
         self._troubles: dict[str, str | None] = {}
         self._last_error = LastError()
-        self._lock = Lock()  # guards the deciders
+        self._lock = Lock()  # guards the deciders, and the rows
         self._published: Mapping[str, Overrides] | None = None
 
     def services(self, topics: TopicSettings, kafka: Mapping[str, str]) -> list[BackgroundService]:
-        """The service that decides, and the one that reads heartbeats if a decider needs them."""
+        """The service that decides, that which writes the history meanwhile, and a reader of heartbeats if needed."""
 
         def decide() -> Iterator[None]:
             try:
@@ -109,17 +96,13 @@ class OverridesWatch(Collector):
 
         reading = BackgroundService("heartbeats", read, _POLL_S, failure="heartbeats can't be read", log=log)
         has_readers = any(each.reads_heartbeats for each in self._deciders)
-        return [BackgroundService("overrides", decide, _POLL_S, log=log), *([reading] if has_readers else [])]
+        deciding = BackgroundService("overrides", decide, _POLL_S, log=log)
+        writing = BackgroundService("overrides-history", self.write, _WRITE_S, log=log)
+        return [deciding, writing, *([reading] if has_readers else [])]
 
     def on_record(self, value: bytes | None, arrived_ms: int) -> None:
         """Give a record of the sums topic to the deciders, if it is a heartbeat."""
-        if value is None or not value.startswith(_HEARTBEAT):
-            return
-        try:
-            heartbeat = _HEARTBEATS.decode(value).heartbeat
-        except UNREADABLE:
-            return
-        if heartbeat is not None:
+        if (heartbeat := heartbeat_in(value)) is not None:
             with self._lock:
                 for decider in self._deciders:
                     decider.on_heartbeat(heartbeat, arrived_ms)
@@ -150,15 +133,28 @@ class OverridesWatch(Collector):
                 log.warning("%s: %s", decider.name, decider.trouble or "overrides what it should again")
             said[decider.name] = self._record(decider, decided, at_ms)
         self.said = said
-        if self._rows and abs(at_ms - self._written_ms) >= _WRITE_MS:
-            self._write(at_ms)
 
     def end(self, at_ms: int) -> None:
         """Keep that nothing is overridden now: readers take the last row of a decider for the present one."""
         before, self.said = self.said, {}
-        self._rows += [(name, Overrides(each.number, at_ms, 1)) for name, each in before.items() if each.overrides]
-        if self._rows:
-            self._write(at_ms)
+        self._note((name, Overrides(each.number, at_ms, 1)) for name, each in before.items() if each.overrides)
+        self.write()
+
+    def write(self) -> None:
+        """Write the changes since the last time. Raises nothing: those that can't be written wait for the next time."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+        if not rows:
+            return
+        try:
+            self._table.append(rows)
+            self._last_error.ends()
+        except Exception as error:  # of any class: overrides hold, whatever their history does
+            with self._lock:
+                self._rows = [*rows, *self._rows][-_MAX_ROWS:]
+            if self._last_error.is_new(error):
+                log.error("overrides can't be written: %s; trying again", self._last_error.line)
+        self._report(self._last_error.line)
 
     def limits_now(self) -> Overrides | None:
         """All by which limits give way now, of which the job knows itself; None if they don't."""
@@ -194,19 +190,12 @@ class OverridesWatch(Collector):
         if is_new:
             level = logging.WARNING if any(each.kind == "hold" for each in record.overrides) else logging.INFO
             log.log(level, "%s (number %d): %s", decider.name, number, _text(record))
-            self._rows = [*self._rows, (decider.name, record)][-_MAX_ROWS:]
+            self._note([(decider.name, record)])
         return record if decider.tells_measured else msgspec.structs.replace(record, measured=[])
 
-    def _write(self, at_ms: int) -> None:
-        self._written_ms = at_ms
-        try:
-            self._table.append(self._rows)
-            self._rows = []
-            self._last_error.ends()
-        except Exception as error:  # of any class: overrides hold, whatever their history does
-            if self._last_error.is_new(error):
-                log.error("overrides can't be written: %s; trying again", self._last_error.line)
-        self._report(self._last_error.line)
+    def _note(self, changes: Iterable[tuple[str, Overrides]]) -> None:
+        with self._lock:
+            self._rows = [*self._rows, *changes][-_MAX_ROWS:]
 
 
 def _sample(decider: str, override: Override, *, is_named: bool) -> tuple[tuple[str, ...], float]:

@@ -12,7 +12,6 @@ from sluice.state.overrides.operator_holds import (
     MAX_LASTING_MS,
     NONE_TAKEN,
     REMEMBERED_MS,
-    OperatorHold,
     OperatorHolds,
     too_many_text,
 )
@@ -79,7 +78,7 @@ def test_without_a_record_of_what_was_taken_a_hold_ends_by_the_operators_clock()
 
 def test_until_the_commands_could_be_read_all_holds_that_were_published_go_on() -> None:
     holds = [hold_of(APP, NOW_MS, 10 * MINUTE_MS, 5)]
-    first, table = OperatorHolds(lambda: holds), list[OperatorHold]()
+    first, table = OperatorHolds(lambda: holds), holds[:0]
     before = record(first, NOW_MS)
     decider = OperatorHolds(lambda: table or None)
     decider.remember(before)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from pwd import getpwuid
@@ -978,7 +979,7 @@ def test_a_reservation_says_where_it_is_not_in_force(tmp_path: Path) -> None:
     assert said == [strict] * 3 + [of_nobody] * 3 + [None] * 3
 
 
-class Said:
+class Said(AbstractContextManager["Said"]):
     """Stands for the topics: the job's record by the table of holds, and the heartbeats of two brokers and a proxy."""
 
     table: HoldsTable
@@ -989,9 +990,6 @@ class Said:
     def __init__(self, _: object, topic: str, since_ms: int | None = None, *, fenced: bool = False) -> None:
         assert (since_ms is not None) | fenced
         self._topic = topic
-
-    def __enter__(self) -> "Said":
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -1085,10 +1083,9 @@ class TestHold:
     def test_it_is_told_who_is_held_until_when_and_in_the_history(self, shell: Shell) -> None:
         began_ms = now_ms()
         shell.run("alter --client-id app --add-config producer_byte_rate=100")
-        held = shell.run(f"{self.HOLD} --as carol")
-        released = shell.run("release --client-id app --as dave")
-        assert held.output.startswith("Holding client-id 'app' for 10m")
-        assert released.output.startswith("Released client-id 'app', in force at 2 of 2 brokers")
+        assert shell.run(f"{self.HOLD} --as carol").output.startswith("Holding client-id 'app' for 10m")
+        released = shell.run("release --client-id app --as dave").output
+        assert released.startswith("Released client-id 'app', in force at 2 of 2 brokers")
         lines = shell.run("history").output.splitlines()
         assert [line.split("  ")[0] for line in lines] == ["hold", "hold", "version 1"]
         assert [line.split("  ")[2].split()[0] for line in lines[:2]] == ["dave", "carol"]
@@ -1102,9 +1099,7 @@ class TestHold:
         assert len(shell.run("history --user etl").output) == 0
 
     def test_the_job_stops_who_is_held_until_the_end_or_the_release(self, shell: Shell) -> None:
-        table = HoldsTable(shell.table.path)
-        decider = OperatorHolds(table.commands)
-        found = []
+        decider, found = OperatorHolds(HoldsTable(shell.table.path).commands), []
         for line in (self.HOLD, "hold --user etl --for 1h --reason x --as eve", "release --client-id app"):
             shell.run(line)
             found.append([each.entity for each in decider.decide(now_ms()).overrides])
@@ -1133,8 +1128,7 @@ class TestHold:
         self, shell: Shell, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
     ) -> None:
         """The job's clock is the only one that counts."""
-        table, began_ms = HoldsTable(shell.table.path), now_ms()
-        decider = OperatorHolds(table.commands)
+        decider, began_ms = OperatorHolds(HoldsTable(shell.table.path).commands), now_ms()
         decider.remember(Overrides(1, began_ms, 600_000, command=NONE_TAKEN))
         ends = []
         for seconds, (clock_ms, line) in enumerate(
@@ -1157,7 +1151,7 @@ class TestHold:
     ) -> None:
         shell.run(self.HOLD)
         table = HoldsTable(shell.table.path)
-        bad = [
+        for bad in (
             hold_of(Tags(), 1, 60_000, reason="nobody"),
             hold_of(Tags("u", tenant="t"), 1, 60_000, reason="both"),
             hold_of(Tags(client_id="x" * 257), 1, 60_000, reason="long"),
@@ -1165,9 +1159,8 @@ class TestHold:
             hold_of(Tags("u"), 1, MAX_LASTING_MS + 1, reason="until a time that no record can have"),
             hold_of(Tags("u"), 2**62, 1, reason="after all others"),
             hold_of(Tags("u"), -5, 60_000, reason="before 1970"),
-        ]
-        for hold in bad:
-            table.append(hold)
+        ):
+            table.append(bad)
         nulls = pa.Table.from_pylist([{}], pa.schema(DeltaTable(table.path).schema().to_arrow()))
         write_deltalake(table.path, nulls, mode="append")
         [override] = OperatorHolds(table.poll).decide(now_ms()).overrides

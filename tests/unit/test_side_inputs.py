@@ -5,12 +5,14 @@ import shutil
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -40,6 +42,7 @@ from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice_toolbox import checks
 from tests.builders import DEFAULTS, changed, hold_of, quota
+from tests.waiting import eventually
 from tests.web import answering
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -137,8 +140,7 @@ class Holds(Input):
         return Path(self.settings.delta.quotas + "-holds")
 
     def change(self, number: int) -> None:
-        hold = hold_of(Tags(client_id=f"app-{number}"), now_ms(), HOUR_MS)
-        HoldsTable(self.settings.delta.quotas).append(hold)
+        HoldsTable(self.settings.delta.quotas).append(hold_of(Tags(client_id=f"app-{number}"), now_ms(), HOUR_MS))
 
     def poll(self, job: Started) -> None:
         job.job._holds.poll()
@@ -438,9 +440,7 @@ class Held(Decider):
     """Stops whom a test names."""
 
     name = "operator"
-
-    def __init__(self) -> None:
-        self.held: list[Override] = []
+    held: Sequence[Override] = ()
 
     def decide(self, now_ms: int) -> Decided:  # noqa: ARG002 - the base's
         return Decided(self.held)
@@ -455,12 +455,32 @@ def test_of_changes_that_wait_for_a_table_the_newest_are_kept(tmp_path: Path, mo
     watch.remember({})
     for number in range(10):
         decider.held = [Override("hold", entity=Tags(client_id=f"app-{number}").entity(), consumers=True)]
-        watch.decide(number * 20_000)
+        watch.decide(number)
+        watch.write()
     place.unlink()
-    watch.decide(300_000)
+    watch.write()
 
     rows = DeltaTable(str(place)).to_pyarrow_table()["overrides"].to_pylist()
     assert sorted(row[0]["client_id"] for row in rows) == ["app-7", "app-8", "app-9"]
+
+
+def test_nobody_waits_for_a_hold_because_the_store_of_the_history_does_not_answer() -> None:
+    decider, table, is_back = Held(), Mock(), Event()
+    table.append.side_effect = lambda _: is_back.wait(300)
+    watch = OverridesWatch([decider], table, 20)
+    watch.remember({})
+    for number in range(2):
+        decider.held = [Override("hold", entity=Tags(client_id=f"app-{number}").entity(), consumers=True)]
+        watch.decide(number * 20_000)
+        if not number:
+            (writing := Thread(target=watch.write)).start()
+            eventually(lambda: table.append.called)
+    assert (watch.said["operator"].overrides, writing.is_alive()) == (decider.held, True)
+    is_back.set()
+    writing.join()
+    watch.write()
+    rows = [row for call in table.append.call_args_list for _, row in call.args[0]]
+    assert [row.overrides[0].entity.client_id for row in rows] == ["app-0", "app-1"]
 
 
 def made_anew(place: Path) -> None:
@@ -483,6 +503,7 @@ def test_overrides_hold_though_their_history_cant_be_written(
             fault(place)
         for second in (0, 20, 40):
             watch.decide((number * 60 + second) * 1000)
+            watch.write()
 
     assert watch.said["operator"].overrides == decider.held
     assert len([each for each in caplog.records if "can't be written" in each.message]) == 1
@@ -493,6 +514,6 @@ def test_overrides_hold_though_their_history_cant_be_written(
     if place.exists():
         gone(place)
     (tmp_path / "aside").rename(place)
-    watch.decide(300_000)
+    watch.write()
     assert DeltaTable(str(place)).count() == 3
     assert reasons[-1] is None

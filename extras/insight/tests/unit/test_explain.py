@@ -215,13 +215,10 @@ def test_a_client_that_an_operator_has_stopped_is_explained_with_who_did_it_and_
     waits = [{"quota": "operator", "entity": {"user": "zoe", "client_id": "app"}, "ms": 10_000}]
     tables = write_tables(here, [quota(5)], [event_at(T, "zoe", "Produce", throttled_by=waits)], T)
     holds, now_ms = HoldsTable(tables.quotas), to_ms(T)
-    for client, at_ms, reason in (
-        (Tags(client_id="app"), now_ms - 900_000, "long ago"),
-        (Tags("zoe"), now_ms - 60_000, "it floods"),
-        (Tags("eve"), now_ms - 60_000, "so does she"),
-        (Tags("zoe", "app"), now_ms + 1, "later"),
-    ):
-        holds.append(hold_of(client, at_ms, 600_000, reason=reason))
+    holds.append(hold_of(Tags(client_id="app"), now_ms - 900_000, 600_000, reason="long ago"))
+    holds.append(hold_of(Tags("zoe"), now_ms - 60_000, 600_000))
+    holds.append(hold_of(Tags("eve"), now_ms - 60_000, 600_000, reason="so does she"))
+    holds.append(hold_of(Tags("zoe", "app"), now_ms + 1, 600_000, reason="later"))
 
     stopped = [line for line in explain("--user", "zoe").splitlines() if line.startswith("  stopped: ")]
 
