@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -39,6 +40,14 @@ def invoke(*arguments: object, answer: str | None = None, code: int | None = 0) 
     done = Ended(int(ended.value.code or 0), *texts)
     assert code in (done.code, None), done
     return done
+
+
+def program(path: Path, script: str) -> Path:
+    """A program that a test makes in place of another one."""
+    path.parent.mkdir(parents=True)
+    path.write_text(script)
+    path.chmod(0o755)
+    return path
 
 
 def run_sluice(*arguments: object) -> Ended:

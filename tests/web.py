@@ -2,10 +2,12 @@
 
 import http.client
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 
 def answers(url: str) -> bool:
@@ -21,9 +23,19 @@ def answers(url: str) -> bool:
         connection.close()
 
 
+def answer_of(port: int, path: str) -> tuple[int, str]:
+    """The status and the text of an answer, also of an error."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
 @contextmanager
-def answering(answer: bytes) -> Iterator[int]:
-    """A port where each request gets this answer, byte by byte as it is."""
+def answering(answer: bytes | Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port where each connection gets this answer to its first bytes, or this is done with it, and then ends."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer_all() -> None:
@@ -33,8 +45,11 @@ def answering(answer: bytes) -> Iterator[int]:
                 except OSError:
                     return
                 with connection, suppress(OSError):  # a client may be gone before
-                    connection.recv(65_536)
-                    connection.sendall(answer)
+                    if isinstance(answer, bytes):
+                        connection.recv(65_536)
+                        connection.sendall(answer)
+                    else:
+                        answer(connection)
 
         thread = Thread(target=answer_all, daemon=True)
         thread.start()

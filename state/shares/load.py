@@ -141,6 +141,12 @@ def broker_load(measured: Load, capacity: Capacity = NO_LIMITS.capacities.defaul
     return BrokerLoad(parts[signal], signal, reasons[signal], parts)
 
 
+def broker_loads(measured: Mapping[str, Load], capacities: Capacities) -> dict[str, BrokerLoad]:
+    """The loads of brokers by their names, of those that were measured."""
+    found = ((name, broker_load(each, capacities.of(each))) for name, each in measured.items())
+    return {name: load for name, load in found if load is not None}
+
+
 def _percent(part: float) -> str:
     return f"{part * 100:.0f} %"
 

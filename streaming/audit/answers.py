@@ -19,7 +19,6 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.delta import SOURCE_ID, Offsets, answered, by_partition, columns
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import EpochSpan, read_epoch
-from sluice.state.errors import UNREADABLE
 from sluice.streaming.audit.worker_pass import ANSWERS, Feed, TaskReport, content_digest, widen
 from sluice.streaming.checkpoint.folder import Checkpoint
 
@@ -132,11 +131,7 @@ class RequestEnds:
         self._topic = topic
         self._known_ids = known_ids
         self._files = checkpoint.sluice
-        content = self._files.read(_FILE)
-        try:
-            self._last = _Ends(-1, []) if content is None else msgspec.json.decode(content, type=_Ends)
-        except UNREADABLE as error:
-            raise self._files.damaged_file(_FILE, str(error)) from error
+        self._last = self._files.read_json(_FILE, _Ends) or _Ends(-1, [])
 
     def of_batch(self, batch_id: int, now: Sequence[int], topic_id: str = "") -> RequestsTopic:
         """The topic for this micro-batch: as at its first attempt, else with the ends `now`, which never fall.

@@ -3,7 +3,6 @@
 import msgspec
 
 from sluice.state.decisions.leader_epochs import EpochSpan, FencedFrom, fenced_from
-from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import Checkpoint
 
 _ByPartition = dict[int, dict[str, int]]
@@ -24,11 +23,7 @@ class EpochsSeen:
     def __init__(self, checkpoint: Checkpoint, file: str = "epochs_seen.json") -> None:
         """Raises CheckpointError if its file is damaged."""
         self._files, self._file = checkpoint.sluice, file
-        content = self._files.read(file)
-        try:
-            self._seen = _Seen(-1, {}, {}) if content is None else msgspec.json.decode(content, type=_Seen)
-        except UNREADABLE as error:
-            raise self._files.damaged_file(file, str(error)) from error
+        self._seen = self._files.read_json(file, _Seen) or _Seen(-1, {}, {})
 
     def fenced(self, batch_id: int, spans: list[EpochSpan]) -> list[FencedFrom]:
         """Note the epochs of a micro-batch; returns the records of it that don't count."""

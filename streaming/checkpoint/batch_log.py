@@ -6,7 +6,6 @@ import msgspec
 
 from sluice.state.contract.records import Overrides
 from sluice.state.decisions.checks import EventLimits
-from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.store import CreateFile
@@ -69,16 +68,6 @@ class BatchLog:
         """The last micro-batch that was started; one with the number -1 before the first."""
         return self._last
 
-    @property
-    def last_begun(self) -> int:
-        """The number of the last micro-batch that was started, -1 before the first."""
-        return self._last.batch_id
-
-    @property
-    def pages(self) -> int:
-        """The pages that the last micro-batch left, 0 if it doesn't say."""
-        return self._last.pages
-
     def begin(
         self,
         batch_id: int,
@@ -125,11 +114,7 @@ class BatchLog:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _read(self, name: str) -> Batch | None:
-        content = self._files.read(name)
-        try:
-            return None if content is None else msgspec.json.decode(content, type=Batch)
-        except UNREADABLE as error:
-            raise self._files.damaged_file(name, str(error)) from error
+        return self._files.read_json(name, Batch)
 
 
 def _name(batch_id: int) -> str:

@@ -4,12 +4,17 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
+import msgspec
 from filelock import FileLock, Timeout
 from pyarrow import fs
 
+from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.store import CheckpointStore, store_of
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError
+
+_Kind = TypeVar("_Kind")
 
 _SLUICE = "sluice"
 _LOCK = "lock"
@@ -42,6 +47,14 @@ class CheckpointFiles:
             return None
         except _NOT_DONE as error:
             raise _unreachable(self._location, f"can't read {name} in {self._location}: {error}") from error
+
+    def read_json(self, name: str, kind: type[_Kind]) -> _Kind | None:
+        """The content of a JSON file, None if it doesn't exist. Raises CheckpointError, also for another kind."""
+        content = self.read(name)
+        try:
+            return None if content is None else msgspec.json.decode(content, type=kind)
+        except UNREADABLE as error:
+            raise self.damaged_file(name, str(error)) from error
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file in one step, so that a crash leaves the old or the new one. Raises CheckpointError."""

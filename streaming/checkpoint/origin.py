@@ -8,7 +8,6 @@ from msgspec import structs
 
 from sluice.configs.settings import Settings
 from sluice.process.clock import now_ms
-from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import ORIGIN, Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.workers.engine_start import are_batched
@@ -115,13 +114,7 @@ def with_pages(settings: Settings) -> Settings:
 
 def read_origin(checkpoint: Checkpoint) -> Origin | None:
     """The settings the checkpoint was made with, None for a new one. Raises CheckpointError if they can't be read."""
-    content = checkpoint.sluice.read(ORIGIN)
-    if content is None:
-        return None
-    try:
-        return msgspec.json.decode(content, type=Origin)
-    except UNREADABLE as error:
-        raise checkpoint.sluice.damaged_file(ORIGIN, str(error)) from error
+    return checkpoint.sluice.read_json(ORIGIN, Origin)
 
 
 def write_origin(checkpoint: Checkpoint, origin: Origin) -> None:
@@ -141,10 +134,10 @@ class JobIdentity(msgspec.Struct, frozen=True):
 
 def job_identity(checkpoint: Checkpoint) -> JobIdentity:
     """The identity of the job on this checkpoint; the first call makes it. Raises CheckpointError."""
-    identity = _read(checkpoint)
+    identity = checkpoint.sluice.read_json(_FILE, JobIdentity)
     if identity is None:
         identity = JobIdentity(secrets.token_hex(8), now_ms())
-        _write(checkpoint, identity)
+        checkpoint.sluice.write(_FILE, msgspec.json.encode(identity))
     return identity
 
 
@@ -153,29 +146,9 @@ _TOPIC_FILE = "requests_topic.json"
 
 def charged_topic_id(checkpoint: Checkpoint) -> str | None:
     """Kafka's id of the topic that balances were charged from; None if it isn't known. Raises CheckpointError."""
-    content = checkpoint.sluice.read(_TOPIC_FILE)
-    if content is None:
-        return None
-    try:
-        return msgspec.json.decode(content, type=str)
-    except UNREADABLE as error:
-        raise checkpoint.sluice.damaged_file(_TOPIC_FILE, str(error)) from error
+    return checkpoint.sluice.read_json(_TOPIC_FILE, str)
 
 
 def write_topic_id(checkpoint: Checkpoint, topic_id: str) -> None:
     """Note the id of the topic that balances are charged from. Raises CheckpointError."""
     checkpoint.sluice.write(_TOPIC_FILE, msgspec.json.encode(topic_id))
-
-
-def _read(checkpoint: Checkpoint) -> JobIdentity | None:
-    content = checkpoint.sluice.read(_FILE)
-    if content is None:
-        return None
-    try:
-        return msgspec.json.decode(content, type=JobIdentity)
-    except UNREADABLE as error:
-        raise checkpoint.sluice.damaged_file(_FILE, str(error)) from error
-
-
-def _write(checkpoint: Checkpoint, identity: JobIdentity) -> None:
-    checkpoint.sluice.write(_FILE, msgspec.json.encode(identity))

@@ -11,7 +11,6 @@ from deltalake.exceptions import TableNotFoundError
 
 from sluice.sinks.errors import TableReadError
 from sluice.sinks.tables.delta import AuditTable, create_table
-from sluice.state.errors import UNREADABLE
 from sluice.streaming.checkpoint.folder import Checkpoint
 
 _FILE = "tables.json"
@@ -22,11 +21,7 @@ def known_ids(checkpoint: Checkpoint) -> dict[str, str]:
 
     Raises CheckpointError.
     """
-    content = checkpoint.sluice.read(_FILE)
-    try:
-        return {} if content is None else msgspec.json.decode(content, type=dict[str, str])
-    except UNREADABLE as error:
-        raise checkpoint.sluice.damaged_file(_FILE, str(error)) from error
+    return checkpoint.sluice.read_json(_FILE, dict[str, str]) or {}
 
 
 def check_is_own(path: str, found: str | None, known: Mapping[str, str], checkpoint: Checkpoint) -> None:

@@ -40,7 +40,7 @@ def check_enforce_checkpoint(settings: Settings) -> None:
     """Raises CheckpointError unless the enforce query can continue its checkpoint exactly where it stopped."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     batches = check_spark_files(checkpoint)
-    begun = BatchLog(checkpoint).last_begun
+    begun = BatchLog(checkpoint).last.batch_id
     if begun > batches.planned:
         raise checkpoint.spark.damaged_file(f"offsets/{begun}", "it is missing")
     if begun < batches.committed:

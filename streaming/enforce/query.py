@@ -157,7 +157,7 @@ class EnforceQuery(GatedQuery):
         if self._topic is not None and self._topic.id != self._pipeline.topic_id:
             raise JobError(f"topic {self._settings.topics.requests} has another id than before; the query starts anew")
         in_force, first_pages = self._watch.now, self._pipeline.pages
-        pages = self._grown(self._log.pages or first_pages, rows)
+        pages = self._grown(self._log.last.pages or first_pages, rows)
         batch, repeated = self._log.begin(
             batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest, self._batch_settings
         )

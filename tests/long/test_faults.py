@@ -3,8 +3,6 @@
 import json
 import resource
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ from sluice_lab.testbed.reconciliation import reconcile_counts
 from sluice_proxy.processes import free_ports
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, wait_until
+from tests.web import answer_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -194,13 +193,7 @@ def health(faulty: Faulty, path: str) -> tuple[int, Json]:
 
 
 def health_text(faulty: Faulty, path: str) -> tuple[int, str]:
-    url = f"http://127.0.0.1:{faulty.settings.health.port}{path}"
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    return answer_of(faulty.settings.health.port, path)
 
 
 def rewrite(path: str, done: Event) -> None:

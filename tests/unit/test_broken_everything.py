@@ -93,28 +93,19 @@ def _files_for_tables(folder: Path) -> None:
         (folder / name).write_text("no table")
 
 
-def _damaged_logs(folder: Path) -> None:
-    _tables(folder)
-    for commit in folder.glob("*/_delta_log/*.json"):
-        commit.write_text("no commit")
+def _tables_with(pattern: str, content: bytes) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        _tables(folder)
+        for file in folder.glob(pattern):
+            file.write_bytes(content)
 
-
-def _empty_logs(folder: Path) -> None:
-    _tables(folder)
-    for commit in folder.glob("*/_delta_log/*.json"):
-        commit.write_text("")
+    return write
 
 
 def _no_data(folder: Path) -> None:
     _tables(folder)
     for file in folder.rglob("*.parquet"):
         file.unlink()
-
-
-def _damaged_data(folder: Path) -> None:
-    _tables(folder)
-    for file in folder.rglob("*.parquet"):
-        file.write_bytes(b"PAR1 no parquet PAR1")
 
 
 def _other_tables(folder: Path) -> None:
@@ -132,23 +123,19 @@ def _damaged_checkpoint(folder: Path) -> None:
         file.write_bytes(b"\xff{")
 
 
-def _damaged_input(folder: Path) -> None:
-    (folder / "input").write_bytes(b"\xff\x00{[")
-
-
-def _wrong_input(folder: Path) -> None:
-    (folder / "input").write_text('{"users": [1, {"x": null}]}\n')
-
-
 def _folder_for_input(folder: Path) -> None:
     (folder / "input").mkdir()
 
 
-def _settings(text: bytes) -> Callable[[Path], None]:
+def _file(name: str, content: bytes) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        (folder / "sluice.yaml").write_bytes(text)
+        (folder / name).write_bytes(content)
 
     return write
+
+
+def _settings(text: bytes) -> Callable[[Path], None]:
+    return _file("sluice.yaml", text)
 
 
 def _no_settings(folder: Path) -> None:
@@ -164,14 +151,14 @@ FAULTS: dict[str, Callable[[Path], None]] = {
     "nothing recorded": _no_tables,
     "no broker": _tables,
     "files for tables": _files_for_tables,
-    "damaged logs": _damaged_logs,
-    "empty logs": _empty_logs,
+    "damaged logs": _tables_with("*/_delta_log/*.json", b"no commit"),
+    "empty logs": _tables_with("*/_delta_log/*.json", b""),
     "no data": _no_data,
-    "damaged data": _damaged_data,
+    "damaged data": _tables_with("**/*.parquet", b"PAR1 no parquet PAR1"),
     "other tables": _other_tables,
     "damaged checkpoint": _damaged_checkpoint,
-    "damaged input": _damaged_input,
-    "wrong input": _wrong_input,
+    "damaged input": _file("input", b"\xff\x00{["),
+    "wrong input": _file("input", b'{"users": [1, {"x": null}]}\n'),
     "a folder for input": _folder_for_input,
     "no settings": _no_settings,
     "a folder for settings": _folder_for_settings,

@@ -52,7 +52,7 @@ def test_a_replayed_batch_splits_the_same_pages(tmp_path: Path) -> None:
 
     assert first == (Batch(8, 3, 2000, pages=1024, pages_before=256), False)
     assert BatchLog(folder).begin(8, quota_version=3, now_ms=3000, pages=4096) == (first[0], True)
-    assert BatchLog(folder).pages == 1024
+    assert BatchLog(folder).last.pages == 1024
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_driver_that_was_replaced_begins_no_batch_that_others_are_past(tmp_pat
     for batch_id in (7, 10):
         with pytest.raises(CheckpointError, match="another driver has begun micro-batch 11"):
             stale.begin(batch_id, quota_version=3, now_ms=1000)
-    assert BatchLog(folder).last_begun == 11
+    assert BatchLog(folder).last.batch_id == 11
 
 
 def test_batches_of_a_release_without_files_of_their_own_are_known(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
 from sluice.process import processes
 from sluice_demo.jars import BROKER_CLASSES
 from sluice_proxy.jars import PROXY_CLASSES
+from tests.commands import program
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -41,10 +42,7 @@ def classes(jars: list[Path]) -> ArchivedClasses:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the archives, for a Java that makes some."""
-    java = tmp_path / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(_DUMPS)
-    java.chmod(0o755)
+    program(tmp_path / "java" / "bin" / "java", _DUMPS)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     return tmp_path / "home" / "jars"

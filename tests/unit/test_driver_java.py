@@ -11,6 +11,7 @@ import pytest
 
 from sluice.jvm.driver import DriverJava, forget_address
 from sluice.jvm.errors import JavaError
+from tests.commands import program
 from tests.waiting import eventually
 
 _ANSWERS = """#!/bin/bash
@@ -31,10 +32,7 @@ SECRETS = (
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The script that starts Java."""
-    script = tmp_path / "bin" / "spark-submit"
-    script.parent.mkdir()
-    script.write_text(_ANSWERS)
-    script.chmod(0o755)
+    script = program(tmp_path / "bin" / "spark-submit", _ANSWERS)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     return script
 

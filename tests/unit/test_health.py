@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +24,7 @@ from sluice.state.store.pages import Evicted
 from sluice.state.troubles import KNOWN, Facts, Flow, troubles_of
 from sluice.streaming.queries.reasons import Place, QueryState, RunState
 from sluice.streaming.runtime.health import MAX_CONNECTIONS, JobHealth, health_server
+from tests.web import answer_of
 
 RUNNING = QueryState(RunState.RUNNING)
 PATIENCE_S = 60.0
@@ -56,12 +56,7 @@ def server(health: JobHealth) -> Iterator[HttpServer]:
 
 
 def get(server: HttpServer, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=PATIENCE_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    return answer_of(server.port, path)
 
 
 def test_a_job_whose_query_is_stuck_is_dead(server: HttpServer, health: JobHealth) -> None:

@@ -24,6 +24,7 @@ from sluice_lab.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JA
 from sluice_proxy.jars import PROXY_JARS, proxy_class_path
 from sluice_shared_storage.jars import S3_JARS, object_store_jars
 from tests.builders import DEFAULTS
+from tests.commands import program
 
 
 def _pins() -> dict[str, str]:
@@ -173,9 +174,7 @@ def test_a_download_asks_for_the_listed_jars_and_for_no_pom(
     jar_set: JarSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java, asked = tmp_path / "bin" / "java", tmp_path / "asked"
-    java.parent.mkdir()
-    java.write_text(f'#!/bin/bash\n[[ $1 != -version ]] || exec echo \'version "17"\'\necho "$@" >{asked}\nexit 1\n')
-    java.chmod(0o755)
+    program(java, f'#!/bin/bash\n[[ $1 != -version ]] || exec echo \'version "17"\'\necho "$@" >{asked}\nexit 1\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     for name, value in {"https": "http://proxy.corp:3128/", "http": "proxy", "no": "localhost, .corp"}.items():
         monkeypatch.setenv(f"{name}_proxy", value)
@@ -235,9 +234,7 @@ def test_a_download_says_how_far_it_is_and_its_java_ends_with_it(
 ) -> None:
     (jar_set.folder / "a-1.jar").unlink()
     java, pid = tmp_path / "bin" / "java", tmp_path / "pid"
-    java.parent.mkdir()
-    java.write_text(_FETCHES)
-    java.chmod(0o755)
+    program(java, _FETCHES)
     variables = os.environ | {"JAVA_HOME": str(tmp_path), "SLUICE_HOME": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", _DOWNLOADS, str(tmp_path)], env=variables, stderr=subprocess.PIPE, text=True
@@ -311,10 +308,7 @@ def test_a_java_of_few_modules_is_named_with_those_that_it_lacks(
     lacking: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Java would say that a module or a class isn't found, after topics and tables were made."""
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")
-    java.chmod(0o755)
+    java = program(tmp_path / "bin" / "java", "#!/bin/sh\necho 'openjdk version \"17.0.15\"'\n")
     (tmp_path / "release").write_text(f'A="b"\nMODULES="java.base {" ".join(NEEDED_MODULES - {lacking})}"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import logging
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +24,8 @@ from sluice.streaming.errors import CheckpointError
 from sluice.streaming.job import Job
 from sluice_proxy.processes import free_ports
 from tests.builders import Json
+from tests.commands import program
+from tests.web import answer_of
 
 
 @pytest.fixture
@@ -68,11 +68,8 @@ def answer(settings: Settings, path: str, ended: Future[None]) -> tuple[int, Jso
     """The answer of the health port, once it is open; the job must not end before."""
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{settings.health.port}{path}", timeout=120) as response:
-                return response.status, json.loads(response.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
+            status, text = answer_of(settings.health.port, path)
+            return status, json.loads(text)
         except OSError:
             assert not ended.done(), ended
 
@@ -116,10 +113,7 @@ def test_a_job_that_is_stopped_while_it_waits_for_the_broker_ends_well(
 def test_a_job_that_is_stopped_while_java_starts_does_not_wait_for_it(
     settings: Settings, pool: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit = tmp_path / "spark" / "bin" / "spark-submit"
-    submit.parent.mkdir(parents=True)
-    submit.write_text("#!/bin/bash\nexec cat\n")
-    submit.chmod(0o755)
+    program(tmp_path / "spark" / "bin" / "spark-submit", "#!/bin/bash\nexec cat\n")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setattr("sluice.streaming.job.ensure_topics", lambda *_: [])
     java, status = DriverJava({}, tmp_path), tmp_path / "status.json"

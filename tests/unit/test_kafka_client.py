@@ -5,7 +5,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from sluice.kafka_io.client import connect, is_own_client_id, kafka_python_confi
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 from sluice_demo.cluster import make_topic
 from tests.commands import invoke
+from tests.web import answering
 
 SERVERS = {"bootstrap.servers": "b1:9092, b2:9092"}
 OPTIONS = 'required username="alice" password="a=\\"b;c";'
@@ -150,25 +151,8 @@ def versions_alone(connection: socket.socket) -> None:
 
 @contextmanager
 def server_that_answers(answer: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that reads a little of each connection, sends this, or does it, and ends it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with suppress(OSError):  # the listener is shut down
-                while True:
-                    connection, _ = listener.accept()
-                    with connection, suppress(OSError):
-                        if isinstance(answer, bytes):
-                            connection.recv(100)
-                            connection.sendall(answer)
-                        else:
-                            answer(connection)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    with answering(answer) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("client", [KafkaAdminClient, KafkaConsumer, KafkaProducer])

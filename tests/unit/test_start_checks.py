@@ -17,7 +17,7 @@ from sluice.jvm.jars import REPOSITORY, SPARK_JARS
 from sluice.streaming.runtime.properties import left_out
 from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed
-from tests.commands import invoke
+from tests.commands import invoke, program
 
 SETTINGS = """kafka: {{bootstrap.servers: "127.0.0.1:1"}}
 enforce: {{checkpoint: "{0}/checkpoints/enforce"}}
@@ -45,10 +45,7 @@ def _no_java(folder: Path, patch: pytest.MonkeyPatch) -> str:
 
 
 def _old_java(folder: Path, patch: pytest.MonkeyPatch) -> str:
-    java = folder / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    java.chmod(0o755)
+    program(folder / "java" / "bin" / "java", "#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     return _no_java(folder, patch)
 
 

@@ -54,7 +54,7 @@ def last_committed(settings: Settings, checkpoint: Checkpoint) -> int:
     """The last micro-batch, -1 without any. Raises CheckpointError if it isn't committed, or the files are damaged."""
     check_enforce_checkpoint(settings)
     committed = check_spark_files(checkpoint).committed
-    begun = BatchLog(checkpoint).last_begun
+    begun = BatchLog(checkpoint).last.batch_id
     if begun > committed:
         raise CheckpointError(
             f"micro-batch {begun} in {checkpoint.location} was begun and isn't committed; start the job once with the"
