@@ -16,7 +16,7 @@ from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Heartbeat, Override, Overrides
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.overrides import overrides_now
-from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_load
+from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_loads
 
 STALE_MS = 15_000
 """Decisions that are so much older than the newest request are of then: a few micro-batches of a busy machine."""
@@ -104,12 +104,16 @@ class Trouble(msgspec.Struct, frozen=True):
 class Flow(NamedTuple):
     """The newest request, and the newest decision or dead letter, by the times of their records; None for no record.
 
-    `waiting` are the requests that are newer than the newest answer.
+    `waiting` are the requests behind the last one of their partition that has an answer.
     """
 
     request_ms: int | None
     answer_ms: int | None
     waiting: int = 0
+    still_ms: int = 0
+    """Time, by a clock of the reader that nobody sets, in which requests waited and it saw no answer come."""
+    is_measured: bool = False
+    """True once it saw an answer come, or no request wait: then the times of records don't count."""
 
 
 class JobSeen(NamedTuple):
@@ -207,14 +211,24 @@ def in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
 
 
 def is_stale(flow: Flow | None, now_ms: int) -> bool:
-    """True if requests wait, and the newest answer is STALE_MS older than they are: figures are of then.
+    """True if requests have waited for STALE_MS, and no answer came: figures are of then.
 
     >>> [is_stale(Flow(90_000, answer_ms, 7), 91_000) for answer_ms in (None, 70_000, 89_000)]
     [True, True, False]
+    >>> is_stale(Flow(90_000, 89_000, 7, still_ms=16_000), 91_000), is_stale(Flow(90_000, 1, 7, 900, True), 91_000)
+    (True, False)
     """
     if flow is None or flow.request_ms is None or not flow.waiting:
         return False
-    return flow.answer_ms is None or min(flow.request_ms, now_ms) - flow.answer_ms > STALE_MS
+    is_old = flow.answer_ms is None or min(flow.request_ms, now_ms) - flow.answer_ms > STALE_MS
+    return flow.still_ms > STALE_MS or (is_old and not flow.is_measured)
+
+
+def is_doubtful(flow: Flow | None, now_ms: int) -> bool:
+    """True if requests wait, and nobody can tell yet for how long: by its time the newest answer is still to come."""
+    if flow is None or flow.answer_ms is None or not flow.waiting or flow.is_measured:
+        return False
+    return flow.answer_ms > now_ms and flow.still_ms <= STALE_MS
 
 
 def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
@@ -224,22 +238,25 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         return
     wait = f"{flow.waiting} requests wait" + (", and the topic has no decision" if flow.answer_ms is None else "")
     meanwhile = "gateways go on with their last shares and limits, and all figures are of then"
-    is_late = is_stale(flow, now_ms)
+    is_late, since_ms = is_stale(flow, now_ms), flow.answer_ms
+    if since_ms is not None and (flow.is_measured or since_ms > now_ms):
+        since_ms = now_ms - flow.still_ms
     # without a lock it may be on another machine, whose health port isn't asked, and at a long micro-batch
-    is_gone = seen.is_locked is False or (seen.is_locked is None and seen.answers is False and is_late)
+    may_be_gone = seen.is_locked is None and seen.answers is False and (is_late or is_doubtful(flow, now_ms))
+    is_gone = seen.is_locked is False or may_be_gone
     if is_gone and not seen.answers:
         start = "its log says why it ended; start it with `sluice run`"
-        yield Trouble("job_away", "fail", f"no job runs, {wait}", flow.answer_ms, meanwhile, start)
+        yield Trouble("job_away", "fail", f"no job runs, {wait}", since_ms, meanwhile, start)
     elif is_late and seen.answers is False:
         log = "a process has the lock of its checkpoint: see its log, and end it before you start it again"
         text = f"the job doesn't answer at its health port, {wait}"
-        yield Trouble("job_away", "fail", text, flow.answer_ms, meanwhile, log)
+        yield Trouble("job_away", "fail", text, since_ms, meanwhile, log)
     elif is_late and seen.step_ms is not None and seen.step_ms < START_MS:
         step = f"it may take {START_MS // 1000} s to its first micro-batch; its log says what it waits for"
         yield Trouble("starting", "warn", f"the job starts, {wait}", now_ms - seen.step_ms, meanwhile, step)
     elif is_late and not (facts.queries or {}).get("enforce"):
         look = "`sluice doctor` and the job's log say what it waits for"
-        yield Trouble("decisions_stale", "fail", f"no decision, {wait}", flow.answer_ms, meanwhile, look)
+        yield Trouble("decisions_stale", "fail", f"no decision, {wait}", since_ms, meanwhile, look)
 
 
 def query_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
@@ -334,8 +351,7 @@ def load_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     if low:
         step = "delete records, or give it a larger volume"
         yield Trouble("disk_low", "fail", some(low), meanwhile="producers are stopped", next=step)
-    found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
-    loads = {name: load for name, load in found_loads if load is not None}
+    loads = broker_loads(measured, limits.capacities)
     if full := sum(load.rho >= FULL_LOAD for load in loads.values()):
         busiest = max(loads, key=lambda name: loads[name].rho)
         text = f"{full} of {len(loads)} brokers are at their capacity; the busiest of {len(loads)} is {busiest}"

@@ -55,12 +55,13 @@ class Left(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Left:
+def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Left:
     """The last decision is 90 s old, seven requests are newer, 30 dead letters are older, and a hold is in force.
 
-    No answer is in a table, and one table has a damaged log.
+    No answer is in a table, and one table has a damaged log. A parameter is by how much the job's clock was ahead.
     """
-    folder, topics, at_ms = tmp_path_factory.mktemp("left"), own_topics(), now_ms() - 90_000
+    folder, topics, at_ms = tmp_path_factory.mktemp("left"), own_topics(partitions=1), now_ms() - 90_000
+    answered_ms = at_ms + getattr(request, "param", 0)
     kafka = Properties({"bootstrap.servers": kafka_broker})
     ensure_topics(topics, kafka)
     with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
@@ -72,7 +73,8 @@ def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Left:
 
         send(topics.requests, [b"{}"] * 3, at_ms - 1_000)
         send(topics.dead_letters, [GARBAGE] * 30, at_ms - 1_000)
-        send(topics.decisions, [json.dumps(decision(at_ms)).encode()], at_ms)
+        made = decision(at_ms, decision_id=f"{topics.requests}-0-2")
+        send(topics.decisions, [json.dumps(made).encode()], answered_ms)
         send(topics.requests, [b"{}"] * 7, now_ms())
         overrides = overrides_value(Overrides(7, now_ms(), 3_600_000, [HOLD]))
         send(topics.limits, {VERSION_KEY: version_end(1, 0), overrides_key("operator"): overrides}, now_ms())
@@ -85,7 +87,7 @@ def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Left:
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text("no commit")
     settings = changed(settings, "audit", checkpoint=str(folder / "audit"))
-    return Left(changed(settings, "delta", **tables), at_ms)
+    return Left(changed(settings, "delta", **tables), answered_ms)
 
 
 def test_waiting_requests_are_those_after_the_newest_answer(left: Left) -> None:
@@ -99,6 +101,7 @@ def test_waiting_requests_are_those_after_the_newest_answer(left: Left) -> None:
     assert letters == DeadLettersSeen(30, "value: is no JSON")
 
 
+@pytest.mark.parametrize("left", [0, 1_800_000], ids=["right", "ahead"], indirect=True)
 def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> None:
     lines: list[str] = []
 
@@ -108,7 +111,8 @@ def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> 
     assert found["job"].startswith("FAIL  job: no job runs, 7 requests wait since ")
     assert found["dead letters"].startswith('warn  dead letters: 30 in the last hour, most "value: is no JSON": ')
     assert "clients of user alice until" in found["overrides"]
-    assert found["audit query"].startswith("warn  audit query: 31 decisions and dead letters of over a minute ago ")
+    behind = 30 + (left.answered_ms < now_ms())  # answers whose time lies ahead are of over a minute ago only then
+    assert found["audit query"].startswith(f"warn  audit query: {behind} decisions and dead letters of over a minute ")
     assert found["tables"].startswith(f"FAIL  tables: {left.settings.delta.unreadable} can't be read (")
     assert found["broker"].startswith("ok    broker: ")
     assert found["replicas"].startswith("ok    replicas: ")
@@ -178,6 +182,7 @@ def test_a_table_that_lost_its_files_is_named_with_the_cure_and_written_on_once_
     away.rename(folder)
 
     wait_until(lambda: audited(job.settings) == job.count(job.settings.topics.requests), 120)
+    assert "\nok    job: one runs on " in run_sluice("doctor", "--config", job.settings_file).output
 
 
 def settings_file(left: Left, folder: Path, **more: object) -> Path:

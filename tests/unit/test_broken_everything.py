@@ -134,10 +134,6 @@ def _file(name: str, content: bytes) -> Callable[[Path], None]:
     return write
 
 
-def _settings(text: bytes) -> Callable[[Path], None]:
-    return _file("sluice.yaml", text)
-
-
 def _no_settings(folder: Path) -> None:
     (folder / "sluice.yaml").unlink()
 
@@ -162,13 +158,14 @@ FAULTS: dict[str, Callable[[Path], None]] = {
     "a folder for input": _folder_for_input,
     "no settings": _no_settings,
     "a folder for settings": _folder_for_settings,
-    "damaged settings": _settings(b"\xff\x00"),
-    "settings that are a list": _settings(b"- kafka\n"),
-    "an unknown setting": _settings(b"kafka: {bootstrap.servers: 'b:1'}\nquota: {sorce: kafka}\n"),
-    "no address": _settings(b"kafka: {bootstrap.servers: 'broker'}\n"),
-    "no certificate": _settings(
+    "damaged settings": _file("sluice.yaml", b"\xff\x00"),
+    "settings that are a list": _file("sluice.yaml", b"- kafka\n"),
+    "an unknown setting": _file("sluice.yaml", b"kafka: {bootstrap.servers: 'b:1'}\nquota: {sorce: kafka}\n"),
+    "no address": _file("sluice.yaml", b"kafka: {bootstrap.servers: 'broker'}\n"),
+    "no certificate": _file(
+        "sluice.yaml",
         b"kafka: {bootstrap.servers: '127.0.0.1:1', security.protocol: SSL, ssl.truststore.type: PEM,"
-        b" ssl.truststore.location: /nowhere/ca.pem}\n"
+        b" ssl.truststore.location: /nowhere/ca.pem}\n",
     ),
 }
 

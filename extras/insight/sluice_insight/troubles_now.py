@@ -20,7 +20,7 @@ from sluice.process.format import duration
 from sluice.process.job_probe import NO_ANSWER, JobProbe
 from sluice.state.contract.records import Overrides
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.troubles import MAX_SKEW_MS, BrokersSeen, Facts, Trouble, in_order, is_stale, troubles_of
+from sluice.state.troubles import MAX_SKEW_MS, BrokersSeen, Facts, Trouble, in_order, is_doubtful, is_stale, troubles_of
 from sluice_insight.live import LiveModel
 
 LOOK_S = 3.0
@@ -31,7 +31,7 @@ _SERVERS_EVERY = 10
 
 
 class TroublesNow:
-    """Polls in the background what a viewer can't see in the decisions. `first` is set after the first poll.
+    """Polls in the background what a viewer can't see in the decisions. `first` is set after the first certain poll.
 
     `is_locked` says whether a process has the lock of the job's checkpoint. `limits` is None where the viewer has no
     reader of the limits topic of its own: then this reads the overrides. `tables` has why a table can't be read.
@@ -124,12 +124,12 @@ class TroublesNow:
                     count += 1
                     with suppress(KafkaError):
                         self.seen = replace(self.seen, flow=newest.flow())
-                    with suppress(KafkaError):
                         self.seen = replace(self.seen, dead_letters=newest.dead_letters(clock_ms()))
                     if self._reads_limits:
                         with suppress(KafkaError):
                             self._take(limits)
-                    self.first.set()
+                    if not is_doubtful(self.seen.flow, clock_ms()):
+                        self.first.set()
                     yield
             finally:
                 self.first.set()

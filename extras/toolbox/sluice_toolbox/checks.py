@@ -51,7 +51,7 @@ from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.shares.load import BrokerLimits, broker_load, heaviest_unlimited
+from sluice.state.shares.load import BrokerLimits, broker_loads, heaviest_unlimited
 from sluice.state.troubles import (
     MAX_AHEAD_MS,
     BrokersSeen,
@@ -91,7 +91,6 @@ _HEARTBEATS_MS = 10_000
 
 _NEXT_S = 2.0
 """Time for the next heartbeat of each gateway."""
-
 _FROZEN = (
     "a broker that takes connections and answers nothing is frozen, has far too much to do, or mutes this login by a"
     " quota: look at its process, its log and such quotas"
@@ -343,9 +342,7 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
     """
     heartbeats_of = _of(beats)
     heaviest = some([unlimited_text(each) for each in heaviest_unlimited(heartbeats_of.values())])
-    measured = {name: beat.load for name, beat in heartbeats_of.items() if beat.load}
-    found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
-    loads = {name: load for name, load in found_loads if load is not None}
+    loads = broker_loads({name: beat.load for name, beat in heartbeats_of.items() if beat.load}, limits.capacities)
     well = "none; brokers with the plugin report it"
     if loads:
         busiest = max(loads, key=lambda name: loads[name].rho)

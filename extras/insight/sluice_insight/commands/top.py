@@ -70,7 +70,7 @@ _BANDS = ((OVER, "red"), (NEAR_LIMIT, "yellow"), (0.8, "cyan"))
 _RATE_S = 10
 """Seconds over which verdicts are counted."""
 
-_TROUBLES_S = 10.0
+_TROUBLES_S = 25.0
 """Longest wait of one table for what is wrong; without it the decisions are shown alone."""
 
 MOST_TROUBLES = 4

@@ -1,0 +1,106 @@
+"""Requests that wait, and for how long, by any clocks of job, brokers and gateways."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from sluice.kafka_io import newest_records
+from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_reader import Offsets
+from sluice.state.troubles import HOUR_MS, Facts, Flow, JobSeen, is_doubtful, is_stale, troubles_of
+from tests.builders import DEFAULTS, decision
+from tests.gateway_loop import NOBODY, NOW_MS
+
+RECORDS: dict[str, list[tuple[int, bytes]]] = {}
+
+
+class Topic:  # of one partition, instead of its reader
+    def __init__(self, _: Mapping[str, str], name: str, **__: Any) -> None:
+        self._records, self._read = RECORDS[name], 0
+
+    def partitions(self) -> set[int]:
+        return {0}
+
+    def topic_id(self) -> str:
+        return "id"
+
+    def offsets(self) -> dict[int, Offsets]:
+        return {0: Offsets(0, len(self._records))}
+
+    def skip_to_last(self, counts: Mapping[int, int]) -> None:
+        self._read = max(self._read, len(self._records) - counts[0])
+
+    def read_to_end(self) -> Iterator[tuple[int, FetchedRecord]]:
+        for at_ms, value in self._records[self._read :]:
+            yield 0, FetchedRecord(0, None, value, timestamp_ms=at_ms)
+        self._read = len(self._records)
+
+
+class Watched:  # topics, a viewer of them, and its clock; those of job and gateways are so much ahead
+    def __init__(self, job_ahead_ms: int, gateways_ahead_ms: int) -> None:
+        RECORDS.update({name: [] for name in "rdl"})
+        self.ahead_ms, self.gateways_ahead_ms, self.now_ms = job_ahead_ms, gateways_ahead_ms, NOW_MS
+        self.look_anew()
+
+    def look_anew(self) -> None:
+        topics = replace(DEFAULTS.topics, requests="r", decisions="d", dead_letters="l")
+        self.newest = newest_records.NewestRecords(NOBODY, topics, lambda: self.now_ms / 1000)
+
+    def decide(self, decision_id: str, topic_id: str = "id") -> None:
+        made = decision(decision_id=decision_id, source_topic_id=topic_id)
+        RECORDS["d"].append((self.now_ms + self.ahead_ms, msgspec.json.encode(made)))
+
+    def second(self, *, decided: bool, asked: int = 1) -> Flow:
+        """All requests so far may be decided, others come, and the viewer looks."""
+        self.now_ms += 1_000
+        if decided:
+            self.decide(f"r-0-{len(RECORDS['r']) - 1}")
+        RECORDS["r"] += [(self.now_ms + self.gateways_ahead_ms, b"{}")] * asked
+        flow = self.newest.flow()
+        assert flow is not None
+        return flow
+
+
+@pytest.fixture(params=[(job, of) for job in (-HOUR_MS, 0, HOUR_MS) for of in (-HOUR_MS, 0, HOUR_MS)], ids=str)
+def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    monkeypatch.setattr(newest_records, "TopicReader", Topic)
+    watched = Watched(*request.param)
+    watched.second(decided=False)
+    return watched
+
+
+def test_a_job_that_dies_shows_after_15_s_and_one_that_decides_or_has_nothing_to_never(watched: Watched) -> None:
+    lived = [(watched.second(decided=True), watched.now_ms) for _ in range(40)]
+    died = [(watched.second(decided=False), watched.now_ms) for _ in range(16)]
+
+    assert [is_stale(*each) for each in lived + died] == [False] * 55 + [True]
+    assert (lived[-1][0].waiting, died[-1][0].waiting) == (1, 17)
+    (away,) = troubles_of(Facts(job=JobSeen(None, answers=False), flow=died[-1][0]), watched.now_ms)
+    assert (away.name, away.since_ms) == ("job_away", watched.now_ms - 16_000)
+
+    watched.second(decided=True, asked=0)
+    quiet = [watched.second(decided=False, asked=0) for _ in range(100)]
+    assert {(flow.waiting, is_stale(flow, watched.now_ms)) for flow in quiet} == {(0, False)}
+    assert not is_stale(watched.second(decided=False), watched.now_ms)
+
+
+def test_who_begins_to_look_when_the_job_is_dead_knows_it_by_then_too(watched: Watched) -> None:
+    watched.second(decided=True)
+    watched.look_anew()
+    flows = [watched.second(decided=False) for _ in range(17)]
+
+    assert is_stale(flows[-1], watched.now_ms)
+    assert not is_doubtful(flows[-1], watched.now_ms)
+    found = troubles_of(Facts(job=JobSeen(None, answers=False), flow=flows[0]), watched.now_ms)
+    assert is_doubtful(flows[0], watched.now_ms) == (watched.ahead_ms > 0)
+    assert watched.ahead_ms <= 0 or [each.name for each in found] == ["job_away"]
+    assert flows[-1].waiting == 18
+
+
+def test_answers_to_requests_that_are_not_there_hide_no_dead_job(watched: Watched) -> None:
+    for name, topic_id in (("r-0-0", "another"), ("other-0-0", "id"), ("r-0-999999", "id"), ("r-7-0", "id")):
+        watched.decide(name, topic_id)
+    assert watched.second(decided=False, asked=3).waiting == 4
