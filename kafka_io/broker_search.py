@@ -1,5 +1,6 @@
 """The search for a broker with kafka-python: why no server can be used, and an end as soon as that is clear."""
 
+import _ssl
 import errno
 import random
 import socket
@@ -72,7 +73,7 @@ class _Failure(NamedTuple):
     @property
     def is_final(self) -> bool:
         """True if to try it again would end as this try did."""
-        return isinstance(self.error, _REFUSALS) or isinstance(self._cause, ssl.SSLError)
+        return isinstance(self.error, _REFUSALS) or isinstance(self.cause, ssl.SSLError)
 
     @property
     def is_out_of_reach(self) -> bool:
@@ -82,10 +83,11 @@ class _Failure(NamedTuple):
     @property
     def is_of_tls(self) -> bool:
         """True if TLS began and failed: of kafka-python's errors only that one has another error behind it."""
-        return isinstance(self._cause, OSError)
+        return isinstance(self.cause, OSError)
 
     @property
-    def _cause(self) -> BaseException | None:
+    def cause(self) -> BaseException | None:
+        """The error behind it, of Python."""
         return self.error.__context__ if self.error is not None else None
 
 
@@ -138,6 +140,9 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         """The fault of the server that came nearest to an answer; if it named its cluster, that of a broker there."""
         if self._unreachable is not None:
             return str(self._unreachable)
+        own, failures = self.config["ssl_certfile"], self._failures.values()
+        if own and any(each.was_connected or each.is_of_tls for each in failures) and (until := _end_of(own)):
+            return f"the certificate {own}, by which this client logs in, has expired ({until}); renew it and its key"
         servers = {broker.node_id: broker for broker in self.cluster.bootstrap_brokers()}
         protocol = self.config["security_protocol"]
         faults = [
@@ -234,6 +239,16 @@ def _lookup_error(host: str, port: int) -> OSError | None:
     return outcome[0] if outcome else TimeoutError(errno.ETIMEDOUT, f"DNS gives no answer within {CONNECTION_S:g} s")
 
 
+def _end_of(certificate: str) -> str | None:
+    """The end of the first certificate in a PEM file, if it is over; None too if nothing can tell."""
+    decode: Any = getattr(_ssl, "_test_decode_cert", lambda _: {})  # no public function reads a file's times
+    try:
+        end: str = decode(certificate)["notAfter"]
+        return end if ssl.cert_time_to_seconds(end) < time.time() else None
+    except (KeyError, OSError, ValueError):
+        return None
+
+
 def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int, str]:
     """The fault, with a number that is lower the nearer the server came to an answer."""
     server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -245,6 +260,8 @@ def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int,
         return 0, (
             f"{server} refuses the login{said}; check sasl.mechanism, and user name and password in sasl.jaas.config"
         )
+    if isinstance(failure.cause, ssl.SSLCertVerificationError) and failure.cause.verify_code in (9, 10):  # of its times
+        return 1, f"no TLS connection with {server}{said}; renew its certificate, or set the clock that is wrong"
     if failure.is_of_tls:
         return 1, (
             f"no TLS connection with {server}{said}; check that ssl.truststore.location has the authority of its"

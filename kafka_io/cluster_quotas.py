@@ -1,8 +1,8 @@
 """Reads the client quotas of a Kafka cluster: for `sluice quotas import`, for the mirror and for the doctor."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
 
 from kafka.errors import KafkaError
 
@@ -13,7 +13,7 @@ from sluice.process.format import error_line
 from sluice.state.quotas.cluster import ClusterQuota
 
 
-class ClusterQuotasReader:
+class ClusterQuotasReader(AbstractContextManager["ClusterQuotasReader"]):
     """Reads the client quotas of the cluster that the Kafka client properties lead to, again and again.
 
     It keeps its connection, and so reads from one broker while that answers: two brokers may know a change at different
@@ -23,9 +23,6 @@ class ClusterQuotasReader:
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self._kafka = kafka
         self._admin: ClientQuotasAdmin | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()

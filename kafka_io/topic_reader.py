@@ -6,8 +6,9 @@ Every part of Sluice that reads Kafka in Python does it with TopicReader: in its
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import LeaderNotAvailableError
@@ -57,7 +58,7 @@ class Offsets(NamedTuple):
     end: int
 
 
-class TopicReader:
+class TopicReader(AbstractContextManager["TopicReader"]):
     """Reads one topic. No record ends it: `unreadable` counts those that are passed over.
 
     Every call connects first if there is no connection, and raises KafkaUnavailableError, KafkaError or OSError. After
@@ -92,9 +93,6 @@ class TopicReader:
         self._topic_id: str | None = None
         self._look_again_s = 0.0  # on the monotonic clock
         self._said: set[type[BaseException]] = set()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()

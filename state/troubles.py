@@ -213,8 +213,8 @@ def in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
 def is_stale(flow: Flow | None, now_ms: int) -> bool:
     """True if requests have waited for STALE_MS, and no answer came: figures are of then.
 
-    >>> [is_stale(Flow(90_000, answer_ms, 7), 91_000) for answer_ms in (None, 70_000, 89_000)]
-    [True, True, False]
+    >>> [is_stale(Flow(90_000, answer_ms, 7), 91_000) for answer_ms in (None, 70_000, 89_000)], is_stale(None, 91_000)
+    ([True, True, False], False)
     >>> is_stale(Flow(90_000, 89_000, 7, still_ms=16_000), 91_000), is_stale(Flow(90_000, 1, 7, 900, True), 91_000)
     (True, False)
     """

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sluice.configs.settings import Settings, load_settings
@@ -24,6 +25,12 @@ ALICE = QuotaEntity(user="alice")
 def changed(settings: Settings, section: str, **values: Any) -> Settings:
     """The settings with other values in a section."""
     return replace(settings, **{section: replace(getattr(settings, section), **values)})
+
+
+def file_of(path: Path, text: str) -> Path:
+    """A file with this text."""
+    path.write_text(text)
+    return path
 
 
 def quota(kind: EntryKind, value: float, entity: QuotaEntity = ALICE, shadow: bool = False, **names: Any) -> QuotaEntry:

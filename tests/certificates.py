@@ -9,7 +9,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def certificate(folder: Path, file: str, name: str, organization: str | None = None) -> tuple[Path, Path]:
+def certificate(
+    folder: Path, file: str, name: str, organization: str | None = None, *, expired: bool = False
+) -> tuple[Path, Path]:
     """PEM files of a self-signed certificate for loopback, and of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     parts = [x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]
@@ -23,8 +25,8 @@ def certificate(folder: Path, file: str, name: str, organization: str | None = N
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now - timedelta(days=2))
+        .not_valid_after(now + timedelta(days=-1 if expired else 1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

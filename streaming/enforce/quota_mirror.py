@@ -1,7 +1,7 @@
 """Mirrors the client quotas of the Kafka cluster into the quotas table, where `quotas.source` is kafka."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
@@ -82,8 +82,9 @@ class QuotaMirror:
         if answer == self._answer and version == self._compared_with:
             return
         cluster = client_quotas(answer)
-        self._note_left_out(cluster.left_out)
-        self._note_odd_names(odd_names(entry.entity for entry in cluster.entries))
+        self._left_out = _told("left out %s", cluster.left_out, self._left_out)
+        odd = odd_names(entry.entity for entry in cluster.entries)  # nobody can be asked, and they are mirrored
+        self._odd_names = _told("is this meant? %s", odd, self._odd_names)
         if any(cluster_changes(entries, cluster.entries)):
             self._alter(cluster.entries)
         self._answer, self._compared_with = answer, version
@@ -100,20 +101,6 @@ class QuotaMirror:
         if any(changes):
             log.info("quotas version %d has the cluster's quotas of users and client-ids: %s", version, changes)
 
-    def _note_left_out(self, left_out: list[str]) -> None:
-        """Log what is left out for the first time, or again after it was not."""
-        for line in left_out:
-            if line not in self._left_out:
-                log.warning("left out %s", line)
-        self._left_out = frozenset(left_out)
-
-    def _note_odd_names(self, lines: list[str]) -> None:
-        """Log each once: nobody can be asked, and what the cluster has is mirrored."""
-        for line in lines:
-            if line not in self._odd_names:
-                log.warning("is this meant? %s", line)
-        self._odd_names = frozenset(lines)
-
     def _note_error(self, error: Exception) -> None:
         """Log an error once, until it changes or is over; one of an unforeseen class with its stack."""
         if self._last_error.is_new(error):
@@ -123,3 +110,11 @@ class QuotaMirror:
                 self._in_force()[0],
                 exc_info=not isinstance(error, SluiceError),
             )
+
+
+def _told(text: str, lines: Collection[str], before: frozenset[str]) -> frozenset[str]:
+    """The lines; those that are new, or come again, are logged."""
+    for line in lines:
+        if line not in before:
+            log.warning(text, line)
+    return frozenset(lines)

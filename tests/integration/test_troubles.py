@@ -13,14 +13,13 @@ from kafka import KafkaProducer
 
 from sluice.cli import doctor
 from sluice.configs.settings import Properties, Settings
-from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import asked, job_answer
 from sluice.state.contract.records import CountedEntity, Override, Overrides
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
-from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts, Trouble, Unwritten
+from sluice.state.troubles import BrokersSeen, Facts, Trouble, Unwritten
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.health import JobHealth
 from sluice.streaming.runtime.recorded import unwritten_answers
@@ -88,17 +87,6 @@ def left(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory, request: p
     (log / f"{0:020}.json").write_text("no commit")
     settings = changed(settings, "audit", checkpoint=str(folder / "audit"))
     return Left(changed(settings, "delta", **tables), answered_ms)
-
-
-def test_waiting_requests_are_those_after_the_newest_answer(left: Left) -> None:
-    with NewestRecords(left.settings.kafka, left.settings.topics) as newest:
-        flow, again = newest.flow(), newest.flow()
-        letters = newest.dead_letters(now_ms())
-
-    assert flow is not None
-    assert (flow.answer_ms, flow.waiting) == (left.answered_ms, 7)
-    assert again == flow
-    assert letters == DeadLettersSeen(30, "value: is no JSON")
 
 
 @pytest.mark.parametrize("left", [0, 1_800_000], ids=["right", "ahead"], indirect=True)

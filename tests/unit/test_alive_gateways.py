@@ -1,5 +1,6 @@
 """Gateways that are alive, by their decided heartbeats."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,8 +12,12 @@ def heartbeats(alive: AliveGateways, instance: str, *times_ms: int) -> None:
         alive.on_heartbeat(instance, time_ms, time_ms + 300)
 
 
-def test_a_gateway_is_alive_while_its_heartbeats_are_decided_with_ones_own() -> None:
-    alive = AliveGateways("me")
+@pytest.fixture
+def alive() -> AliveGateways:
+    return AliveGateways("me")
+
+
+def test_a_gateway_is_alive_while_its_heartbeats_are_decided_with_ones_own(alive: AliveGateways) -> None:
     heartbeats(alive, "a", 1_000)
     heartbeats(alive, "me", 1_000, 2_000, 4_000, 5_000)
     assert (alive.is_alive("a"), alive.count, alive.instances()) == (True, 2, ["a"])
@@ -21,8 +26,7 @@ def test_a_gateway_is_alive_while_its_heartbeats_are_decided_with_ones_own() -> 
     assert (alive.is_alive("a"), alive.count, alive.instances()) == (False, 1, [])
 
 
-def test_while_none_of_ones_own_is_decided_nobody_dies() -> None:
-    alive = AliveGateways("me")
+def test_while_none_of_ones_own_is_decided_nobody_dies(alive: AliveGateways) -> None:
     heartbeats(alive, "me", 1_000)
     heartbeats(alive, "a", 1_000)
 
@@ -58,9 +62,8 @@ def test_nobody_dies_while_a_slow_job_decides_many_seconds_at_once(batch: list[t
     assert counts | {alive.count} == {2}
 
 
-def test_a_heartbeat_that_comes_after_a_newer_one_takes_nothing_back() -> None:
+def test_a_heartbeat_that_comes_after_a_newer_one_takes_nothing_back(alive: AliveGateways) -> None:
     """Two tasks of a micro-batch write decisions at the same time, so those of one gateway come in any order."""
-    alive = AliveGateways("me")
     for instance, time_ms in (("me", 1_000), ("a", 1_000), ("a", 10_000), ("a", 2_000), ("me", 10_000)):
         alive.on_heartbeat(instance, time_ms, now_ms=20_000)
     alive.settle(20_000 + SETTLE_MS)
@@ -68,8 +71,7 @@ def test_a_heartbeat_that_comes_after_a_newer_one_takes_nothing_back() -> None:
     assert (alive.is_alive("a"), alive.count) == (True, 2)
 
 
-def test_a_gateway_whose_clock_is_set_back_dies_all_the_same() -> None:
-    alive = AliveGateways("me")
+def test_a_gateway_whose_clock_is_set_back_dies_all_the_same(alive: AliveGateways) -> None:
     heartbeats(alive, "a", 3_600_000)
     heartbeats(alive, "a", 1_000)
     for time_ms in range(1_000, 7_000, 1_000):
@@ -79,24 +81,21 @@ def test_a_gateway_whose_clock_is_set_back_dies_all_the_same() -> None:
     assert not alive.is_alive("a")
 
 
-def test_many_heartbeats_of_ones_own_take_no_memory() -> None:
-    alive = AliveGateways("me")
+def test_many_heartbeats_of_ones_own_take_no_memory(alive: AliveGateways) -> None:
     for number in range(10_000):
         alive.on_heartbeat("me", 1_000 + number, now_ms=20_000 + number // 10)
 
     assert len(alive._arrived) <= SETTLE_MS // 100
 
 
-def test_what_is_known_holds_for_the_present_only_while_ones_own_heartbeats_are_decided() -> None:
-    alive = AliveGateways("me")
+def test_what_is_known_holds_for_the_present_only_while_ones_own_heartbeats_are_decided(alive: AliveGateways) -> None:
     alive.on_heartbeat("me", 1_000, now_ms=2_000)
 
     assert alive.known_until_ms(6_000) == 6_000
     assert alive.known_until_ms(60_000) == 7_000
 
 
-def test_many_forged_gateways_take_no_memory_and_push_nobody_out() -> None:
-    alive = AliveGateways("me")
+def test_many_forged_gateways_take_no_memory_and_push_nobody_out(alive: AliveGateways) -> None:
     heartbeats(alive, "me", 1_000)
     heartbeats(alive, "genuine", 1_000)
     for number in range(2 * MAX_GATEWAYS):
@@ -107,8 +106,7 @@ def test_many_forged_gateways_take_no_memory_and_push_nobody_out() -> None:
     assert not alive.is_alive(f"forged-{2 * MAX_GATEWAYS - 1}")
 
 
-def test_a_new_gateway_takes_the_place_of_one_that_is_gone() -> None:
-    alive = AliveGateways("me")
+def test_a_new_gateway_takes_the_place_of_one_that_is_gone(alive: AliveGateways) -> None:
     for number in range(MAX_GATEWAYS):
         heartbeats(alive, f"forged-{number}", 1_000)
     heartbeats(alive, "me", 1_000, 10_000, 11_000)

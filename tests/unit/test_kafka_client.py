@@ -1,6 +1,7 @@
 """Kafka's property names as the Python client's arguments, and the errors when no broker answers."""
 
 import socket
+import ssl
 import struct
 import threading
 from collections import Counter
@@ -19,6 +20,7 @@ from sluice.kafka_io.broker_search import BrokerSearch
 from sluice.kafka_io.client import connect, is_own_client_id, kafka_python_config
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 from sluice_demo.cluster import make_topic
+from tests.certificates import certificate
 from tests.commands import invoke
 from tests.web import answering
 
@@ -188,6 +190,30 @@ def test_what_keeps_a_client_out_is_said_long_before_the_search_is_over(
         connect(client, {"bootstrap.servers": server, **properties})
 
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expired", "said"),
+    [
+        ("broker", r"no TLS connection with 127\.0\.0\.1:\d+ \(.* certificate has expired.*; renew its certificate"),
+        ("client", r"the certificate /.*/client\.pem, by which .* has expired \(.* GMT\); renew it and its key"),
+    ],
+)
+def test_an_expired_certificate_is_named_with_its_place_and_the_cure(tmp_path: Path, expired: str, said: str) -> None:
+    made = [certificate(tmp_path, name, name, expired=name == expired) for name in ("broker", "client")]
+    (broker, broker_key), (own, key) = made
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(broker, broker_key)
+    context.load_verify_locations(own)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def serve(connection: socket.socket) -> None:
+        versions_alone(context.wrap_socket(connection, server_side=True))
+
+    files = {"ssl.ca.location": broker, "ssl.certificate.location": own, "ssl.key.location": key}
+    tls = {"security.protocol": "SSL"} | {name: str(path) for name, path in files.items()}
+    with server_that_answers(serve) as server, pytest.raises(KafkaUnavailableError, match=said):
+        connect(KafkaAdminClient, {"bootstrap.servers": server, **tls})
 
 
 def test_a_server_that_chance_chooses_again_and_again_is_not_waited_for_ever_longer() -> None:

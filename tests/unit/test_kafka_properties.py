@@ -11,6 +11,7 @@ from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.errors import UnsupportedPropertyError
 from sluice.kafka_io.properties import PROPERTIES, PROTOCOLS, Takes, check_properties, has_layer, java_properties
+from tests.builders import file_of
 
 DEFAULTS = load_settings(environment={})
 SECRET = "hunter2"  # noqa: S105 # of no broker
@@ -38,8 +39,7 @@ REFUSED = {
 def test_what_no_client_takes_is_refused_in_settings_and_gateways_alike(
     tmp_path: Path, name: str, message: str
 ) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text(f"kafka: {{{name}: {SECRET}}}\n")
+    file = file_of(tmp_path / "settings.yaml", f"kafka: {{{name}: {SECRET}}}\n")
 
     with pytest.raises(InvalidSettingsError, match=message) as of_settings:
         load_settings(file)
@@ -54,8 +54,7 @@ def test_what_no_client_takes_is_refused_in_settings_and_gateways_alike(
 
 @pytest.mark.parametrize("protocol", [word for each in PROTOCOLS for word in (each, each.lower(), each.title())])
 def test_the_protocol_is_read_in_any_case(tmp_path: Path, protocol: str) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text(f"kafka: {{security.protocol: {protocol}}}\n")
+    file = file_of(tmp_path / "settings.yaml", f"kafka: {{security.protocol: {protocol}}}\n")
 
     kafka = load_settings(file).kafka
 
@@ -72,8 +71,7 @@ def test_the_protocol_is_read_in_any_case(tmp_path: Path, protocol: str) -> None
     ids=["unknown, so no plain text", "an authority that Java would not read"],
 )
 def test_a_protocol_that_not_all_clients_have_is_refused(tmp_path: Path, kafka: str, message: str) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text(f"kafka: {{{kafka}}}\n")
+    file = file_of(tmp_path / "settings.yaml", f"kafka: {{{kafka}}}\n")
 
     with pytest.raises(InvalidSettingsError, match=message):
         load_settings(file)

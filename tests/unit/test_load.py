@@ -17,7 +17,7 @@ from sluice.state.gateways_seen import GatewaysSeen
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
-from tests.builders import AT_MS
+from tests.builders import AT_MS, file_of
 
 _PARTS = st.none() | st.floats(0, 1)
 _RATES = st.none() | st.floats(0, 1e30)
@@ -60,8 +60,7 @@ def test_a_capacity_file_of_cruise_control_is_read(tmp_path: Path) -> None:
         {"brokerId": "-1", "capacity": {"DISK": "100000", "CPU": "100", "NW_IN": "10000", "NW_OUT": "20000"}},
         {"brokerId": "0", "capacity": {"DISK": {"/d1": "5"}, "CPU": {"num.cores": "8"}, "NW_IN": 1, "NW_OUT": "2.5"}},
     ]
-    file = tmp_path / "capacity.json"
-    file.write_text(json.dumps({"brokerCapacities": entries}))
+    file = file_of(tmp_path / "capacity.json", json.dumps({"brokerCapacities": entries}))
 
     capacities = load_capacities(str(file))
     assert capacities.of(Load(broker_id=0)) == Capacity(1024.0, 2560.0)
@@ -74,8 +73,7 @@ def test_brokers_that_the_file_does_not_name_have_the_capacity_of_the_settings(t
     entry = {"brokerId": "0", "capacity": {"NW_IN": "1", "NW_OUT": "2"}}
     file.write_text(json.dumps({"brokerCapacities": [entry]}))
     settings.write_text("brokers: {capacity_in_bytes_per_s: 5000}\n")
-    both = tmp_path / "both.yaml"
-    both.write_text(f"brokers: {{capacity_in_bytes_per_s: 5000, capacity_file: {file}}}\n")
+    both = file_of(tmp_path / "both.yaml", f"brokers: {{capacity_in_bytes_per_s: 5000, capacity_file: {file}}}\n")
 
     alone, beside = (broker_limits(load_settings(each).brokers).capacities for each in (settings, both))
 
@@ -99,8 +97,7 @@ def test_brokers_that_the_file_does_not_name_have_the_capacity_of_the_settings(t
     ],
 )
 def test_a_capacity_file_of_another_form_is_refused_with_one_line(tmp_path: Path, content: str, problem: str) -> None:
-    file = tmp_path / "capacity.json"
-    file.write_text(content)
+    file = file_of(tmp_path / "capacity.json", content)
     with pytest.raises(InvalidSettingsError, match=problem) as caught:
         load_capacities(str(file))
     assert "brokers.capacity_file" in str(caught.value)
@@ -144,8 +141,7 @@ def test_a_forged_load_in_the_decisions_topic_breaks_no_page() -> None:
 
 
 def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path) -> None:
-    file = tmp_path / "sluice.yaml"
-    file.write_text("brokers: {disk_min_free_bytes: 6, capacity_in_bytes_per_s: 100}\n")
+    file = file_of(tmp_path / "sluice.yaml", "brokers: {disk_min_free_bytes: 6, capacity_in_bytes_per_s: 100}\n")
     simulation = Simulation(Quotas(), load_settings(file, environment={}))
 
     def told(free_bytes: int, rate: float = 0.0) -> object:
@@ -185,8 +181,7 @@ def test_gateways_hear_of_no_instance_that_is_longer_than_a_gateway_has(
     tmp_path: Path, characters: int, heard: int
 ) -> None:
     """Each keeps a thousand of them."""
-    file = tmp_path / "sluice.yaml"
-    file.write_text("{}\n")
+    file = file_of(tmp_path / "sluice.yaml", "{}\n")
     event = {"api": "GatewayHeartbeat", "instance": "i" * characters, "timestamp_ms": AT_MS}
     records = list(Simulation(Quotas(), load_settings(file, environment={})).records([json.dumps(event).encode()]))
 

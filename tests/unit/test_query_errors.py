@@ -53,7 +53,6 @@ def test_the_text_has_the_innermost_cause_and_what_to_do(outer: str, reason: str
             "sluice-kafka-native",
         ),
         ("ModuleNotFoundError: No module named 'sluice_elastic'", "sluice-kafka-elastic"),
-        ("ModuleNotFoundError: No module named 'sluice'", "sluice-kafka"),
     ],
 )
 def test_a_package_that_a_worker_lacks_is_named_with_the_cure(cause: str, package: str) -> None:

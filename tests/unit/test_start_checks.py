@@ -16,7 +16,7 @@ from sluice.jvm.errors import JarError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
 from sluice.streaming.runtime.properties import left_out
 from tests.accounts import STRANGER, as_account, as_root
-from tests.builders import DEFAULTS, changed
+from tests.builders import DEFAULTS, changed, file_of
 from tests.commands import invoke, program
 
 SETTINGS = """kafka: {{bootstrap.servers: "127.0.0.1:1"}}
@@ -144,8 +144,7 @@ def test_a_working_directory_that_was_removed_is_said(command: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["a%41", "a%2fb", "a[b]", "a|b", "a\\b"])
 def test_a_path_that_delta_reads_as_another_is_refused(name: str, tmp_path: Path) -> None:
     """delta-rs takes a path for a URL: it writes one folder, and reads another, or panics."""
-    settings = tmp_path / "sluice.yaml"
-    settings.write_text(SETTINGS.format(str(tmp_path / name).replace("\\", "\\\\")))
+    settings = file_of(tmp_path / "sluice.yaml", SETTINGS.format(str(tmp_path / name).replace("\\", "\\\\")))
 
     for command in ("run", "doctor", "maintain"):
         said = invoke(command, "--config", settings, code=2).error_line
@@ -153,8 +152,7 @@ def test_a_path_that_delta_reads_as_another_is_refused(name: str, tmp_path: Path
 
 
 def test_a_control_character_in_a_path_is_refused(tmp_path: Path) -> None:
-    settings = tmp_path / "sluice.yaml"
-    settings.write_text(f'enforce: {{checkpoint: "{tmp_path}/a\\nb"}}\n')
+    settings = file_of(tmp_path / "sluice.yaml", f'enforce: {{checkpoint: "{tmp_path}/a\\nb"}}\n')
 
     assert r"enforce.checkpoint is" in invoke("doctor", "--config", settings, code=2).error_line
 

@@ -26,7 +26,7 @@ from sluice.state.quotas.tenants import Tenants, check_members, is_glob, matches
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.pipeline import Simulation
-from tests.builders import DEFAULTS, Json, member, quota
+from tests.builders import DEFAULTS, Json, file_of, member, quota
 from tests.commands import invoke
 from tests.strategies import CLIENTS, START_MS, USERS, client_and_topic_entries, events, tenant_entries
 
@@ -308,8 +308,7 @@ ENTRIES = [
 
 
 def test_an_export_gives_tenants_back(tmp_path: Path) -> None:
-    file = tmp_path / "quotas.yaml"
-    file.write_text(quotas_yaml([*ENTRIES, of_user("alice", 5.0)]))
+    file = file_of(tmp_path / "quotas.yaml", quotas_yaml([*ENTRIES, of_user("alice", 5.0)]))
 
     assert set(load_quotas_file(file)) == {*ENTRIES, of_user("alice", 5.0)}
 
@@ -485,8 +484,7 @@ def test_limits_of_a_tenant_without_members_are_taken_with_a_hint(table: list[st
     ],
 )
 def test_a_wrong_file_of_tenants_is_refused(table: list[str], tmp_path: Path, content: str, problem: str) -> None:
-    file = tmp_path / "tenants.yaml"
-    file.write_text(content)
+    file = file_of(tmp_path / "tenants.yaml", content)
 
     said = invoke("tenants", "import", file, "--as", "carol", *table, code=2).error_line
 
@@ -495,8 +493,7 @@ def test_a_wrong_file_of_tenants_is_refused(table: list[str], tmp_path: Path, co
 
 def test_an_import_of_tenants_asks_first(table: list[str], tmp_path: Path) -> None:
     """As the other commands do that take a file; --prune alone could remove all tenants."""
-    file = tmp_path / "tenants.yaml"
-    file.write_text("[{tenant: shop, users: [shop-*]}]")
+    file = file_of(tmp_path / "tenants.yaml", "[{tenant: shop, users: [shop-*]}]")
     by = ["--as", "carol", *table]
     lines("tenants", "alter", "bank", "--add-user", "bank-*", *by)
     changes = ["- tenant 'bank': member user 'bank-*'", "+ tenant 'shop': member user 'shop-*'"]

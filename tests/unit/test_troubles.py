@@ -17,7 +17,6 @@ from sluice.state.troubles import (
     Trouble,
     Unwritten,
     in_order,
-    is_stale,
     troubles_of,
 )
 
@@ -165,11 +164,3 @@ def test_failures_come_first_and_of_each_name_the_first_counts() -> None:
     )
 
     assert [(each.name, each.text) for each in found] == [("no_leader", "x"), ("hold", "own")]
-
-
-def test_figures_are_of_then_only_while_requests_wait() -> None:
-    """A request whose time lies ahead by a wrong clock makes no figure old by itself."""
-    assert is_stale(WAITING, NOW_MS)
-    assert not is_stale(DONE, NOW_MS)
-    assert not is_stale(None, NOW_MS)
-    assert not is_stale(Flow(NOW_MS + 1_200_000, NOW_MS - 1_000, 1), NOW_MS)
