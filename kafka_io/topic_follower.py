@@ -19,18 +19,8 @@ REJOIN_S = 1.0
 CLOSE_S = 0.5
 """Longest wait for the end of the threads: kafka-python searches long for a broker that is gone."""
 
-
 READ_AGAIN_S = 60.0
 """Shortest time between two times that a topic is read again because its reader asks for it."""
-
-
-def _nothing() -> None:
-    """Do nothing, as a follower does by default."""
-
-
-def _no() -> bool:
-    """Ask for nothing, as a follower does by default."""
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +39,10 @@ class Reading:
     since_ms: int | None = None
     ends_there: bool = False
     fenced: bool = False
-    on_restart: Callable[[], None] = _nothing
-    on_caught_up: Callable[[], None] = _nothing
-    on_idle: Callable[[], None] = _nothing
-    has_gaps: Callable[[], bool] = _no
+    on_restart: Callable[[], None] = lambda: None
+    on_caught_up: Callable[[], None] = lambda: None
+    on_idle: Callable[[], None] = lambda: None
+    has_gaps: Callable[[], bool] = lambda: False
 
 
 def reading_of_limits(topic: str, view: LimitsView) -> Reading:

@@ -4,17 +4,14 @@ import json
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from scripts.java.build import PROXY
 from scripts.java.compiler import compile_java
 from sluice import Mutation, Request, TopicPartition
-from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
 from sluice.state.contract.records import HEARTBEAT_API, Override, Overrides
-from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import overrides_key, overrides_value
@@ -23,7 +20,7 @@ from sluice.streaming.enforce.pipeline import Simulation
 from sluice_proxy.jars import proxy_class_path
 from tests.broker_plugin import JAVA_SOURCES, JavaProcess, plugin_properties
 from tests.builders import DEFAULTS, T0, Json
-from tests.gateway_loop import NOBODY, Clock, limit_records, no_connections, take_published
+from tests.gateway_loop import Clock, OfflineGateway, limit_records
 
 STEP_MS = 100
 """Milliseconds from one reading of the meters to the next."""
@@ -60,25 +57,23 @@ class PythonGateway:
         self._clock = Clock()
         self._clock.ms = T0  # where Java's clock begins
         options = GatewayOptions(name="gateway", close_timeout_s=0, decide_timeout_ms=1)
-        with no_connections():
-            self._gateway = Gateway(NOBODY, options, clock_ms=self._clock)
+        self._gateway = OfflineGateway(options, self._clock)
 
     def take_limits(self, records: LimitRecords, *, is_past: bool = False) -> int:
         if not is_past:
-            self._gateway._in_force.note_limits_read()
+            self._gateway.limits.be_read()
         for key, value in records:
-            with suppress(InvalidQuotaError):
-                self._gateway._in_force.on_limit(key, value)
-        return self._gateway._in_force._limits_view.garbage
+            self._gateway.limits.give(key, value)
+        return self._gateway.stats().unreadable_records
 
     def take_sums(self, records: Sequence[bytes]) -> None:
         for record in records:
-            self._gateway._on_sums(None, record)
+            self._gateway.sums.give(None, record)
 
     def sleep(self, ms: int) -> list[bytes]:
         self._clock.ms += ms
-        self._gateway._on_idle()
-        return list(take_published(self._gateway))
+        self._gateway.idle()
+        return list(self._gateway.published())
 
     def charge(self, kind: QuotaKind, client_id: str, amount: float) -> int:
         if kind is QuotaKind.REQUEST_PERCENTAGE:

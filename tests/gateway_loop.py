@@ -1,24 +1,34 @@
 """Gateways and the job's arithmetic as one loop without Kafka: the test moves events and sets the time."""
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, cast
 from unittest.mock import patch
+
+from kafka import KafkaProducer
 
 from sluice.configs.settings import load_settings
 from sluice.gateways.client import client
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
-from sluice.gateways.client.publisher import EventPublisher
-from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.kafka_io.topic_follower import TopicFollower
-from sluice.state.contract.records import HEARTBEAT_API
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.process.clock import now_ms
+from sluice.state.contract.records import HEARTBEAT_API, Overrides
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.state.quotas.limits import (
+    VERSION_KEY,
+    limit_key,
+    limit_value,
+    overrides_key,
+    overrides_value,
+    version_end,
+)
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import CounterShare
 from sluice.streaming.enforce.pipeline import Simulation
@@ -40,42 +50,125 @@ class Clock:
         return self.ms
 
 
-def give(follower: TopicFollower, *records: FetchedRecord) -> None:
-    """Hand records of partition 0 to a follower, as its thread does."""
-    follower.reader._positions.pop(0, None)
-    for partition, record in follower.reader.passing(0, records):
-        follower.hand_over(partition, record)
+class PublishedEvent:
+    """An event that a producer has, as the future that the gateway gets of it. The test ends it, perhaps twice."""
+
+    def __init__(self, value: bytes, timestamp_ms: int, taken: "Callable[[PublishedEvent], object]") -> None:
+        self.value = value
+        self.timestamp_ms = timestamp_ms
+        self.is_ended = False
+        self._taken = taken
+        self._calls: list[Callable[[Any], object]] = []
+
+    def add_callback(self, call: Callable[[Any], object]) -> None:
+        self._calls.append(call)
+
+    def add_errback(self, call: Callable[[Any], object]) -> None:
+        self._calls.append(call)
+        self._taken(self)  # the gateway adds this one last
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The broker has the event, or it is lost."""
+        self.is_ended = True
+        on_sent, on_failed = self._calls
+        on_sent(None) if error is None else on_failed(error)
 
 
-def take_published(gateway: Gateway) -> Iterator[bytes]:
-    """The events that a gateway has published since the last call."""
-    queue = gateway._publisher._queue
-    while not queue.empty():
-        record = queue.get()
-        if record is not None:
-            gateway._publisher._on_sent(record, None)
-            yield record.value
+class HeldProducer:
+    """A producer that hands each event to `taken`: by default it is kept."""
+
+    def __init__(self) -> None:
+        self.events: SimpleQueue[PublishedEvent] = SimpleQueue()
+        self.taken: Callable[[PublishedEvent], object] = self.events.put
+
+    def send(self, _topic: str, value: bytes, _key: bytes, timestamp_ms: int) -> PublishedEvent:
+        return PublishedEvent(value, timestamp_ms, self.taken)
+
+    def close(self, _timeout_s: float) -> None:
+        pass
+
+
+class GivenTopic(TopicFollower):
+    """A topic whose records come from the test, all of partition 0."""
+
+    def __init__(self, kafka: Mapping[str, str], reading: Reading) -> None:
+        super().__init__(kafka, reading)
+        self.reading = reading
+        self._offsets = itertools.count()
+
+    def start(self) -> None:
+        """There is nothing to read in the background."""
+
+    def give(self, key: bytes | None, value: bytes | None, headers: bytes = b"") -> None:
+        """Hand over a record, as the follower's thread does."""
+        for partition, record in self.reader.passing(0, [FetchedRecord(next(self._offsets), key, value, headers)]):
+            self.hand_over(partition, record)
+
+    def be_read(self) -> None:
+        """All that was there in the beginning is read."""
+        self.caught_up.set()
+        self.reading.on_caught_up()
+
+
+class OfflineGateway(Gateway):
+    """A gateway without Kafka: it reads what a test gives, and the test takes what it publishes."""
+
+    def __init__(self, options: GatewayOptions, clock_ms: Callable[[], int] = now_ms) -> None:
+        self.producer = HeldProducer()
+        self._topics: dict[str, GivenTopic] = {}
+        super().__init__(NOBODY, options, clock_ms, self._given, lambda _: cast(KafkaProducer, self.producer))
+        self.sums, self.waits, self.limits = (
+            self._topics[name] for name in (options.sums_topic, options.waits_topic, options.limits_topic)
+        )
+
+    def _given(self, kafka: Mapping[str, str], reading: Reading) -> GivenTopic:
+        return self._topics.setdefault(reading.topic, GivenTopic(kafka, reading))
+
+    def take(self, number: int) -> list[PublishedEvent]:
+        """The next events at the producer, which are unsent until the test ends them."""
+        return [self.producer.events.get(timeout=60) for _ in range(number)]
+
+    def published(self) -> Iterator[bytes]:
+        """The events that the gateway has published since the last call. They are sent."""
+        for event in self.take(self.stats().unsent):
+            event.end()
+            yield event.value
+
+    def be_current(self) -> None:
+        """Both topics with waits are read."""
+        self.waits.be_read()
+        self.sums.be_read()
+
+    def idle(self) -> None:
+        """Let the gateway do what it does several times a second."""
+        self.sums.reading.on_idle()
+
+    def override(self, decider: str, said: Overrides) -> None:
+        """Give it what a decider says, as a record of the limits topic."""
+        self.limits.give(overrides_key(decider), overrides_value(said))
 
 
 class GatewayLoop:
     """Gateways whose events are decided when `decide` is called. `decisions` are those made so far, as JSON."""
 
-    def __init__(self, gateways: Sequence[Gateway], entries: Sequence[QuotaEntry], clock: Clock) -> None:
+    def __init__(self, gateways: Sequence[OfflineGateway], entries: Sequence[QuotaEntry], clock: Clock) -> None:
         self.gateways = gateways
         self.clock = clock
         self.decisions: list[dict[str, Any]] = []
+        self.others: list[bytes] = []
+        """Events that no gateway here has published, to be decided with theirs."""
         self._simulation = Simulation(Quotas(entries, version=1), load_settings())
         for gateway in gateways:
             set_limits(gateway, 1, entries)
-            gateway._policy.current.set()
+            gateway.be_current()
 
     def events(self) -> list[dict[str, Any]]:
         """The published events without a decision, apart from heartbeats. Removes them."""
-        return [event for event in map(json.loads, self._published()) if event["api"] != HEARTBEAT_API]
+        return [event for event in map(json.loads, self.published()) if event["api"] != HEARTBEAT_API]
 
     def decide(self) -> None:
         """Decide what was published, and let every gateway know."""
-        self.decide_events(list(self._published()))
+        self.decide_events(list(self.published()))
 
     def decide_events(self, events: Iterable[bytes]) -> None:
         """Decide these events, and let every gateway know."""
@@ -85,26 +178,22 @@ class GatewayLoop:
                 self.decisions.append(json.loads(record.value))
                 continue
             for gateway in self.gateways:
-                gateway._on_sums(None, record.value)
+                gateway.sums.give(record.key, record.value)
 
     def beat(self, rounds: int = 1) -> None:
         """Let seconds pass in which every gateway publishes a heartbeat, and let all gateways know at once."""
         for _ in range(rounds):
             self.clock.ms += 1_000
             for gateway in self.gateways:
-                gateway._on_idle()
+                gateway.idle()
             self.decide()
 
-    def _published(self) -> Iterator[bytes]:
+    def published(self) -> Iterator[bytes]:
+        """The events without a decision, heartbeats among them. Removes them."""
+        others, self.others = self.others, []
+        yield from others
         for gateway in self.gateways:
-            yield from take_published(gateway)
-
-
-@contextmanager
-def no_connections() -> Iterator[None]:
-    """Let gateways that start here not even search for a broker: it takes them seconds to give that up."""
-    with patch.object(TopicFollower, "start", lambda _: None), patch.object(EventPublisher, "_connect", lambda _: None):
-        yield
+            yield from gateway.published()
 
 
 @contextmanager
@@ -113,17 +202,10 @@ def gateway_loop(entries: Sequence[QuotaEntry], count: int = 1, **options: Any) 
     clock = Clock()
     with ExitStack() as stack:
         stack.enter_context(patch.object(client, "instance_name", lambda name: name.replace("gateway", "i")))
-        stack.enter_context(no_connections())
-        gateways = [
-            stack.enter_context(
-                Gateway(
-                    NOBODY,
-                    GatewayOptions(name=f"gateway-{number}", close_timeout_s=0, **options),
-                    clock_ms=clock,
-                )
-            )
-            for number in range(count)
-        ]
+        gateways = []
+        for number in range(count):
+            named = GatewayOptions(name=f"gateway-{number}", close_timeout_s=0, **options)
+            gateways.append(stack.enter_context(OfflineGateway(named, clock)))
         yield GatewayLoop(gateways, entries, clock)
 
 
@@ -133,11 +215,11 @@ def limit_records(entries: Sequence[QuotaEntry], version: int) -> list[tuple[byt
     return [*records, (VERSION_KEY, version_end(version, len(entries)))]
 
 
-def set_limits(gateway: Gateway, version: int, entries: Sequence[QuotaEntry]) -> None:
+def set_limits(gateway: OfflineGateway, version: int, entries: Sequence[QuotaEntry]) -> None:
     """Make these quotas the version in force, as records of the limits topic would."""
-    gateway._in_force.restart_limits()
+    gateway.limits.reading.on_restart()
     for key, value in limit_records(entries, version):
-        gateway._in_force.on_limit(key, value)
+        gateway.limits.give(key, value)
 
 
 def wait_ms(gateway: Gateway, *request: Any) -> int:
@@ -145,19 +227,19 @@ def wait_ms(gateway: Gateway, *request: Any) -> int:
     return gateway.throttle_of(*request).throttle_ms
 
 
+def touched(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare | None:
+    """The share of a counter; None if the gateway's clients haven't touched it."""
+    return gateway._inline._shares._touched.get((kind, Tags(**tags)))
+
+
 def counter(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare:
     """The share of a counter, which the gateway must have."""
-    known = gateway._inline._shares._touched.get((kind, Tags(**tags)))
+    known = touched(gateway, kind, **tags)
     assert known is not None
     return known
 
 
-def tell(gateway: Gateway, *decisions: Mapping[str, Any], **batch: Any) -> None:
+def tell(gateway: OfflineGateway, *decisions: Mapping[str, Any], **batch: Any) -> None:
     """Let a gateway know of these decisions of one micro-batch."""
     for record in sums_of(decisions, **batch):
-        gateway._on_sums(None, record)
-
-
-def apply_inline(gateway: Gateway, kind: QuotaKind, wait: Wait, **tags: Any) -> None:
-    """Make a counter wait as if inline charging had asked for it."""
-    gateway._in_force.inline_waits.note_wait((kind, Tags(**tags)), wait)
+        gateway.sums.give(None, record)

@@ -14,6 +14,8 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
+from kafka import KafkaProducer
+
 from sluice.gateways.client.answer import Answer, AwaitedDecisions, correction, decided_answer
 from sluice.gateways.client.events import as_executed, asks_for_mutations, checked_parts
 from sluice.gateways.client.in_force import InForce
@@ -21,7 +23,7 @@ from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.metrics import GatewayStats
 from sluice.gateways.client.options import GatewayOptions, instance_name
 from sluice.gateways.client.policy import AdmissionPolicy, Staleness
-from sluice.gateways.client.publisher import EventPublisher, Heartbeats
+from sluice.gateways.client.publisher import EventPublisher, Heartbeats, connected_producer
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
 from sluice.process.clock import now_ms
@@ -51,7 +53,7 @@ class Gateway:
     Thread-safe. `kafka` holds Kafka's own property names, like section `kafka` of the settings. The gateway starts
     without a broker and connects in the background. `clock_ms` returns epoch milliseconds. Raises
     UnsupportedPropertyError without `bootstrap.servers`, and for a login or certificate store that kafka-python can't
-    use.
+    use. `follow` and `produce` make its connections, which a test replaces.
 
     `instance` is the name of this very gateway, by which it recognises what is decided on its own events: no other one
     has it. In a process that was forked off, the gateway begins anew with its first call, as one of its own.
@@ -62,8 +64,11 @@ class Gateway:
         kafka: Mapping[str, str],
         options: GatewayOptions | None = None,
         clock_ms: Callable[[], int] = now_ms,
+        follow: Callable[[Mapping[str, str], Reading], TopicFollower] = TopicFollower,
+        produce: Callable[[Mapping[str, str]], KafkaProducer] = connected_producer,
     ) -> None:
         kafka_python_config(kafka)
+        self._follow, self._produce = follow, produce
         self.options = options or GatewayOptions()
         self._kafka = kafka
         self._clock_ms = clock_ms
@@ -77,7 +82,9 @@ class Gateway:
         self._inline = InlineCharges(self.instance, self.options, self._in_force, clock_ms)
         self._staleness = Staleness(clock_ms)
         self._policy = AdmissionPolicy(self.options, self._in_force, self._staleness)
-        self._publisher = EventPublisher(kafka, self.options, self.instance, self._staleness, clock_ms)
+        self._publisher = EventPublisher(
+            lambda: self._produce(kafka), self.options, self.instance, self._staleness, clock_ms
+        )
         self._heartbeats = Heartbeats(self.instance, self._publisher, self._inline, self._staleness, clock_ms)
         longest_ms = max(self.options.max_wait_ms, self.options.decide_timeout_ms)
         self._awaited = AwaitedDecisions(longest_ms, clock_ms)  # no wait is left that a later one would correct
@@ -105,9 +112,9 @@ class Gateway:
             on_caught_up=self._in_force.note_limits_read,
             has_gaps=self._in_force.missed_removals,
         )
-        self._sums_reader = TopicFollower(kafka, sums)
-        self._waits_reader = TopicFollower(kafka, waits)
-        self._limits_reader = TopicFollower(kafka, limits)
+        self._sums_reader = self._follow(kafka, sums)
+        self._waits_reader = self._follow(kafka, waits)
+        self._limits_reader = self._follow(kafka, limits)
         self._readers = (self._limits_reader, self._waits_reader, self._sums_reader)
         self._pid = os.getpid()
         for reader in self._readers:

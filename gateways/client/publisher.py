@@ -55,6 +55,11 @@ MEAN_BYTES = 2_048
 _JSON = msgspec.json.Encoder()
 
 
+def connected_producer(kafka: Mapping[str, str]) -> KafkaProducer:
+    """A producer of events that has reached a broker. Raises KafkaUnavailableError."""
+    return connect(KafkaProducer, kafka, **PRODUCER_OPTIONS)
+
+
 class EventRecord(msgspec.Struct, gc=False):
     """One event as a Kafka record. It is settled once it counts as published or failed."""
 
@@ -74,7 +79,7 @@ class EventPublisher:
 
     def __init__(
         self,
-        kafka: Mapping[str, str],
+        produce: Callable[[], KafkaProducer],
         options: GatewayOptions,
         instance: str,
         staleness: Staleness,
@@ -86,7 +91,7 @@ class EventPublisher:
         self.failed = 0
         self.unsent = 0
         self._unsent_bytes = 0
-        self._kafka = kafka
+        self._produce = produce
         self._options = options
         self._instance = instance
         self._staleness = staleness
@@ -188,7 +193,7 @@ class EventPublisher:
         """A producer that has reached a broker; None if the deadline passed first."""
         while not self._is_over():
             try:
-                return connect(KafkaProducer, self._kafka, **PRODUCER_OPTIONS)
+                return self._produce()
             except KafkaUnavailableError as error:
                 log.warning("%s; trying again", error)
                 time.sleep(min(RECONNECT_S, max(0.0, self._deadline_s - time.monotonic())))

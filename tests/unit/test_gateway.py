@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sluice import (
@@ -29,7 +29,7 @@ from sluice import (
     WhenFull,
 )
 from sluice.gateways.client.events import checked_parts
-from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.gateways.client.in_force import InForce
 from sluice.state.contract.records import WaitRecord
 from sluice.state.decisions.leader_epochs import MARKER_KEY
 from sluice.state.decisions.waits import wait_key, wait_value
@@ -38,15 +38,19 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.decided_sums import sums_of
-from tests.gateway_loop import NOBODY, NOW_MS, Clock, GatewayLoop, give, no_connections, set_limits, tell, wait_ms
+from tests.gateway_loop import (
+    NOBODY,
+    NOW_MS,
+    Clock,
+    GatewayLoop,
+    OfflineGateway,
+    PublishedEvent,
+    set_limits,
+    tell,
+    wait_ms,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def offline() -> Iterator[None]:
-    with no_connections():
-        yield
 
 
 @pytest.fixture
@@ -55,10 +59,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def gateway(clock: Clock) -> Iterator[Gateway]:
+def gateway(clock: Clock) -> Iterator[OfflineGateway]:
     """A gateway that keeps two events and drops the others."""
     options = GatewayOptions(name="gateway", max_unsent=2, when_full=WhenFull.DROP, close_timeout_s=0)
-    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+    with OfflineGateway(options, clock) as gateway:
         yield gateway
 
 
@@ -78,7 +82,7 @@ def charge(throttle_ms: int, quota: str = "producer_byte_rate", **changes: Any) 
 
 
 def decide(
-    gateway: Gateway, *charges: dict[str, Any], at_ms: int = NOW_MS, offset: int = 0, quota_version: int = 1
+    gateway: OfflineGateway, *charges: dict[str, Any], at_ms: int = NOW_MS, offset: int = 0, quota_version: int = 1
 ) -> None:
     """Let the gateway know of a decision on an event that no gateway has charged inline."""
     decision = {"decision_id": f"quota-requests-0-{offset}", "timestamp_ms": at_ms, "charges": charges}
@@ -89,14 +93,7 @@ def bytes_limit(value: float = 1024.0, **entity: str) -> QuotaEntry:
     return QuotaEntry(QuotaEntity(**entity), QuotaKind.PRODUCER_BYTE_RATE, value)
 
 
-def read_everything(gateway: Gateway) -> None:
-    """Both topics with waits are read."""
-    for reader in (gateway._waits_reader, gateway._sums_reader):
-        reader.caught_up.set()
-        reader._reading.on_caught_up()
-
-
-def test_a_client_is_allowed_until_a_decision_throttles_it(gateway: Gateway) -> None:
+def test_a_client_is_allowed_until_a_decision_throttles_it(gateway: OfflineGateway) -> None:
     assert wait_ms(gateway, "alice", "app") == 0
 
     decide(gateway, charge(700))
@@ -106,7 +103,7 @@ def test_a_client_is_allowed_until_a_decision_throttles_it(gateway: Gateway) -> 
 
 
 @pytest.mark.parametrize("knows_limits", [True, False])
-def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: Gateway, knows_limits: bool) -> None:
+def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: OfflineGateway, knows_limits: bool) -> None:
     if knows_limits:
         of_fetches = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.CONSUMER_BYTE_RATE, 1024.0)
         set_limits(gateway, 1, [bytes_limit(user="alice"), of_fetches])
@@ -121,7 +118,7 @@ def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: Gateway
     assert (found.quota, found.limit) == ("producer_byte_rate", 1024.0)
 
 
-def test_a_partition_that_has_to_wait_throttles_its_writers(gateway: Gateway) -> None:
+def test_a_partition_that_has_to_wait_throttles_its_writers(gateway: OfflineGateway) -> None:
     decide(gateway, charge(700, "producer.byte.rate", entity={"topic": "orders", "partition": 3}))
 
     assert wait_ms(gateway, "bob", "app", "Produce", [("orders", 2), ("orders", 3)]) == 700
@@ -130,7 +127,7 @@ def test_a_partition_that_has_to_wait_throttles_its_writers(gateway: Gateway) ->
     assert wait_ms(gateway, "bob", "app", None, [("orders", 3)]) == 700
 
 
-def test_each_counter_waits_for_what_it_asked(gateway: Gateway) -> None:
+def test_each_counter_waits_for_what_it_asked(gateway: OfflineGateway) -> None:
     byte_wait, time_wait = charge(600), charge(300, "request_percentage")
     decide(gateway, byte_wait, time_wait)
 
@@ -138,13 +135,13 @@ def test_each_counter_waits_for_what_it_asked(gateway: Gateway) -> None:
     assert wait_ms(gateway, "alice", "app", "Metadata") == 300
 
 
-def test_a_shadow_quota_throttles_no_client(gateway: Gateway) -> None:
+def test_a_shadow_quota_throttles_no_client(gateway: OfflineGateway) -> None:
     decide(gateway, charge(0), charge(60_000, mode="shadow"))
 
     assert wait_ms(gateway, "alice", "app") == 0
 
 
-def test_a_later_decision_ends_a_wait_and_an_earlier_one_that_comes_late_does_not(gateway: Gateway) -> None:
+def test_a_later_decision_ends_a_wait_and_an_earlier_one_that_comes_late_does_not(gateway: OfflineGateway) -> None:
     decide(gateway, charge(60_000), offset=5)
     decide(gateway, charge(0), at_ms=NOW_MS - 1, offset=4)
     assert wait_ms(gateway, "alice", "app") == 60_000
@@ -153,10 +150,12 @@ def test_a_later_decision_ends_a_wait_and_an_earlier_one_that_comes_late_does_no
     assert wait_ms(gateway, "alice", "app") == 0
 
 
-def test_a_wait_of_weeks_counts_as_the_longest_allowed(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_of_weeks_counts_as_the_longest_allowed(
+    gateway: OfflineGateway, caplog: pytest.LogCaptureFixture
+) -> None:
     for offset in range(2):
         decide(gateway, charge(2**31 - 1), offset=offset)
-        gateway._on_idle()
+        gateway.idle()
 
     assert wait_ms(gateway, "alice", "app") == 3_600_000
     assert gateway.stats().capped_waits == 2
@@ -167,7 +166,7 @@ def test_a_wait_of_weeks_counts_as_the_longest_allowed(gateway: Gateway, caplog:
 
 def test_an_event_from_the_future_hides_no_stale_decisions(clock: Clock) -> None:
     options = GatewayOptions(policy=StalePolicy.FAIL_CLOSED, stale_after_s=1.0, close_timeout_s=0.0)
-    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+    with OfflineGateway(options, clock) as gateway:
         gateway.admit({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
         clock.ms += 3_000
 
@@ -175,17 +174,15 @@ def test_an_event_from_the_future_hides_no_stale_decisions(clock: Clock) -> None
         assert gateway.stats().stale_s == 3.0
 
 
-def test_a_record_has_no_time_from_the_future(gateway: Gateway, clock: Clock) -> None:
+def test_a_record_has_no_time_from_the_future(gateway: OfflineGateway, clock: Clock) -> None:
     """The broker would refuse it, and with it every event in its batch."""
     for timestamp_ms in (clock.ms + 7_200_000, clock.ms - 5):
         gateway.admit({"api": "Metadata", "timestamp_ms": timestamp_ms})
 
-    queue = gateway._publisher._queue
-    records = [queue.get() for _ in range(queue.qsize())]
-    assert [record.timestamp_ms for record in records if record is not None] == [clock.ms, clock.ms - 5]
+    assert [event.timestamp_ms for event in gateway.take(2)] == [clock.ms, clock.ms - 5]
 
 
-def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gateway, clock: Clock) -> None:
+def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: OfflineGateway, clock: Clock) -> None:
     decide(gateway, charge(1_000), at_ms=NOW_MS + 86_400_000)
     clock.ms += 10
     decide(gateway, charge(0), at_ms=NOW_MS + 5, offset=1)
@@ -222,14 +219,14 @@ def sums_record(changes: dict[str, Any] | None = None, **wrong: Any) -> bytes:
     ],
     ids=range(14),
 )
-def test_a_record_that_is_none_of_sums_changes_nothing(gateway: Gateway, record: bytes | None) -> None:
-    give(gateway._sums_reader, FetchedRecord(0, None, record))
+def test_a_record_that_is_none_of_sums_changes_nothing(gateway: OfflineGateway, record: bytes | None) -> None:
+    gateway.sums.give(None, record)
 
     assert gateway.stats().unreadable_records == 1
     assert wait_ms(gateway, "alice", "app") == 0
 
 
-def test_a_raised_or_removed_limit_shortens_or_ends_waits_at_once(gateway: Gateway) -> None:
+def test_a_raised_or_removed_limit_shortens_or_ends_waits_at_once(gateway: OfflineGateway) -> None:
     mine = {"user": "alice", "client_id": "app"}
     set_limits(gateway, 1, [bytes_limit(2000.0, **mine)])
     decide(gateway, charge(3_750, limit=2000.0, rate=2750.0))
@@ -241,7 +238,7 @@ def test_a_raised_or_removed_limit_shortens_or_ends_waits_at_once(gateway: Gatew
     assert wait_ms(gateway, "alice", "app") == 0
 
 
-def test_a_wait_for_tokens_follows_the_limit_alone(gateway: Gateway) -> None:
+def test_a_wait_for_tokens_follows_the_limit_alone(gateway: OfflineGateway) -> None:
     """The rate that the decision reports beside the tokens has no part in the wait."""
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     mine = QuotaEntity(user="alice", client_id="app")
@@ -252,10 +249,10 @@ def test_a_wait_for_tokens_follows_the_limit_alone(gateway: Gateway) -> None:
     assert wait_ms(gateway, "alice", "app", "CreateTopics") == 6_000
 
 
-def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> None:
+def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: OfflineGateway) -> None:
     for quota in ("unknown", "producer_byte_rate"):
         record = sums_record({"quotas": [quota]}, _1=1e308, _5=[1, 1, 1.7e308, 0, 0, True])
-        give(gateway._sums_reader, FetchedRecord(0, None, record))
+        gateway.sums.give(None, record)
     decide(gateway, charge(3_750))
 
     set_limits(gateway, 2, [])
@@ -263,7 +260,7 @@ def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> No
     assert gateway.stats().limits_version == 2
 
 
-def test_a_decision_under_older_limits_that_comes_late_brings_the_wait_not_back(gateway: Gateway) -> None:
+def test_a_decision_under_older_limits_that_comes_late_brings_the_wait_not_back(gateway: OfflineGateway) -> None:
     mine = {"user": "alice", "client_id": "app"}
     set_limits(gateway, 2, [bytes_limit(2500.0, **mine)])
 
@@ -273,29 +270,29 @@ def test_a_decision_under_older_limits_that_comes_late_brings_the_wait_not_back(
     assert wait_ms(gateway, "alice", "app") == 3_750
 
 
-def test_limits_stay_in_force_while_the_topic_is_read_again(gateway: Gateway) -> None:
+def test_limits_stay_in_force_while_the_topic_is_read_again(gateway: OfflineGateway) -> None:
     set_limits(gateway, 4, [bytes_limit(user="alice")])
 
-    gateway._in_force.restart_limits()
+    gateway.limits.reading.on_restart()
     assert gateway.stats().limits_version == 4
-    gateway._in_force.on_limit(VERSION_KEY, version_end(5, 1))  # one limit is still to come
+    gateway.limits.give(VERSION_KEY, version_end(5, 1))  # one limit is still to come
     assert gateway.stats().limits_version == 4
     set_limits(gateway, 5, [bytes_limit(user="bob")])
     assert gateway.stats().limits_version == 5
 
 
-def test_garbage_among_the_limits_is_counted_and_ignored(gateway: Gateway) -> None:
+def test_garbage_among_the_limits_is_counted_and_ignored(gateway: OfflineGateway) -> None:
     set_limits(gateway, 1, [bytes_limit(user="alice")])
     entry = bytes_limit(user="bob")
-    for offset, value in enumerate((b"garbage", b"[" * 5_000, limit_value(entry, 2).replace(b"1024.0", b"0"))):
-        give(gateway._limits_reader, FetchedRecord(offset, limit_key(entry), value))
+    for value in (b"garbage", b"[" * 5_000, limit_value(entry, 2).replace(b"1024.0", b"0")):
+        gateway.limits.give(limit_key(entry), value)
 
     assert gateway.stats().unreadable_records == 3
     assert gateway.stats().limits_version == 1
 
 
-def test_requests_before_the_limits_are_known_are_let_through_and_counted(gateway: Gateway) -> None:
-    read_everything(gateway)
+def test_requests_before_the_limits_are_known_are_let_through_and_counted(gateway: OfflineGateway) -> None:
+    gateway.be_current()
     assert [gateway.admit(Request("Produce")).throttle_ms for _ in range(3)] == [0, 0, 0]
     assert gateway.stats().allowed_before_limits == 3
 
@@ -307,7 +304,7 @@ def test_requests_before_the_limits_are_known_are_let_through_and_counted(gatewa
 
 def test_requests_may_be_refused_until_the_limits_are_known(clock: Clock) -> None:
     options = GatewayOptions(before_limits=BeforeKnown.HOLD, close_timeout_s=0)
-    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+    with OfflineGateway(options, clock) as gateway:
         assert wait_ms(gateway, "alice", "app") == 1_000
         assert gateway.refuses_all()
         set_limits(gateway, 1, [])
@@ -317,22 +314,21 @@ def test_requests_may_be_refused_until_the_limits_are_known(clock: Clock) -> Non
 
 def test_requests_may_be_refused_until_all_earlier_waits_are_known(clock: Clock) -> None:
     options = GatewayOptions(before_current="hold", close_timeout_s=0)  # type: ignore[arg-type]
-    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+    with OfflineGateway(options, clock) as gateway:
         set_limits(gateway, 1, [])
         assert wait_ms(gateway, "alice", "app") == 1_000
-        read_everything(gateway)
+        gateway.be_current()
         assert wait_ms(gateway, "alice", "app") == 0
         assert gateway.stats().is_current
         assert gateway.wait_until_ready(0)
 
 
-def kept_wait(gateway: Gateway, wait: WaitRecord | None) -> None:
-    gateway._in_force.on_kept_wait(
-        wait_key(("producer_byte_rate", Tags("alice", "app"))), None if wait is None else wait_value(wait)
-    )
+def kept_wait(gateway: OfflineGateway, wait: WaitRecord | None) -> None:
+    key = wait_key(("producer_byte_rate", Tags("alice", "app")))
+    gateway.waits.give(key, None if wait is None else wait_value(wait))
 
 
-def test_a_new_gateway_knows_the_waits_that_are_kept(gateway: Gateway) -> None:
+def test_a_new_gateway_knows_the_waits_that_are_kept(gateway: OfflineGateway) -> None:
     kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 1024.0, 2048.0, NOW_MS - 53_000, 7))
     assert wait_ms(gateway, "alice", "app") == 7_000
 
@@ -340,7 +336,7 @@ def test_a_new_gateway_knows_the_waits_that_are_kept(gateway: Gateway) -> None:
     assert wait_ms(gateway, "alice", "app") == 0
 
 
-def test_a_kept_wait_that_ended_ends_no_later_one(gateway: Gateway) -> None:
+def test_a_kept_wait_that_ended_ends_no_later_one(gateway: OfflineGateway) -> None:
     kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 1024.0, 2048.0, NOW_MS - 53_000, 7))
     decide(gateway, charge(9_000), at_ms=NOW_MS, offset=8)
     kept_wait(gateway, None)
@@ -348,42 +344,25 @@ def test_a_kept_wait_that_ended_ends_no_later_one(gateway: Gateway) -> None:
     assert wait_ms(gateway, "alice", "app") == 9_000
 
 
-def test_kept_waits_that_have_ended_take_no_memory(gateway: Gateway) -> None:
+@pytest.mark.parametrize(("left_ms", "noted"), [(-1, 0), (9, 10)], ids=["those that have ended", "too many"])
+def test_kept_waits_take_little_memory(clock: Clock, left_ms: int, noted: int) -> None:
     """The waits topic keeps those of every client-id that ever had to wait."""
+    in_force = InForce("i-0", GatewayOptions(max_waits=10), clock)
     for number in range(100):
         key = wait_key(("producer_byte_rate", Tags("alice", f"app-{number}")))
-        ended = WaitRecord(NOW_MS - 1, 60_000, 1024.0, 2048.0, NOW_MS - 60_001, number)
-        gateway._in_force.on_kept_wait(key, wait_value(ended))
+        kept = WaitRecord(NOW_MS + left_ms, 60_000, 1024.0, 2048.0, NOW_MS - 60_001, number)
+        in_force.on_kept_wait(key, wait_value(kept))
 
-    assert not gateway._in_force._kept_orders
-
-
-def test_no_more_kept_waits_are_noted_than_the_option_says(gateway: Gateway) -> None:
-    gateway._in_force._max_kept = 10
-    for number in range(100):
-        key = wait_key(("producer_byte_rate", Tags("alice", f"app-{number}")))
-        gateway._in_force.on_kept_wait(key, wait_value(WaitRecord(NOW_MS + 9, 60_000, 1024.0, 2048.0, NOW_MS, number)))
-
-    assert len(gateway._in_force._kept_orders) == 10
+    assert len(in_force._kept_orders) == noted
 
 
-def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: Gateway) -> None:
+def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: OfflineGateway) -> None:
     set_limits(gateway, 9, [])
     kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 10.0, 2048.0, NOW_MS - 53_000, 7))
-    read_everything(gateway)
+    gateway.be_current()
 
-    assert len(gateway._in_force.decided_waits) <= 1
+    assert gateway.stats().decided_waits <= 1
     assert wait_ms(gateway, "alice", "app") == 0
-
-
-def published(gateway: Gateway) -> list[dict[str, Any]]:
-    """The events that wait for Kafka."""
-    queue, events = gateway._publisher._queue, []
-    while not queue.empty():
-        record = queue.get()
-        if record is not None:
-            events.append(json.loads(record.value))
-    return events
 
 
 def test_the_first_of_several_events_alone_counts_what_a_wide_one_sums_up() -> None:
@@ -401,10 +380,10 @@ def test_the_first_of_several_events_alone_counts_what_a_wide_one_sums_up() -> N
 
 def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
     touched = [TopicPartition("orders", number, 1) for number in range(125)]
-    with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
+    with OfflineGateway(GatewayOptions(close_timeout_s=0)) as gateway:
         request = Request("Produce", "wide", user="alice", request_time_ns=5, topic_partitions=touched)
         answer = gateway.admit(request)
-        events = published(gateway)
+        events = [json.loads(value) for value in gateway.published()]
 
     assert answer.request_id == "wide-3"
     assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
@@ -418,7 +397,7 @@ def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
 
 def test_a_request_of_the_greatest_width_stays_one_event() -> None:
     touched = [TopicPartition("orders", number, 1) for number in range(50)]
-    with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
+    with OfflineGateway(GatewayOptions(close_timeout_s=0)) as gateway:
         assert gateway.admit(Request("Produce", "whole", topic_partitions=touched)).request_id == "whole"
         gateway.admit(Request("CreateTopics", mutations=[Mutation("a", 1)] * 1_000))
         with pytest.raises(InvalidRequestError, match="mutations"):
@@ -470,14 +449,14 @@ def test_an_option_out_of_range_is_refused_by_name(option: str, value: object) -
     assert isinstance(refused.value, ValueError)
 
 
-def test_events_beyond_the_limit_are_dropped_and_counted_by_choice(gateway: Gateway) -> None:
+def test_events_beyond_the_limit_are_dropped_and_counted_by_choice(gateway: OfflineGateway) -> None:
     accepted = [gateway.admit(Request("Produce")).request_id is not None for _ in range(5)]
 
     assert accepted == [True, True, False, False, False]
     assert (gateway.stats().unsent, gateway.stats().dropped) == (2, 3)
 
 
-def test_of_events_with_long_names_fewer_are_kept_while_no_broker_answers(gateway: Gateway) -> None:
+def test_of_events_with_long_names_fewer_are_kept_while_no_broker_answers(gateway: OfflineGateway) -> None:
     """Its option is two events, which have 4 KiB together."""
     names = [str(number) + "x" * 4_096 for number in range(3)]
     accepted = [gateway.admit(Request("Produce", client_id=name)).request_id is not None for name in names]
@@ -486,7 +465,7 @@ def test_of_events_with_long_names_fewer_are_kept_while_no_broker_answers(gatewa
     assert (gateway.stats().unsent, gateway.stats().dropped) == (1, 2)
 
 
-def test_the_events_of_a_request_are_taken_together_or_dropped_together(gateway: Gateway) -> None:
+def test_the_events_of_a_request_are_taken_together_or_dropped_together(gateway: OfflineGateway) -> None:
     touched = [TopicPartition("orders", number, 1) for number in range(125)]
     accepted = [gateway.admit(Request("Produce", topic_partitions=touched)).request_id is not None for _ in range(2)]
 
@@ -494,7 +473,7 @@ def test_the_events_of_a_request_are_taken_together_or_dropped_together(gateway:
     assert (gateway.stats().unsent, gateway.stats().dropped) == (3, 3)
 
 
-def test_a_dropped_event_is_not_waited_for(gateway: Gateway) -> None:
+def test_a_dropped_event_is_not_waited_for(gateway: OfflineGateway) -> None:
     for _ in range(2):
         gateway.admit(Request("Produce"))
 
@@ -502,11 +481,11 @@ def test_a_dropped_event_is_not_waited_for(gateway: Gateway) -> None:
 
 
 def test_a_gateway_that_has_nothing_to_publish_does_not_wait_for_a_broker_at_its_end() -> None:
-    Gateway(NOBODY, GatewayOptions(close_timeout_s=3600)).close()
+    OfflineGateway(GatewayOptions(close_timeout_s=3600)).close()
 
 
 def test_a_full_gateway_blocks_by_default_and_close_lets_go() -> None:
-    gateway = Gateway(NOBODY, GatewayOptions(max_unsent=1, close_timeout_s=0))
+    gateway = OfflineGateway(GatewayOptions(max_unsent=1, close_timeout_s=0))
     gateway.admit(Request("Produce"))
     outcomes: list[str] = []
     started = threading.Event()
@@ -540,18 +519,36 @@ def test_events_that_are_given_up_make_one_line_of_the_log(caplog: pytest.LogCap
     def is_own(record: logging.LogRecord) -> bool:
         return record.name == "sluice.gateways.client.publisher"
 
-    with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
+    with OfflineGateway(GatewayOptions(close_timeout_s=0)) as gateway:
         for _ in range(5):
             gateway.admit(Request("Produce"))
-        publisher = gateway._publisher
-        records = [record for _ in range(5) if (record := publisher._queue.get()) is not None]
-        for record in records[:2]:
-            publisher._on_failed(record, KafkaTimeoutError())
+        events = gateway.take(5)
+        for event in events[:2]:
+            event.end(KafkaTimeoutError())
         assert len(said()) == 1
 
-    publisher._on_failed(records[2], KafkaTimeoutError())  # those of the producer come late
+    events[2].end(KafkaTimeoutError())  # those of the producer come late
     assert said()[1:] == ["request events given up because Kafka hadn't taken them when the gateway was closed: 3"]
     assert (gateway.stats().failed, gateway.stats().unsent) == (5, 0)
+
+
+def test_an_event_that_the_producer_refuses_counts_as_failed_and_the_next_one_is_sent(
+    gateway: OfflineGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, errors = gateway.producer.send, [MessageSizeTooLargeError()]
+
+    def refuses_first(*event: Any, **more: Any) -> PublishedEvent:
+        if errors:
+            raise errors.pop()
+        return send(*event, **more)
+
+    monkeypatch.setattr(gateway.producer, "send", refuses_first)
+    for name in ("large", "small"):
+        gateway.admit(Request("Produce", name))
+
+    [event] = gateway.take(1)
+    assert json.loads(event.value)["request_id"] == "small"
+    assert (gateway.stats().failed, gateway.stats().unsent) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -564,7 +561,7 @@ def test_events_that_are_given_up_make_one_line_of_the_log(caplog: pytest.LogCap
         Request("Produce", request_time_ns=-1),
     ],
 )
-def test_an_event_that_breaks_the_contract_is_refused_at_once(gateway: Gateway, event: Request) -> None:
+def test_an_event_that_breaks_the_contract_is_refused_at_once(gateway: OfflineGateway, event: Request) -> None:
     with pytest.raises(InvalidRequestError):
         gateway.admit(event)
 
@@ -573,7 +570,7 @@ def test_an_event_that_breaks_the_contract_is_refused_at_once(gateway: Gateway, 
 
 def test_fail_closed_refuses_when_the_first_unanswered_event_is_too_old(clock: Clock) -> None:
     options = GatewayOptions(policy=StalePolicy.FAIL_CLOSED, stale_after_s=30, close_timeout_s=0)
-    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+    with OfflineGateway(options, clock) as gateway:
         gateway.admit(Request("Produce"))
         clock.ms += 30_000
         assert wait_ms(gateway, "alice", "app") == 0
@@ -586,7 +583,7 @@ def test_fail_closed_refuses_when_the_first_unanswered_event_is_too_old(clock: C
         assert wait_ms(gateway, "alice", "app") == 4_999
 
 
-def test_a_late_decision_leaves_the_later_events_unanswered(gateway: Gateway, clock: Clock) -> None:
+def test_a_late_decision_leaves_the_later_events_unanswered(gateway: OfflineGateway, clock: Clock) -> None:
     """Published at 0 s and 10 s, the first decided at 40 s: the oldest unanswered one is at most 40 s old."""
     gateway.admit(Request("Produce"))
     clock.ms += 10_000
@@ -598,7 +595,7 @@ def test_a_late_decision_leaves_the_later_events_unanswered(gateway: Gateway, cl
         assert gateway.stats().stale_s == stale_s
 
 
-def test_the_age_of_decisions_is_that_of_all_gateways_heartbeats(gateway: Gateway, clock: Clock) -> None:
+def test_the_age_of_decisions_is_that_of_all_gateways_heartbeats(gateway: OfflineGateway, clock: Clock) -> None:
     clock.ms += 40_000
     for instance, age_ms in (("another", 30_000), (gateway.instance, 35_000)):
         beat = {"api": "GatewayHeartbeat", "instance": instance, "request_id": "r", "timestamp_ms": clock.ms - age_ms}
@@ -619,7 +616,7 @@ def test_a_gateway_without_an_address_is_refused_at_once() -> None:
         Gateway({"client.id": "gateway"})
 
 
-def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
+def test_prometheus_sees_every_number(gateway: OfflineGateway, clock: Clock) -> None:
     decide(gateway, charge(60_000))
     for _ in range(3):
         gateway.admit(Request("Produce"))
@@ -650,7 +647,9 @@ def headers(number: int) -> bytes:
     return b"\x02\x0aepoch" + bytes([2 * len(value)]) + value
 
 
-def test_waits_of_a_driver_that_was_replaced_are_left_out_and_those_that_have_ended_are_not(gateway: Gateway) -> None:
+def test_waits_of_a_driver_that_was_replaced_are_left_out_and_those_that_have_ended_are_not(
+    gateway: OfflineGateway,
+) -> None:
     """A marker has a key of its own: a record without a value removes a wait."""
     bytes_of = {user: wait_key((QuotaKind.PRODUCER_BYTE_RATE, Tags(user))) for user in ("alice", "bob", "carol")}
     waits = wait_value(WaitRecord(NOW_MS + 60_000, 60_000, 1024.0, None, NOW_MS, 7))
@@ -662,19 +661,18 @@ def test_waits_of_a_driver_that_was_replaced_are_left_out_and_those_that_have_en
         (2, bytes_of["bob"], None),
         (1, bytes_of["alice"], None),
     ]
-    for offset, (number, key, value) in enumerate(read):
-        give(gateway._waits_reader, FetchedRecord(offset, key, value, headers(number)))
+    for number, key, value in read:
+        gateway.waits.give(key, value, headers(number))
 
     assert [gateway.throttle_of(user, "app").throttle_ms > 0 for user in bytes_of] == [True, False, False]
     assert (gateway.stats().fenced_records, gateway.stats().unreadable_records) == (2, 0)
 
 
-def test_sums_of_a_driver_that_was_replaced_are_left_out_and_counted(gateway: Gateway) -> None:
+def test_sums_of_a_driver_that_was_replaced_are_left_out_and_counted(gateway: OfflineGateway) -> None:
     """And the marker of the one that took over is no record of sums."""
-    reader = gateway._sums_reader
     first, second = sums_record(), sums_record()
-    for offset, (number, content) in enumerate([(1, first), (2, None), (1, second), (2, second)]):
-        give(reader, FetchedRecord(offset, MARKER_KEY, content, headers(number)))
+    for number, content in ((1, first), (2, None), (1, second), (2, second)):
+        gateway.sums.give(MARKER_KEY, content, headers(number))
 
     stats = gateway.stats()
     assert (stats.sums, stats.fenced_records, stats.unreadable_records) == (2, 1, 0)
@@ -682,7 +680,7 @@ def test_sums_of_a_driver_that_was_replaced_are_left_out_and_counted(gateway: Ga
 
 def test_two_processes_of_one_name_know_each_other_and_divide_the_limit() -> None:
     clock, options = Clock(), GatewayOptions(name="edge", close_timeout_s=0)
-    with no_connections(), Gateway(NOBODY, options, clock) as one, Gateway(NOBODY, options, clock) as other:
+    with OfflineGateway(options, clock) as one, OfflineGateway(options, clock) as other:
         entry = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1_000.0)
         loop = GatewayLoop([one, other], [entry], clock)
         loop.beat(3)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
-from sluice import Answer, Gateway, GatewayClosedError, GatewayOptions, Mutation, Request, TopicPartition, WhenFull
+from sluice import Answer, GatewayClosedError, GatewayOptions, Mutation, Request, TopicPartition, WhenFull
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.gateway_loop import NOBODY, Clock, GatewayLoop, no_connections
+from tests.gateway_loop import Clock, GatewayLoop, OfflineGateway, PublishedEvent
 
 QUOTAS = [
     QuotaEntry(QuotaEntity(user=DEFAULT), kind, 1_000.0)
@@ -22,48 +22,12 @@ QUOTAS = [
 MAX_UNSENT, MOST_IN_EVENT, LONGEST_MS = 6, 2, 60_000
 
 
-class Delivery:
-    """The future of one event at the producer, which a test ends: late, twice or never."""
-
-    def __init__(self, value: bytes) -> None:
-        self.value = value
-        self.is_ended = False
-        self._calls: dict[bool, Callable[[object], object]] = {}
-
-    def add_callback(self, call: Callable[[object], object]) -> None:
-        self._calls[False] = call
-
-    def add_errback(self, call: Callable[[object], object]) -> None:
-        self._calls[True] = call
-
-    def end(self, lost: bool) -> None:
-        self.is_ended = True
-        self._calls[lost](KafkaTimeoutError())
-
-
-class FaultyProducer:
-    """A producer that may refuse events, and tells the test of those it takes."""
-
-    def __init__(self) -> None:
-        self.refuses = False
-        self.deliveries: list[Delivery] = []
-        self.refused = 0
-
-    def send(self, _topic: str, value: bytes, _key: bytes, timestamp_ms: int) -> Delivery:
-        assert timestamp_ms
-        if self.refuses:
-            self.refused += 1
-            raise MessageSizeTooLargeError
-        self.deliveries.append(Delivery(value))
-        return self.deliveries[-1]
-
-
 class FaultyGateway(RuleBasedStateMachine):
     """A gateway that drops what it has no room for, and what a reader of its counts is owed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock, self.producer = Clock(), FaultyProducer()
+        self.clock = Clock()
         options = GatewayOptions(
             max_unsent=MAX_UNSENT,
             when_full=WhenFull.DROP,
@@ -72,10 +36,11 @@ class FaultyGateway(RuleBasedStateMachine):
             decide_timeout_ms=1,
             close_timeout_s=0,
         )
-        with no_connections():
-            self.gateway = Gateway(NOBODY, options, self.clock)
+        self.gateway = OfflineGateway(options, self.clock)
         self.loop = GatewayLoop([self.gateway], QUOTAS, self.clock)
-        self.is_closed = self.is_away = False
+        self.is_closed = self.is_away = self.refuses = False
+        self.handed_over = 0
+        self.deliveries: list[PublishedEvent] = []
         self.requests = self.dropped = self.published = self.failed = 0
         self.accepted: list[str] = []
         """The ids of the events that were accepted. The gateway's own ones, such as heartbeats, have none."""
@@ -116,32 +81,37 @@ class FaultyGateway(RuleBasedStateMachine):
     def change_broker(self, away: bool, refuses: bool) -> None:
         """The broker goes or comes back, and takes events from now on or refuses them."""
         self.hand_over()
-        self.is_away, self.producer.refuses = away, refuses
+        self.is_away, self.refuses = away, refuses
 
     @rule(data=st.data(), outcome=st.sampled_from(("lost", "published", "decided")))
     def end_delivery(self, data: st.DataObject, outcome: str) -> None:
         """The broker has or has lost an event: perhaps one that was told already, perhaps after the end."""
         self.hand_over()
-        if not self.producer.deliveries:
+        if not self.deliveries:
             return
-        delivery, is_lost = data.draw(st.sampled_from(self.producer.deliveries[-8:])), outcome == "lost"
+        delivery, is_lost = data.draw(st.sampled_from(self.deliveries[-8:])), outcome == "lost"
         if not delivery.is_ended and not self.is_closed:
             self.failed += is_lost
             self.published += not is_lost
-        delivery.end(is_lost)
+        delivery.end(KafkaTimeoutError() if is_lost else None)
         if outcome == "decided":
             self.decide(delivery)
 
     def hand_over(self) -> None:
         """The producer gets what waits for it."""
-        queue = self.gateway._publisher._queue
-        while not self.is_away and not self.is_closed and not queue.empty():
-            record = queue.get()
-            assert record is not None
-            self.gateway._publisher._send(self.producer, record)
-            self.failed += self.producer.refuses
+        if self.is_away or self.is_closed:
+            return
+        stats = self.gateway.stats()
+        events = self.gateway.take(stats.published + stats.failed + stats.unsent - self.handed_over)
+        self.handed_over += len(events)
+        if not self.refuses:
+            self.deliveries += events
+            return
+        for event in events:
+            event.end(MessageSizeTooLargeError())
+        self.failed += len(events)
 
-    def decide(self, delivery: Delivery) -> None:
+    def decide(self, delivery: PublishedEvent) -> None:
         """The job decides an event, perhaps twice, and the gateway publishes what that corrects."""
         with self.own_events():
             self.loop.decide_events([delivery.value])
@@ -152,7 +122,7 @@ class FaultyGateway(RuleBasedStateMachine):
         """The gateway publishes a heartbeat, and gives up decisions that come too late to correct anything."""
         self.clock.ms += seconds * 1_000
         with self.own_events():
-            self.gateway._on_idle()
+            self.gateway.idle()
         self.awaited = {name: at_ms for name, at_ms in self.awaited.items() if self.clock.ms - at_ms < LONGEST_MS}
 
     @precondition(lambda self: self.requests > 5)
@@ -174,7 +144,7 @@ class FaultyGateway(RuleBasedStateMachine):
     @invariant()
     def events_are_published_once(self) -> None:
         """In the order in which they were accepted."""
-        sent = [json.loads(each.value)["request_id"] for each in self.producer.deliveries]
+        sent = [json.loads(each.value)["request_id"] for each in self.deliveries]
         accepted = set(self.accepted)
         assert len(sent) == len(set(sent))
         assert [name for name in sent if name in accepted] == [name for name in self.accepted if name in set(sent)]

@@ -50,7 +50,7 @@ def test_a_decider_of_one_file_holds_a_client_and_is_seen_everywhere(curfew: Dec
             watch.decide(clock.ms)
             record = overrides_key("curfew"), overrides_value(watch.said["curfew"])
             view.take(*record)
-            loop.gateways[0]._in_force.on_limit(*record)
+            loop.gateways[0].limits.give(*record)
             answers = [loop.gateways[0].admit(Request("Produce", client_id=name)) for name in ("nightly", "daily")]
             waits.append([(answer.throttle_ms, answer.quota) for answer in answers])
             shown.append(registry.get_sample_value("sluice_override", labels))
@@ -92,12 +92,11 @@ def test_a_consumer_under_a_hold_gets_no_records_and_is_charged_nothing(monkeypa
     fetch = Request("Fetch", client_id="app", topic_partitions=[TopicPartition("orders", 0, 1_000)])
     with gateway_loop([quota(QuotaKind.CONSUMER_BYTE_RATE, 1e9, client_id="app")]) as loop:
         gateway, at_ms = loop.gateways[0], loop.clock.ms
-        gateway._in_force.on_limit(overrides_key("operator"), overrides_value(Overrides(1, at_ms, 60_000, [stop])))
+        gateway.override("operator", Overrides(1, at_ms, 60_000, [stop]))
         answers = [gateway.admit(fetch), gateway.admit(fetch, delivered=True)]
         other = gateway.admit(Request("Fetch", client_id="other", topic_partitions=fetch.topic_partitions))
-        moving = itertools.count(at_ms).__next__
-        for each in (gateway, gateway._in_force):
-            monkeypatch.setattr(each, "_clock_ms", moving)
+        moving = itertools.count(at_ms)
+        monkeypatch.setattr(Clock, "__call__", lambda _: next(moving))
         assert gateway.throttle_of(None, "app").throttle_ms == 10_000
     assert [(answer.throttle_ms, answer.withhold, answer.quota) for answer in answers] == [
         (10_000, True, "operator"),

@@ -6,11 +6,10 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from sluice import Gateway, Request, TopicPartition
+from sluice import Request, TopicPartition
 from sluice.state.contract.records import CountedEntity, Mutation, Override, Overrides
 from sluice.state.quotas.entity import DEFAULT, bounded_name
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import overrides_key, overrides_value
 from tests.builders import member, quota
 from tests.gateway_loop import gateway_loop, set_limits
 
@@ -67,7 +66,7 @@ class Agreement(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.loop = self.stack.enter_context(gateway_loop([TENANT], policy="keep_shares"))
-        self.gateway: Gateway = self.loop.gateways[0]
+        self.gateway = self.loop.gateways[0]
         self.version, self.number = 1, 0
 
     def teardown(self) -> None:
@@ -86,14 +85,14 @@ class Agreement(RuleBasedStateMachine):
             each if left_ms is None else msgspec.structs.replace(each, until_ms=now_ms + left_ms)
             for each, left_ms in said
         ]
-        record = overrides_value(Overrides(self.number, now_ms, 60_000, found))
-        self.gateway._in_force.note_limits_read()
-        self.gateway._in_force.on_limit(overrides_key(decider), record)
+        record = Overrides(self.number, now_ms, 60_000, found)
+        self.gateway.limits.be_read()
+        self.gateway.override(decider, record)
 
     @rule(ms=st.sampled_from([1, 100, 1_000, 5_000, 20_000]))
     def wait(self, ms: int) -> None:
         self.loop.clock.ms += ms
-        self.gateway._in_force.expire()
+        self.gateway.idle()
 
     @rule(
         user=st.sampled_from(USERS),

@@ -9,7 +9,6 @@ import pytest
 
 from sluice import (
     Answer,
-    Gateway,
     GatewayOptions,
     Request,
     StalePolicy,
@@ -20,7 +19,6 @@ from sluice.gateways.client.wait_table import Wait
 from sluice.state.contract.records import NO_LOGIN, CountedEntity, Override, Overrides
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice_http import AsgiQuotas, HttpQuotas
 from sluice_http.middleware import (
     CALLER,
@@ -34,18 +32,17 @@ from sluice_http.middleware import (
     throttle_headers,
 )
 from tests.builders import quota
-from tests.gateway_loop import NOBODY, NOW_MS, no_connections, set_limits
+from tests.gateway_loop import NOW_MS, OfflineGateway, set_limits
 
 
-class RecordingGateway(Gateway):
+class RecordingGateway(OfflineGateway):
     """A gateway without a broker that remembers the requests it was given to charge."""
 
     def __init__(self, policy: StalePolicy = StalePolicy.KEEP_SHARES) -> None:
         self.events: list[Request] = []
         self.now_ms = NOW_MS
         options = GatewayOptions(policy=policy, when_full=WhenFull.DROP, close_timeout_s=0)
-        with no_connections():
-            super().__init__(NOBODY, options, clock_ms=lambda: self.now_ms)
+        super().__init__(options, lambda: self.now_ms)
 
     def admit(self, request: Any, delivered: bool = False) -> Answer:
         self.events.append(request)
@@ -68,7 +65,7 @@ def gateway(shared_gateway: RecordingGateway) -> RecordingGateway:
     """A gateway with nothing published and no client throttled; each test throttles users of its own."""
     shared_gateway.events.clear()
     shared_gateway.now_ms += 3_600_000
-    shared_gateway._in_force.expire()
+    shared_gateway.idle()
     return shared_gateway
 
 
@@ -154,9 +151,7 @@ def test_a_client_that_an_operator_has_stopped_gets_429_and_the_application_neve
     gateway = RecordingGateway()
     set_limits(gateway, 1, [])
     stop = Override("hold", entity=CountedEntity(client_id="noisy"), consumers=True)
-    said = overrides_value(Overrides(1, gateway.now_ms, 60_000, [stop]))
-    gateway._in_force.note_limits_read()
-    gateway._in_force.on_limit(overrides_key("operator"), said)
+    gateway.override("operator", Overrides(1, gateway.now_ms, 60_000, [stop]))
 
     for client_id, status in (("noisy", 429), ("other", 200)):
         headers = {"X-User": "held", "X-Client-Id": client_id}
