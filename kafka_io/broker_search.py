@@ -63,7 +63,7 @@ class UnreachableBrokerError(KafkaConnectionError):  # type: ignore[misc] # as a
         return str(self.args[0])
 
 
-class _Failure(NamedTuple):
+class Failure(NamedTuple):
     error: BaseException | None
     """None if the server ended a connection that it had let in."""
     was_connected: bool
@@ -100,7 +100,7 @@ class BrokerSearch(KafkaNetClient):  # type: ignore[misc] # kafka-python ships n
 
     def __init__(self, **configs: Any) -> None:
         net = NetworkSelector(**configs)
-        self._search = _SearchingManager(net, **configs)
+        self._search = SearchingManager(net, **configs)
         super().__init__(net=net, manager=self._search, **configs)
 
     def end(self) -> None:
@@ -112,11 +112,11 @@ class BrokerSearch(KafkaNetClient):  # type: ignore[misc] # kafka-python ships n
         return self._search.fault()
 
 
-class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no type hints
+class SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no type hints
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.is_searching = True
-        self._failures: dict[str, _Failure] = {}
+        self._failures: dict[str, Failure] = {}
         self._tries = Counter[str]()
         self._unreachable: Exception | None = None
         self._give_up_s = time.monotonic() + PATIENCE_S
@@ -146,7 +146,7 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
         servers = {broker.node_id: broker for broker in self.cluster.bootstrap_brokers()}
         protocol = self.config["security_protocol"]
         faults = [
-            _fault(servers[node].host, servers[node].port, failure, protocol)
+            fault_of(servers[node].host, servers[node].port, failure, protocol)
             for node, failure in self._failures.items()
             if node in servers
         ]
@@ -200,7 +200,7 @@ class _SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-p
     def _note(self, node_id: str, connection: KafkaConnection, outcome: object) -> None:
         error = outcome if isinstance(outcome, BaseException) else None
         was_answered = connection.broker_version_data is not None
-        self._failures[node_id] = _Failure(error, connection.parser is not None, was_answered)
+        self._failures[node_id] = Failure(error, connection.parser is not None, was_answered)
         self._tries[node_id] += 1
 
 
@@ -249,7 +249,7 @@ def _end_of(certificate: str) -> str | None:
         return None
 
 
-def _fault(host: str, port: int, failure: _Failure, protocol: str) -> tuple[int, str]:
+def fault_of(host: str, port: int, failure: Failure, protocol: str) -> tuple[int, str]:
     """The fault, with a number that is lower the nearer the server came to an answer."""
     server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     said = f" ({error_line(failure.error)})" if failure.error is not None else ""

@@ -145,13 +145,13 @@ class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka
         if batch.is_control_batch:
             return []
         try:
-            return _records(batch)
+            return records_of(batch)
         except Exception as error:  # of any class: a producer chooses the bytes
             self._on_unreadable(partition, batch.base_offset, batch.last_offset_delta + 1, error)
             return []
 
 
-def _records(batch: Any) -> list[FetchedRecord]:
+def records_of(batch: Any) -> list[FetchedRecord]:
     """The records of a batch in Kafka's format 2: varints, key, value and headers.
 
     Raises what kafka-python does, CorruptRecordError, and IndexError where a batch ends too early.

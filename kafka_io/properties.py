@@ -87,7 +87,7 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS: Final = f"sasl.jaas.config, such as: {EXAMPLE}"
 _STORE: Final = "ssl.truststore.location with ssl.truststore.type PEM"
 
-_INSTEAD: Final = {
+INSTEAD: Final = {
     "sasl.mechanisms": "sasl.mechanism",
     "sasl.username": _JAAS,
     "sasl.password": _JAAS,
@@ -99,9 +99,9 @@ _INSTEAD: Final = {
 }
 """Properties of librdkafka, and those for which Sluice has its own way -> what to write."""
 
-_PREFIXES: Final = {
+PREFIXES: Final = {
     "sasl.oauthbearer.": "another sasl.mechanism: Sluice's Python clients have no OAUTHBEARER",
-    "config.providers.": _INSTEAD["config.providers"],
+    "config.providers.": INSTEAD["config.providers"],
 }
 
 
@@ -167,7 +167,7 @@ def _fault(name: str) -> str:
         return f"has Spark's prefix; expected Kafka's own name, kafka: {{{name.removeprefix('kafka.')}: ...}}"
     if name in PROPERTIES:
         return "is a property of single producers or consumers; remove it: Sluice sets what they need"
-    instead = _INSTEAD.get(name) or next((way for start, way in _PREFIXES.items() if name.startswith(start)), None)
+    instead = INSTEAD.get(name) or next((way for start, way in PREFIXES.items() if name.startswith(start)), None)
     if instead is not None:
         return f"isn't taken; expected {instead}"
     nearest = get_close_matches(name, PROPERTIES, n=1)

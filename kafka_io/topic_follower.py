@@ -59,11 +59,10 @@ class TopicFollower(BackgroundService):
 
     def __init__(self, kafka: Mapping[str, str], reading: Reading) -> None:
         self.caught_up = Event()  # set when all records that existed at the start have been read
-        self.topic = reading.topic
         self.reader = TopicReader(
             kafka, reading.topic, reading.since_ms, fenced=reading.fenced, on_restart=reading.on_restart
         )
-        self._reading = reading
+        self.reading = reading
         self._read_again_s = 0.0  # on the monotonic clock
         super().__init__(
             f"reader-{reading.topic}",
@@ -84,7 +83,7 @@ class TopicFollower(BackgroundService):
     def hand_over(self, partition: int, record: FetchedRecord) -> None:
         """Give one record to its callback."""
         try:
-            self._reading.on_record(record.key, record.value)
+            self.reading.on_record(record.key, record.value)
         except Exception as error:  # of any class: whatever a record holds, the next one must be read
             self.reader.pass_over(partition, record.offset, 1, error)
 
@@ -101,10 +100,10 @@ class TopicFollower(BackgroundService):
         """Notice when the past has been read."""
         if not self.caught_up.is_set() and self.reader.is_caught_up():
             self.caught_up.set()  # first: two followers that end at once must see it of each other
-            self._reading.on_caught_up()
-            if self._reading.ends_there:
+            self.reading.on_caught_up()
+            if self.reading.ends_there:
                 self.stopped.set()
-        self._reading.on_idle()
-        if self._reading.has_gaps() and time.monotonic() >= self._read_again_s:
+        self.reading.on_idle()
+        if self.reading.has_gaps() and time.monotonic() >= self._read_again_s:
             self._read_again_s = time.monotonic() + READ_AGAIN_S
             self.reader.read_again("has removed records that weren't read")

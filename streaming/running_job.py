@@ -68,15 +68,15 @@ class RunningJob:
         self._observers: list[Guarded] = []
         self._of_extras = deciders_of_extras(Deciding(settings, lambda: watch.quotas))
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
-        self._holds = HoldsWatch(
+        self.holds = HoldsWatch(
             HoldsTable(settings.delta.quotas, polled(settings.delta.storage_options)),
-            lambda: self._overrides.published(OperatorHolds.name),
+            lambda: self.overrides.published(OperatorHolds.name),
             partial(health.report_input, "holds"),
         )
         report = partial(health.report_input, "overrides")
-        deciders = [OperatorHolds(lambda: self._holds.holds), *self._of_extras.deciders]
-        self._overrides = OverridesWatch(deciders, table, settings.metrics.top_clients, report=report)
-        self._capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
+        deciders = [OperatorHolds(lambda: self.holds.holds), *self._of_extras.deciders]
+        self.overrides = OverridesWatch(deciders, table, settings.metrics.top_clients, report=report)
+        self.capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""
@@ -97,18 +97,16 @@ class RunningJob:
 
     def _services(self) -> list[BackgroundService]:
         settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka
-        for metrics in (*self._of_extras.metrics, self._overrides):
+        for metrics in (*self._of_extras.metrics, self.overrides):
             self._health.registry.register(metrics)
         services = [
             BackgroundService("quota-watch", self._watch.poll, settings.quotas.poll_ms / 1000.0),
-            limits_publisher(
-                topics, kafka, self._watch.in_force, lambda: self._overrides.said, self._overrides.remember
-            ),
+            limits_publisher(topics, kafka, self._watch.in_force, lambda: self.overrides.said, self.overrides.remember),
             ended_waits_remover(topics.waits, kafka),
             *self._of_extras.services,
-            BackgroundService("holds", self._holds.poll, _POLL_INPUTS_S),
-            *self._capacities.services(),
-            *self._overrides.services(topics, kafka),
+            BackgroundService("holds", self.holds.poll, _POLL_INPUTS_S),
+            *self.capacities.services(),
+            *self.overrides.services(topics, kafka),
             self._topic.service(),
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
@@ -126,7 +124,7 @@ class RunningJob:
         topic, kafka = settings.topics.decisions, settings.kafka
         if not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
-        self._gateways, self._observers = GatewayMetrics(self._capacities.limits()), observers_of(settings)
+        self._gateways, self._observers = GatewayMetrics(self.capacities.limits()), observers_of(settings)
         readers: list[GatewayMetrics | Guarded] = [self._gateways, *self._observers]
         for reader in readers:
             self._health.registry.register(reader)
@@ -139,7 +137,7 @@ class RunningJob:
         gateways.is_stale = troubles.is_stale
         for observer in self._observers:
             observer.watch_age(troubles.is_stale)
-        self._health.report_facts(lambda: replace(troubles.facts(), overrides=self._overrides.said))
+        self._health.report_facts(lambda: replace(troubles.facts(), overrides=self.overrides.said))
         return troubles.services()
 
     def _queries(self) -> list[SupervisedQuery]:
@@ -159,7 +157,7 @@ class RunningJob:
                 check_can_split(pending, settings)
                 self._watch.keep_snapshot_of(pending)
             most = bound.poll(deciding.last_cause is Cause.TOO_LARGE)
-            return EnforceQuery(self._job, self._tracked, self._overrides.limits_now, self._topic, most, start)
+            return EnforceQuery(self._job, self._tracked, self.overrides.limits_now, self._topic, most, start)
 
         def make_audit() -> AuditQuery:
             check_spark_files(Checkpoint(settings.audit.checkpoint))

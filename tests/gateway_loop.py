@@ -93,7 +93,6 @@ class GivenTopic(TopicFollower):
 
     def __init__(self, kafka: Mapping[str, str], reading: Reading) -> None:
         super().__init__(kafka, reading)
-        self.reading = reading
         self._offsets = itertools.count()
 
     def start(self) -> None:
@@ -229,7 +228,7 @@ def wait_ms(gateway: Gateway, *request: Any) -> int:
 
 def touched(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare | None:
     """The share of a counter; None if the gateway's clients haven't touched it."""
-    return gateway._inline._shares._touched.get((kind, Tags(**tags)))
+    return gateway._inline.shares.touched.get((kind, Tags(**tags)))
 
 
 def counter(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare:

@@ -314,7 +314,7 @@ class Driver:
 
     def __init__(self, cluster: "Cluster") -> None:
         settings, kafka = cluster.settings, cluster.kafka
-        batch_properties._quotas.cache_clear()  # of the workers, which are new
+        batch_properties.snapshot_quotas.cache_clear()  # of the workers, which are new
         checkpoint, audit_checkpoint = Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint)
         check_enforce_checkpoint(settings)
         settings = with_pages(settings)
@@ -326,12 +326,12 @@ class Driver:
         topic = RequestsTopicWatch(settings)
         topic.begin()
         enforce, audit = Enforce(cluster, settings, self.watch, epoch, topic), AuditQuery(cluster.spark, settings)
-        for table in audit._writer.tables:
+        for table in audit.writer.tables:
             if not Path(table.path).exists():  # to look into each takes long
                 create_table(table, {})
         self._context = cluster.context
         self._enforce = Stream(enforce, checkpoint, cluster, [settings.topics.requests])
-        self._audit = Stream(audit, audit_checkpoint, cluster, audit._writer.topics)
+        self._audit = Stream(audit, audit_checkpoint, cluster, audit.writer.topics)
 
     def _new_epoch(self, kafka: Kafka, topics: TopicSettings, checkpoint: Checkpoint) -> LeaderEpoch:
         job_id = job_identity(checkpoint).job_id

@@ -40,7 +40,7 @@ class InlineCharges:
         self._bytes = {"Produce": 0.0, "Fetch": 0.0}
         self._bytes_since_ms = clock_ms()
         self._lock = Lock()  # guards the shares and the counts
-        self._shares = GatewayShares(
+        self.shares = GatewayShares(
             instance, options.quota, options.max_counters, options.max_wait_ms, options.expected_gateways
         )
 
@@ -49,14 +49,14 @@ class InlineCharges:
         now_ms = self._clock_ms()
         overrides, user, client_id = self._in_force.overrides, event.user or "", event.client_id or ""
         with self._lock:
-            self._shares.tighten(overrides.factor(now_ms))
+            self.shares.tighten(overrides.factor(now_ms))
             is_fetch, hold = event.api == "Fetch", None
             if event.api in self._bytes:
                 hold = overrides.hold(user, client_id, quotas.tenants, now_ms, is_fetch)
             if hold is not None and is_fetch and not delivered:
                 admission = Admission(0, withhold=True)
             else:
-                admission = self._shares.charge_shares(event, quotas, now_ms, delivered)
+                admission = self.shares.charge_shares(event, quotas, now_ms, delivered)
             if hold is not None:
                 admission = held(admission, hold, CountedEntity(user, client_id))
                 wait = Wait(now_ms + HELD_MS, self._order(now_ms), HELD_MS, hold.decider)
@@ -80,12 +80,12 @@ class InlineCharges:
             for charge in decision.charges:
                 if charge.quota == QuotaKind.CONTROLLER_MUTATION_RATE and charge.mode is UNSET and charge.limit:
                     counter = (QuotaKind.CONTROLLER_MUTATION_RATE, Tags.of(charge.entity))
-                    self._shares.charge_decided(counter, -partitions, charge.limit, now_ms)
+                    self.shares.charge_decided(counter, -partitions, charge.limit, now_ms)
 
     def on_heartbeat(self, instance: str, decided: DecidedHeartbeat, now_ms: int) -> None:
         """Apply a decided heartbeat of a gateway that arrived now."""
         with self._lock:
-            self._shares.gateways.on_heartbeat(instance, decided.timestamp_ms, now_ms)
+            self.shares.gateways.on_heartbeat(instance, decided.timestamp_ms, now_ms)
 
     def on_sums(self, read: ReadSums, now_ms: int) -> None:
         """Apply the sums of a record that arrived now, and end the waits of counters that were reset.
@@ -95,19 +95,19 @@ class InlineCharges:
         uncharged = read.uncharged(self._instance)
         for entity in read.sums:
             with self._lock:  # for each by itself: a request must not wait for a whole record
-                for counter in self._shares.on_sums(entity, read, now_ms, uncharged):
+                for counter in self.shares.on_sums(entity, read, now_ms, uncharged):
                     self._waits.note_wait(counter, Wait(0, self._order(self._clock_ms())))
             self.sums += 1
 
     def clear(self) -> None:
         """Forget all charges: the sums are read from their beginning again."""
         with self._lock:
-            self._shares.clear()
+            self.shares.clear()
 
     def on_clock_set_back(self) -> None:
         """Forget the charges, and the waits that a clock that was set back would make longer."""
         with self._lock:
-            self._shares.step_back(self._clock_ms())
+            self.shares.step_back(self._clock_ms())
             self._waits.clear()
             self._in_force.held_waits.clear()
 
@@ -115,8 +115,8 @@ class InlineCharges:
         """The shares of the busiest counters, of the limits in force; none before there are any."""
         now_ms, limits = self._clock_ms(), self._in_force.limits
         with self._lock:
-            self._shares.gateways.settle(now_ms)  # this is called once a second
-            return [] if limits is None else self._shares.busiest(limits.enforced, now_ms)
+            self.shares.gateways.settle(now_ms)  # this is called once a second
+            return [] if limits is None else self.shares.busiest(limits.enforced, now_ms)
 
     def command(self) -> int:
         """The number of the operator's last command that is in force here."""
@@ -133,12 +133,12 @@ class InlineCharges:
 
     def size(self) -> tuple[int, int]:
         """Numbers of counters that are kept, and of those that were forgotten because there were too many."""
-        return len(self._shares), self._shares.forgotten
+        return len(self.shares), self.shares.forgotten
 
     def gateways(self) -> tuple[int, tuple[str, ...]]:
         """Number of gateways that are alive, including this one, and the instances of the others."""
         with self._lock:
-            return self._shares.gateways.count, tuple(sorted(self._shares.gateways.instances()))
+            return self.shares.gateways.count, tuple(sorted(self.shares.gateways.instances()))
 
     def _order(self, now_ms: int) -> tuple[int, int]:
         return now_ms, next(self._numbers)

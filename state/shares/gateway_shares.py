@@ -118,18 +118,18 @@ class GatewayShares:
         self.gateways = AliveGateways(instance, expected_gateways)
         self.forgotten = 0
         self._settings = settings
-        self._metering = self._strict = Metering.of(settings)
+        self.metering = self._strict = Metering.of(settings)
         self._factor = 1.0
         self._parts: dict[CounterKey, float | None] = {}
         self._parts_of: Quotas | None = None
         self._max_counters = max_counters
         self._max_wait_ms = max_wait_ms
-        self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
+        self.touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
         self._touched_entities: Counter[bytes] = Counter()  # as JSON
         self._heard = _Heard(max_counters)
 
     def __len__(self) -> int:
-        return len(self._touched)
+        return len(self.touched)
 
     def charge_shares(self, request: Request, quotas: Quotas, now_ms: int, delivered: bool = False) -> Admission:
         """Charge a request whose response is ready, or whose mutations are to be executed, under these quotas.
@@ -141,7 +141,7 @@ class GatewayShares:
         outcomes = self._charge_mutations(planned, now_ms) if request.mutations else _NO_OUTCOMES
         for tags, charge in planned:
             counter = (charge.kind, tags)
-            if not any(charge.amounts) and counter not in self._touched:
+            if not any(charge.amounts) and counter not in self.touched:
                 continue  # a Fetch may name any partition, and must not take the place of counters in use
             share, inline = self._charge(counter, charge, now_ms, quotas, outcomes.get(counter))
             charged.append((counter, charge, share, inline))
@@ -153,8 +153,8 @@ class GatewayShares:
         charges = {(charge.kind, tags): charge for tags, charge in planned if charge.kind.family is Family.MUTATIONS}
         pairs = []
         for counter, charge in charges.items():
-            share = self._touched.get(counter) or self._begin(counter, now_ms)
-            limit = share.share(charge.limit or 0.0, self.gateways, self._metering, now_ms)
+            share = self.touched.get(counter) or self.begin(counter, now_ms)
+            limit = share.share(charge.limit or 0.0, self.gateways, self.metering, now_ms)
             pairs.append(share.mutations(charge, limit))
         outcomes = charge_mutations(pairs, now_ms, self._settings.controller_window) if pairs else []
         return dict(zip(charges, outcomes, strict=True))
@@ -168,7 +168,7 @@ class GatewayShares:
         if withhold:
             for _, charge, share, _ in charged:
                 if charge.kind.consumer:
-                    share.take_back(charge, self._metering, now_ms)
+                    share.take_back(charge, self.metering, now_ms)
         throttled = tuple(_throttled(charged, now_ms))
         throttled_by = _applied(throttled, now_ms)
         if not wait_ms:
@@ -181,9 +181,9 @@ class GatewayShares:
         if factor == self._factor:
             return  # it is asked several times a second, and the parts are kept
         self._factor, self._parts = factor, {}
-        self._metering = self._strict
+        self.metering = self._strict
         if factor < 1.0:
-            self._metering = msgspec.structs.replace(self._strict, burst_s=TIGHT_BURST_S)
+            self.metering = msgspec.structs.replace(self._strict, burst_s=TIGHT_BURST_S)
 
     def _part(self, counter: CounterKey, quotas: Quotas) -> float | None:
         """The part of its share that a counter has here while it is tightened; None for one that doesn't give way."""
@@ -222,7 +222,7 @@ class GatewayShares:
         tags = entity.tags()
         for kind, decided in of.counters(entity):
             counter = (kind, tags)
-            share = self._touched.get(counter)
+            share = self.touched.get(counter)
             if share is not None and not self._apply(share, decided, of, now_ms):
                 continue
             if decided.is_reset:
@@ -238,12 +238,12 @@ class GatewayShares:
             return False
         if decided.is_reset:
             share.reset()
-        share.on_sum(decided, of, self.gateways, self._metering, now_ms, self._max_wait_ms)
+        share.on_sum(decided, of, self.gateways, self.metering, now_ms, self._max_wait_ms)
         return True
 
     def clear(self) -> None:
         """Forget all counters, because the sums are read from their beginning again."""
-        self._touched.clear()
+        self.touched.clear()
         self._touched_entities.clear()
         self._heard.clear()
 
@@ -259,7 +259,7 @@ class GatewayShares:
         not by charges. Counters with names of more than MAX_SHOWN_CHARACTERS are passed over, and those that nothing
         was charged to since their reset.
         """
-        recent = islice(reversed(self._touched.items()), RECENT_COUNTERS)
+        recent = islice(reversed(self.touched.items()), RECENT_COUNTERS)
         shares = [self._shown(*each, quotas, now_ms) for each in recent if each[1].limit and _is_shown(each[0][1])]
         return nlargest(MAX_SHARES, shares, key=lambda share: share.charged / share.limit)
 
@@ -270,8 +270,8 @@ class GatewayShares:
             counter[0],
             counter[1].entity(),
             limit,
-            min(known.share(limit, self.gateways, self._metering, now_ms), MAX_DOUBLE),  # JSON has no infinity
-            known.rate(self._metering, now_ms),
+            min(known.share(limit, self.gateways, self.metering, now_ms), MAX_DOUBLE),  # JSON has no infinity
+            known.rate(self.metering, now_ms),
             max(0, known.throttled_until_ms - now_ms),
         )
 
@@ -283,24 +283,24 @@ class GatewayShares:
         quotas: Quotas | None = None,
         charged: Outcome | None = None,
     ) -> tuple[CounterShare, InlineCharge]:
-        share = self._touched.get(counter)
+        share = self.touched.get(counter)
         if share is None:
-            share = self._begin(counter, now_ms)
+            share = self.begin(counter, now_ms)
         else:
-            self._touched.move_to_end(counter)  # used most recently from now on
+            self.touched.move_to_end(counter)  # used most recently from now on
         part = None
         if quotas is not None and self._factor < 1.0:
             part = self._part(counter, quotas)
-        inline = share.charge(charge, self.gateways, self._metering, now_ms, part, charged)
+        inline = share.charge(charge, self.gateways, self.metering, now_ms, part, charged)
         if share.throttled_until_ms > now_ms:
             share.throttled_until_ms = min(share.throttled_until_ms, now_ms + self._max_wait_ms)
         return share, inline
 
-    def _begin(self, counter: CounterKey, now_ms: int) -> CounterShare:
+    def begin(self, counter: CounterKey, now_ms: int) -> CounterShare:
         """The state of a counter that our clients touch for the first time."""
-        if len(self._touched) >= self._max_counters:
+        if len(self.touched) >= self._max_counters:
             self._forget_one(now_ms)
-        share = self._touched[counter] = CounterShare()
+        share = self.touched[counter] = CounterShare()
         text = entity_text(counter[1].entity())
         self._touched_entities[text] += 1
         for entity, of, heard_ms in self._heard.of(text):
@@ -316,11 +316,11 @@ class GatewayShares:
         A throttled counter isn't used: a client would get rid of its wait by touching many other counters.
         """
         for _ in range(THROTTLED_LOOKED_AT):
-            counter, share = next(iter(self._touched.items()))
+            counter, share = next(iter(self.touched.items()))
             if share.throttled_until_ms <= now_ms:
                 break
-            self._touched.move_to_end(counter)
-        (_, tags), _ = self._touched.popitem(last=False)
+            self.touched.move_to_end(counter)
+        (_, tags), _ = self.touched.popitem(last=False)
         self.forgotten += 1
         text = entity_text(tags.entity())
         self._touched_entities[text] -= 1

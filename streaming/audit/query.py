@@ -253,13 +253,13 @@ class AuditQuery(GatedQuery):
         self._settings = settings
         checkpoint = self._files = Checkpoint(settings.audit.checkpoint)
         self._request_ends = RequestEnds(checkpoint, settings.topics.requests, self._known_topics)
-        self._writer = AuditWriter(settings, checkpoint)
-        self._tables = OwnTables(checkpoint, self._writer.tables, settings.delta.storage_options)
+        self.writer = AuditWriter(settings, checkpoint)
+        self._tables = OwnTables(checkpoint, self.writer.tables, settings.delta.storage_options)
 
     def _rows(self) -> DataFrame:
         """Records of the topics of answers; tables are created where there are none."""
         self._tables.begin()
-        topics = self._writer.topics
+        topics = self.writer.topics
         records = kafka_source(self._spark, self._settings, topics, "earliest", self._settings.audit, headers=True)
         # In a stream this is the time of the micro-batch, which Spark's log keeps: a repeated one is treated as before.
         read_at = F.current_timestamp().alias("read_at")
@@ -271,7 +271,7 @@ class AuditQuery(GatedQuery):
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
         try:
-            self._writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
+            self.writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
         except SluiceError:
             raise
         except Exception as error:  # of delta-rs, a worker or Spark, which don't say what is wrong with a table

@@ -71,11 +71,11 @@ class BatchProperties(msgspec.Struct, frozen=True):
 
     def quotas(self, checkpoint: str) -> Quotas:
         """The quotas of the micro-batch, read once per worker process. Raises CheckpointError."""
-        return _quotas(checkpoint, self.quota_version, self.quota_digest)
+        return snapshot_quotas(checkpoint, self.quota_version, self.quota_digest)
 
 
 @lru_cache(maxsize=2)
-def _quotas(checkpoint: str, version: int, digest: str | None) -> Quotas:
+def snapshot_quotas(checkpoint: str, version: int, digest: str | None) -> Quotas:
     quotas = QuotaSnapshots(Checkpoint(checkpoint)).load(version, digest)
     freeze_objects()
     return quotas

@@ -14,7 +14,7 @@ def collection_paused() -> Iterator[None]:
     stays off while PySpark serialises a batch. It is on again when the stage's generator is exhausted or closed. Python
     closes a generator that PySpark drops after an error, so the worker's next task starts with the collector on.
     """
-    _freeze_imports()
+    freeze_imports()
     gc.disable()
     try:
         yield
@@ -29,6 +29,6 @@ def freeze_objects() -> None:
 
 
 @cache
-def _freeze_imports() -> None:
+def freeze_imports() -> None:
     """Once per worker process: PySpark runs a full collection after every task, which would scan all of pandas."""
     freeze_objects()

@@ -46,7 +46,7 @@ def _bounded(kind: Any) -> Any:
     return msgspec.defstruct(kind.__name__, fields, bases=(kind,))
 
 
-_BOUNDED: msgspec.json.Decoder[Request] = msgspec.json.Decoder(_bounded(Request))
+BOUNDED: msgspec.json.Decoder[Request] = msgspec.json.Decoder(_bounded(Request))
 """Refuses amounts out of bounds, too, but its errors don't say them as `checks` does."""
 
 _DECODER = msgspec.json.Decoder(Request)
@@ -155,7 +155,7 @@ def _too_many(field: str, entries: int, most: int) -> InvalidRequestError:
 def _decode(value: bytes, limits: EventLimits) -> Request:
     """The request, with as many charges and such amounts as are allowed: most are, and one call says so."""
     try:
-        request = _BOUNDED.decode(value)
+        request = BOUNDED.decode(value)
     except UNREADABLE:
         request = _decoded(_DECODER, value)
         _check_charges(request, limits)

@@ -37,7 +37,7 @@ class Tracked(NamedTuple):
         return sum(list(self.by_page.values()))
 
 
-class _NewestByPage(AccumulatorParam[Tracked]):
+class NewestByPage(AccumulatorParam[Tracked]):
     """Keeps the newest number of each page. A micro-batch charges a page once, and they run one after another.
 
     Evictions and dropped records add up. A task that runs again counts its own again.
@@ -54,7 +54,7 @@ class _NewestByPage(AccumulatorParam[Tracked]):
 
 def tracked_entities(context: "SparkContext") -> "Accumulator[Tracked]":
     """An accumulator for tasks to add to, and for the driver to read."""
-    return context.accumulator(Tracked({}), _NewestByPage())
+    return context.accumulator(Tracked({}), NewestByPage())
 
 
 class EntitiesReport:

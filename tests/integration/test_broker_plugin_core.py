@@ -447,8 +447,8 @@ class PythonShares:
         return self.now_ms
 
     def _share(self) -> CounterShare:
-        shares = self.inline._shares
-        return shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)
+        shares = self.inline.shares
+        return shares.touched.get(self.counter) or shares.begin(self.counter, self.now_ms)
 
     def take(self, step: dict[str, Any]) -> list[float] | None:
         self.now_ms = step["now_ms"]
@@ -462,16 +462,16 @@ class PythonShares:
             self.inline.on_clock_set_back()
             self._share()
             return None
-        shares, share = self.inline._shares, self._share()
+        shares, share = self.inline.shares, self._share()
         share.throttled_until_ms = max(share.throttled_until_ms, step["held_until_ms"])
         if step["charged"]:
             nothing = [0.0, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [0.0]
             charge = Charge(self.kind, "", step["limit"], False, nothing)
             held_until_ms = share.throttled_until_ms
-            now = share.charge(charge, shares.gateways, shares._metering, self.now_ms).share
+            now = share.charge(charge, shares.gateways, shares.metering, self.now_ms).share
             share.throttled_until_ms = held_until_ms
         else:
-            now = share.share(step["limit"], shares.gateways, shares._metering, self.now_ms)
+            now = share.share(step["limit"], shares.gateways, shares.metering, self.now_ms)
         shares.gateways.settle(self.now_ms)
         return [shares.gateways.count, now]
 

@@ -9,7 +9,7 @@ from kafka.errors import KafkaConnectionError
 from kafka.net.manager import KafkaConnectionManager
 
 from sluice.kafka_io import broker_search
-from sluice.kafka_io.broker_search import CONNECTION_S, UnreachableBrokerError, _Failure, _fault, _SearchingManager
+from sluice.kafka_io.broker_search import CONNECTION_S, Failure, SearchingManager, UnreachableBrokerError, fault_of
 
 
 def test_a_search_among_a_thousand_brokers_out_of_reach_ends_after_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_a_search_among_a_thousand_brokers_out_of_reach_ends_after_ten_seconds(m
 
     monkeypatch.setattr(KafkaConnectionManager, "_do_bootstrap", bootstrapped)
     monkeypatch.setattr(broker_search, "time", SimpleNamespace(monotonic=lambda: now_s))
-    manager = object.__new__(_SearchingManager)
+    manager = object.__new__(SearchingManager)
     manager.is_searching, manager._unreachable = True, None
     manager.cluster = SimpleNamespace(brokers=lambda: brokers)
     monkeypatch.setattr(manager, "get_connection", out_of_reach, raising=False)
@@ -39,16 +39,16 @@ def test_a_search_among_a_thousand_brokers_out_of_reach_ends_after_ten_seconds(m
 
 def test_no_search_waits_for_a_dns_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither to connect nor to name the fault: a resolver may be set to wait for minutes."""
-    answers, failure = Event(), _Failure(KafkaConnectionError("unable to connect"), False, False)
+    answers, failure = Event(), Failure(KafkaConnectionError("unable to connect"), False, False)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answers.wait())
     monkeypatch.setattr(broker_search, "CONNECTION_S", 0.01)
-    manager = object.__new__(_SearchingManager)
+    manager = object.__new__(SearchingManager)
     manager.is_searching, manager.cluster = True, SimpleNamespace(is_bootstrap=lambda _: False)
     node = SimpleNamespace(node_id=7, host="kafka-7", port=9092)
     try:
         with pytest.raises(UnreachableBrokerError, match="broker 7 says it is kafka-7:9092, which isn't known here"):
             manager._build_transport(node, float("inf")).send(None)
-        _, fault = _fault("kafka", 9092, failure, "PLAINTEXT")
+        _, fault = fault_of("kafka", 9092, failure, "PLAINTEXT")
     finally:
         answers.set()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.parsing import _BOUNDED, parse_request
+from sluice.streaming.enforce.parsing import BOUNDED, parse_request
 from sluice.streaming.enforce.pipeline import Simulation, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, decode_page_batch
@@ -134,7 +134,7 @@ def test_simulated_events_may_be_of_any_time() -> None:
 def test_bounds_are_in_the_decoder_and_an_error_names_them(beyond: bytes, field: str) -> None:
     """One call says that an event is within its bounds; who isn't is decoded again for the error."""
     with pytest.raises(msgspec.ValidationError):
-        _BOUNDED.decode(beyond)
+        BOUNDED.decode(beyond)
     with pytest.raises(InvalidRequestError) as error:
         parse_request(beyond, SOURCE, LIMITS)
     assert error.value.field == field

@@ -557,15 +557,17 @@ def test_an_event_that_the_producer_refuses_counts_as_failed_and_the_next_one_is
         {"api": ""},
         {"user": "alice"},
         {"api": "Produce", "user": 7},
-        {"api": "Produce", "topic_partitions": [{"topic": "t", "partition": 0, "bytes": -1}]},
+        {"api": "Produce", "user": "alice", "topic_partitions": [{"topic": "t", "partition": 0, "bytes": -1}]},
         Request("Produce", request_time_ns=-1),
     ],
 )
 def test_an_event_that_breaks_the_contract_is_refused_at_once(gateway: OfflineGateway, event: Request) -> None:
+    set_limits(gateway, 1, [bytes_limit(user="alice")])
     with pytest.raises(InvalidRequestError):
         gateway.admit(event)
 
-    assert gateway.stats().unsent == 0
+    stats = gateway.stats()
+    assert (stats.unsent, stats.charged_inline, stats.counters) == (0, 0, 0)
 
 
 def test_fail_closed_refuses_when_the_first_unanswered_event_is_too_old(clock: Clock) -> None:

@@ -57,7 +57,7 @@ def test_a_gateway_that_falls_silent_and_one_with_a_dead_thread_are_seen_until_t
 def test_a_job_has_metrics_of_gateways_without_any_extra() -> None:
     registry = CollectorRegistry()
     job = Mock(_settings=changed(DEFAULTS, "health", port=9464), _health=Mock(registry=registry))
-    job._capacities.limits.return_value = NO_LIMITS
+    job.capacities.limits.return_value = NO_LIMITS
     with (
         patch.object(running_job, "observers_of", return_value=[]),
         patch.object(running_job, "decisions_watch") as watch,

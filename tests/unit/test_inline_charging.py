@@ -161,14 +161,6 @@ def test_a_wide_request_is_charged_once_and_published_in_parts() -> None:
     assert {event["throttled_by"][0]["ms"] for event in events} == {5_000}
 
 
-def test_an_event_that_breaks_the_contract_is_not_charged(gateway: OfflineGateway) -> None:
-    with pytest.raises(InvalidRequestError):
-        gateway.admit(produce(-5))
-
-    assert gateway.stats().charged_inline == 0
-    assert gateway.stats().counters == 0
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -252,8 +244,7 @@ class TestWaitsOfDecisions:
     def test_a_later_decision_on_an_event_charged_inline_that_asks_for_no_wait_ends_it(
         self, loop: GatewayLoop, gateway: OfflineGateway
     ) -> None:
-        event = {"api": "Produce", "user": "alice", "bytes": 15_000, "timestamp_ms": NOW_MS}
-        loop.decide_events([json.dumps(event).encode()])
+        loop.decide_events([b'{"api": "Produce", "user": "alice", "bytes": 15000, "timestamp_ms": %d}' % NOW_MS])
         later = {"timestamp_ms": NOW_MS + 1, "instance": "another", "throttled_by": []}
         charge = {"quota": PRODUCE, "entity": {"user": "alice"}, "limit": BYTES_PER_S, "value": 1.0}
         tell(gateway, later | {"charges": [charge]})

@@ -234,7 +234,7 @@ def test_servers_that_end_connections_are_tried_again_on_a_machine_without_time(
     monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 3_600_000)
     monkeypatch.setattr(broker_search, "PATIENCE_S", 0.0)
     tried: list[str] = []
-    monkeypatch.setattr(broker_search._SearchingManager, "_note", noting(tried))
+    monkeypatch.setattr(broker_search.SearchingManager, "_note", noting(tried))
     with server_that_answers(b"") as first, server_that_answers(b"") as second, pytest.raises(KafkaUnavailableError):
         connect(KafkaAdminClient, {"bootstrap.servers": f"{first},{second}"})
 
@@ -263,9 +263,9 @@ def test_a_server_whose_packets_are_dropped_is_said_long_before_the_search_is_ov
 
 def noting(tried: list[str]) -> Callable[..., None]:
     """The search's own note of a failure, which tells the test too."""
-    note = broker_search._SearchingManager._note
+    note = broker_search.SearchingManager._note
 
-    def noted(search: broker_search._SearchingManager, node_id: str, *of_it: Any) -> None:
+    def noted(search: broker_search.SearchingManager, node_id: str, *of_it: Any) -> None:
         tried.append(node_id)
         note(search, node_id, *of_it)
 

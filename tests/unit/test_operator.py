@@ -37,7 +37,7 @@ SETTINGS = PipelineSettings.of(load_settings(environment={}))
 @pytest.fixture
 def thawed() -> Iterator[None]:
     """No object is frozen, before and after; an earlier test may have frozen some."""
-    garbage_collection._freeze_imports.cache_clear()
+    garbage_collection.freeze_imports.cache_clear()
     gc.unfreeze()
     yield
     gc.unfreeze()

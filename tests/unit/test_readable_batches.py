@@ -11,7 +11,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatch
 
-from sluice.kafka_io.kafka_python import _records, pass_over_unreadable_batches
+from sluice.kafka_io.kafka_python import pass_over_unreadable_batches, records_of
 
 GZIP, ZSTD = 1, 4
 
@@ -79,7 +79,7 @@ def test_records_are_read_as_the_client_library_reads_them(
     raw[:8] = first_offset.to_bytes(8, "big")
 
     theirs = [(record.offset, record.key, record.value) for record in DefaultRecordBatch(raw)]
-    assert [(record.offset, record.key, record.value) for record in _records(DefaultRecordBatch(raw))] == theirs
+    assert [(record.offset, record.key, record.value) for record in records_of(DefaultRecordBatch(raw))] == theirs
 
 
 @given(st.binary(max_size=200), st.integers(1, 2**31 - 1))
@@ -87,7 +87,7 @@ def test_no_bytes_make_it_read_on_for_ever(garbage: bytes, count: int) -> None:
     raw = bytearray(batch(0, b"a"))
     raw[57:61] = count.to_bytes(4, "big")
     with suppress(CorruptRecordError, IndexError):
-        _records(DefaultRecordBatch(raw[:61] + garbage))
+        records_of(DefaultRecordBatch(raw[:61] + garbage))
 
 
 def test_records_before_the_fetched_offset_are_not_handed_over_again() -> None:

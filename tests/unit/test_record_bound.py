@@ -9,7 +9,7 @@ from sluice.configs.settings import Properties
 from sluice.state.store.pages import Evicted
 from sluice.streaming.enforce import record_bound
 from sluice.streaming.enforce.record_bound import LEAST_BYTES, RecordBound
-from sluice.streaming.enforce.tracked_entities import EntitiesReport, Tracked, _NewestByPage
+from sluice.streaming.enforce.tracked_entities import EntitiesReport, NewestByPage, Tracked
 from sluice.streaming.queries.reasons import Cause, reason_of
 from tests.builders import DEFAULTS
 
@@ -81,7 +81,7 @@ def test_dropped_records_add_up_over_tasks_and_are_said_once(caplog: pytest.LogC
     report = EntitiesReport(9, lambda *numbers: reported.append(numbers))
     tracked = Tracked({})
     for each in (Tracked({1: 5}, dropped=2), Tracked({2: 1}), Tracked({1: 6}, dropped=1)):
-        tracked = _NewestByPage().addInPlace(tracked, each)
+        tracked = NewestByPage().addInPlace(tracked, each)
         report.report(tracked)
 
     assert [numbers[2] for numbers in reported] == [2, 2, 3]

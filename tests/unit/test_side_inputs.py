@@ -68,8 +68,8 @@ class Started:
         spark: Any = SimpleNamespace(sparkContext=None)
         self.job = RunningJob(JobContext(spark, settings, self.watch), self.health, JobStatus(None, self.health))
         if has_kafka:
-            self.job._overrides.remember({} if published is None else {"operator": published})
-        self.job._holds.poll()
+            self.job.overrides.remember({} if published is None else {"operator": published})
+        self.job.holds.poll()
 
     @property
     def reason(self) -> str | None:
@@ -143,10 +143,10 @@ class Holds(Input):
         HoldsTable(self.settings.delta.quotas).append(hold_of(Tags(client_id=f"app-{number}"), now_ms(), HOUR_MS))
 
     def poll(self, job: Started) -> None:
-        job.job._holds.poll()
+        job.job.holds.poll()
 
     def in_force(self, job: Started) -> Any:
-        job.job._overrides.decide(now_ms())
+        job.job.overrides.decide(now_ms())
         return sorted(each.entity.client_id or "" for each in overrides(job) if each.entity)
 
     def expected(self, number: int) -> Any:
@@ -165,10 +165,10 @@ class Capacities(Input):
         self.place.write_text(json.dumps({"brokerCapacities": [entry]}))
 
     def poll(self, job: Started) -> None:
-        job.job._capacities.limits()
+        job.job.capacities.limits()
 
     def in_force(self, job: Started) -> Any:
-        return job.job._capacities.limits().capacities.of(Load(broker_id=1)).bytes_in_per_s
+        return job.job.capacities.limits().capacities.of(Load(broker_id=1)).bytes_in_per_s
 
     def expected(self, number: int) -> Any:
         return number * 1024.0
@@ -176,7 +176,7 @@ class Capacities(Input):
 
 def overrides(job: Started) -> list[Override]:
     """The overrides of the operator's holds now."""
-    said = job.job._overrides.said.get("operator")
+    said = job.job.overrides.said.get("operator")
     return said.overrides if said else []
 
 
@@ -279,6 +279,7 @@ def test_a_job_that_starts_and_one_that_runs_go_on_with_the_last_that_was_in_for
     tmp_path: Path,
     kind: type[Input],
     fault: Callable[[Path], None],
+    is_new: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -291,7 +292,7 @@ def test_a_job_that_starts_and_one_that_runs_go_on_with_the_last_that_was_in_for
     with healed(of.place, tmp_path / "aside") as heal:
         fault(of.place)
 
-        starting = Started(settings, running.job._overrides.said.get("operator"), monkeypatch)
+        starting = Started(settings, running.job.overrides.said.get("operator"), monkeypatch)
         for job in (starting, running):
             for _ in range(3):
                 of.poll(job)
@@ -405,8 +406,8 @@ def test_a_job_starts_though_s3_refuses_its_tables(
                 Started(refused, None, monkeypatch)
             return
         assert Holds(settings).in_force(before) == ["app-1"]
-        job = Started(refused, before.job._overrides.said.get("operator"), monkeypatch)
-        job.job._holds.poll()
+        job = Started(refused, before.job.overrides.said.get("operator"), monkeypatch)
+        job.job.holds.poll()
 
         assert Quotas(settings).in_force(job) == [1]
         assert Holds(settings).in_force(job) == ["app-1"]
@@ -420,7 +421,7 @@ def test_a_capacity_file_that_no_start_could_read_is_a_wrong_setting(
     empty(Capacities(settings).place)
 
     with pytest.raises(InvalidSettingsError, match="is no capacity file"):
-        Started(settings, None, monkeypatch).job._capacities.limits()
+        Started(settings, None, monkeypatch).job.capacities.limits()
 
 
 def test_nobody_is_let_go_while_neither_the_table_nor_kafka_says_who_is_held(
@@ -430,9 +431,9 @@ def test_nobody_is_let_go_while_neither_the_table_nor_kafka_says_who_is_held(
     empty_commit(Holds(settings).place)
 
     job = Started(settings, None, monkeypatch, has_kafka=False)
-    job.job._overrides.decide(now_ms())
+    job.job.overrides.decide(now_ms())
 
-    assert "operator" not in job.job._overrides.said
+    assert "operator" not in job.job.overrides.said
     assert "is empty" in (job.reason or "")
 
 

@@ -15,9 +15,7 @@ from sluice import (
     TopicPartition,
     WhenFull,
 )
-from sluice.gateways.client.wait_table import Wait
 from sluice.state.contract.records import NO_LOGIN, CountedEntity, Override, Overrides
-from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_http import AsgiQuotas, HttpQuotas
 from sluice_http.middleware import (
@@ -32,7 +30,7 @@ from sluice_http.middleware import (
     throttle_headers,
 )
 from tests.builders import quota
-from tests.gateway_loop import NOW_MS, OfflineGateway, set_limits
+from tests.gateway_loop import NOW_MS, OfflineGateway, set_limits, tell
 
 
 class RecordingGateway(OfflineGateway):
@@ -50,8 +48,9 @@ class RecordingGateway(OfflineGateway):
 
     def throttle(self, user: str, client_id: str, wait_ms: int, quota: str = "producer_byte_rate") -> None:
         """Make the counter of this user and client-id wait."""
-        wait = Wait(self.now_ms + wait_ms, (self.now_ms, 0), wait_ms, quota, 1024.0)
-        self._in_force.inline_waits.note_wait((quota, Tags(user, client_id)), wait)
+        entity = {"user": user, "client_id": client_id}
+        charge = {"quota": quota, "entity": entity, "limit": 1024.0, "rate": 2048.0, "throttle_ms": wait_ms}
+        tell(self, {"timestamp_ms": self.now_ms, "charges": [charge]})
 
 
 @pytest.fixture(scope="module")

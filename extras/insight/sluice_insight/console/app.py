@@ -88,7 +88,7 @@ class Pages:
         # the page of a client has the holds of this client alone
         wrong = [each for each in facts.now.troubles(facts.model, at_ms) if (name, each.name) != ("client", "hold")]
         troubles = [(each.severity, each.line) for each in wrong]
-        unread = [f"topic {each.topic}: {line}" for each in facts.followers if (line := each.last_error.line)]
+        unread = [f"topic {each.reading.topic}: {line}" for each in facts.followers if (line := each.last_error.line)]
         troubles += [("fail", line) for line in unread]
         return made | {"facts": facts, "now_ms": at_ms, "title": title, "path": path, "troubles": troubles}
 
