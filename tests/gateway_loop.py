@@ -75,13 +75,16 @@ class PublishedEvent:
 
 
 class HeldProducer:
-    """A producer that hands each event to `taken`: by default it is kept."""
+    """A producer that hands each event to `taken`: by default it is kept. First it raises the `refusals`."""
 
     def __init__(self) -> None:
+        self.refusals: list[Exception] = []
         self.events: SimpleQueue[PublishedEvent] = SimpleQueue()
         self.taken: Callable[[PublishedEvent], object] = self.events.put
 
     def send(self, _topic: str, value: bytes, _key: bytes, timestamp_ms: int) -> PublishedEvent:
+        if self.refusals:
+            raise self.refusals.pop()
         return PublishedEvent(value, timestamp_ms, self.taken)
 
     def close(self, _timeout_s: float) -> None:
@@ -116,9 +119,8 @@ class OfflineGateway(Gateway):
         self.producer = HeldProducer()
         self._topics: dict[str, GivenTopic] = {}
         super().__init__(NOBODY, options, clock_ms, self._given, lambda _: cast(KafkaProducer, self.producer))
-        self.sums, self.waits, self.limits = (
-            self._topics[name] for name in (options.sums_topic, options.waits_topic, options.limits_topic)
-        )
+        topics = options.sums_topic, options.waits_topic, options.limits_topic
+        self.sums, self.waits, self.limits = (self._topics[topic] for topic in topics)
 
     def _given(self, kafka: Mapping[str, str], reading: Reading) -> GivenTopic:
         return self._topics.setdefault(reading.topic, GivenTopic(kafka, reading))

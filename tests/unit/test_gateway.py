@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,13 +43,10 @@ from tests.gateway_loop import (
     Clock,
     GatewayLoop,
     OfflineGateway,
-    PublishedEvent,
     set_limits,
     tell,
     wait_ms,
 )
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -93,15 +89,6 @@ def bytes_limit(value: float = 1024.0, **entity: str) -> QuotaEntry:
     return QuotaEntry(QuotaEntity(**entity), QuotaKind.PRODUCER_BYTE_RATE, value)
 
 
-def test_a_client_is_allowed_until_a_decision_throttles_it(gateway: OfflineGateway) -> None:
-    assert wait_ms(gateway, "alice", "app") == 0
-
-    decide(gateway, charge(700))
-
-    assert wait_ms(gateway, "alice", "app") == 700
-    assert wait_ms(gateway, "alice", "other") == 0
-
-
 @pytest.mark.parametrize("knows_limits", [True, False])
 def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: OfflineGateway, knows_limits: bool) -> None:
     if knows_limits:
@@ -127,12 +114,14 @@ def test_a_partition_that_has_to_wait_throttles_its_writers(gateway: OfflineGate
     assert wait_ms(gateway, "bob", "app", None, [("orders", 3)]) == 700
 
 
-def test_each_counter_waits_for_what_it_asked(gateway: OfflineGateway) -> None:
+def test_each_counter_waits_for_what_it_asked_and_no_other_client_does(gateway: OfflineGateway) -> None:
+    assert wait_ms(gateway, "alice", "app") == 0
     byte_wait, time_wait = charge(600), charge(300, "request_percentage")
     decide(gateway, byte_wait, time_wait)
 
     assert wait_ms(gateway, "alice", "app", "Produce") == 600
     assert wait_ms(gateway, "alice", "app", "Metadata") == 300
+    assert wait_ms(gateway, "alice", "other") == 0
 
 
 def test_a_shadow_quota_throttles_no_client(gateway: OfflineGateway) -> None:
@@ -293,8 +282,9 @@ def test_garbage_among_the_limits_is_counted_and_ignored(gateway: OfflineGateway
 
 def test_requests_before_the_limits_are_known_are_let_through_and_counted(gateway: OfflineGateway) -> None:
     gateway.be_current()
-    assert [gateway.admit(Request("Produce")).throttle_ms for _ in range(3)] == [0, 0, 0]
+    assert [gateway.admit(Request("Produce", user="alice", bytes=15_000)).throttle_ms for _ in range(3)] == [0, 0, 0]
     assert gateway.stats().allowed_before_limits == 3
+    assert "throttled_by" not in json.loads(next(gateway.published()))
 
     set_limits(gateway, 1, [])
     gateway.admit(Request("Produce"))
@@ -379,18 +369,20 @@ def test_the_first_of_several_events_alone_counts_what_a_wide_one_sums_up() -> N
 
 
 def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
-    touched = [TopicPartition("orders", number, 1) for number in range(125)]
+    touched = [TopicPartition("orders", number, 120) for number in range(125)]
     with OfflineGateway(GatewayOptions(close_timeout_s=0)) as gateway:
+        set_limits(gateway, 1, [bytes_limit(1_000.0, user="alice")])
         request = Request("Produce", "wide", user="alice", request_time_ns=5, topic_partitions=touched)
         answer = gateway.admit(request)
         events = [json.loads(value) for value in gateway.published()]
 
-    assert answer.request_id == "wide-3"
+    assert (answer.request_id, answer.throttle_ms) == ("wide-3", 5_000)
     assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
     assert [event.get("request_time_ns") for event in events] == [5, None, None]
     assert {(event["api"], event["user"], event["timestamp_ms"]) for event in events} == {
         ("Produce", "alice", events[0]["timestamp_ms"])
     }
+    assert {event["throttled_by"][0]["ms"] for event in events} == {5_000}, "it is charged once"
     partitions = [entry["partition"] for event in events for entry in event["topic_partitions"]]
     assert partitions == list(range(125))
 
@@ -532,17 +524,8 @@ def test_events_that_are_given_up_make_one_line_of_the_log(caplog: pytest.LogCap
     assert (gateway.stats().failed, gateway.stats().unsent) == (5, 0)
 
 
-def test_an_event_that_the_producer_refuses_counts_as_failed_and_the_next_one_is_sent(
-    gateway: OfflineGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send, errors = gateway.producer.send, [MessageSizeTooLargeError()]
-
-    def refuses_first(*event: Any, **more: Any) -> PublishedEvent:
-        if errors:
-            raise errors.pop()
-        return send(*event, **more)
-
-    monkeypatch.setattr(gateway.producer, "send", refuses_first)
+def test_an_event_that_the_producer_refuses_counts_as_failed_and_the_next_one_is_sent(gateway: OfflineGateway) -> None:
+    gateway.producer.refusals.append(MessageSizeTooLargeError())
     for name in ("large", "small"):
         gateway.admit(Request("Produce", name))
 

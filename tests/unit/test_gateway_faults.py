@@ -106,10 +106,9 @@ class FaultyGateway(RuleBasedStateMachine):
         self.handed_over += len(events)
         if not self.refuses:
             self.deliveries += events
-            return
-        for event in events:
+        for event in events if self.refuses else ():
             event.end(MessageSizeTooLargeError())
-        self.failed += len(events)
+            self.failed += 1
 
     def decide(self, delivery: PublishedEvent) -> None:
         """The job decides an event, perhaps twice, and the gateway publishes what that corrects."""

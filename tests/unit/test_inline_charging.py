@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice import Answer, GatewayOptions, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
+from sluice import Answer, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import quota
@@ -149,18 +149,6 @@ def test_a_wait_of_centuries_counts_as_the_longest_allowed(loop: GatewayLoop, ga
     assert wait_ms(gateway, "alice", "app") == 3_600_000
 
 
-def test_a_wide_request_is_charged_once_and_published_in_parts() -> None:
-    partitions = [TopicPartition("orders", number, 5_000) for number in range(3)]
-    with gateway_loop(QUOTAS, max_charges_per_event=1) as loop:
-        answer = loop.gateways[0].admit(Request("Produce", "wide", user="alice", topic_partitions=partitions))
-        events = loop.events()
-
-    assert answer.throttle_ms == 5_000
-    assert answer.request_id == "wide-3"
-    assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
-    assert {event["throttled_by"][0]["ms"] for event in events} == {5_000}
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -198,14 +186,6 @@ def test_a_hundred_waits_of_partitions_fit_into_the_event() -> None:
     waits = loop.decisions[0]["throttled_by"]
     assert len(waits) == 64
     assert waits[0]["ms"] == answer.throttle_ms == max(wait["ms"] for wait in waits)
-
-
-def test_before_the_limits_are_known_nothing_is_charged_inline() -> None:
-    with OfflineGateway(GatewayOptions(close_timeout_s=0)) as gateway:
-        assert gateway.admit(produce(15_000)).throttle_ms == 0
-
-        assert "throttled_by" not in json.loads(next(gateway.published()))
-        assert gateway.stats().allowed_before_limits == 1
 
 
 class TestWaitsOfDecisions:

@@ -279,7 +279,6 @@ def test_a_job_that_starts_and_one_that_runs_go_on_with_the_last_that_was_in_for
     tmp_path: Path,
     kind: type[Input],
     fault: Callable[[Path], None],
-    is_new: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
