@@ -282,6 +282,8 @@ def test_garbage_among_the_limits_is_counted_and_ignored(gateway: OfflineGateway
 
 def test_requests_before_the_limits_are_known_are_let_through_and_counted(gateway: OfflineGateway) -> None:
     gateway.be_current()
+    assert gateway.stats().is_current
+    assert gateway.wait_until_ready(0)
     assert [gateway.admit(Request("Produce", user="alice", bytes=15_000)).throttle_ms for _ in range(3)] == [0, 0, 0]
     assert gateway.stats().allowed_before_limits == 3
     assert "throttled_by" not in json.loads(next(gateway.published()))
@@ -292,25 +294,15 @@ def test_requests_before_the_limits_are_known_are_let_through_and_counted(gatewa
     assert gateway.stats().allowed_before_current == 0
 
 
-def test_requests_may_be_refused_until_the_limits_are_known(clock: Clock) -> None:
-    options = GatewayOptions(before_limits=BeforeKnown.HOLD, close_timeout_s=0)
+@pytest.mark.parametrize("option", ["before_limits", "before_current"])
+def test_requests_may_be_refused_until_the_limits_or_all_earlier_waits_are_known(clock: Clock, option: str) -> None:
+    options = GatewayOptions(close_timeout_s=0, **{option: "hold"})  # type: ignore[arg-type] # of that option
     with OfflineGateway(options, clock) as gateway:
-        assert wait_ms(gateway, "alice", "app") == 1_000
-        assert gateway.refuses_all()
-        set_limits(gateway, 1, [])
-        assert wait_ms(gateway, "alice", "app") == 0
-        assert not gateway.refuses_all()
-
-
-def test_requests_may_be_refused_until_all_earlier_waits_are_known(clock: Clock) -> None:
-    options = GatewayOptions(before_current="hold", close_timeout_s=0)  # type: ignore[arg-type]
-    with OfflineGateway(options, clock) as gateway:
-        set_limits(gateway, 1, [])
-        assert wait_ms(gateway, "alice", "app") == 1_000
-        gateway.be_current()
-        assert wait_ms(gateway, "alice", "app") == 0
-        assert gateway.stats().is_current
-        assert gateway.wait_until_ready(0)
+        if option == "before_current":
+            set_limits(gateway, 1, [])
+        assert (wait_ms(gateway, "alice", "app"), gateway.refuses_all()) == (1_000, True)
+        set_limits(gateway, 1, []) if option == "before_limits" else gateway.be_current()
+        assert (wait_ms(gateway, "alice", "app"), gateway.refuses_all()) == (0, False)
 
 
 def kept_wait(gateway: OfflineGateway, wait: WaitRecord | None) -> None:
