@@ -153,8 +153,7 @@ class GatewayLoop:
     """Gateways whose events are decided when `decide` is called. `decisions` are those made so far, as JSON."""
 
     def __init__(self, gateways: Sequence[OfflineGateway], entries: Sequence[QuotaEntry], clock: Clock) -> None:
-        self.gateways = gateways
-        self.clock = clock
+        self.gateways, self.clock = gateways, clock
         self.decisions: list[dict[str, Any]] = []
         self.others: list[bytes] = []
         """Events that no gateway here has published, to be decided with theirs."""
@@ -169,7 +168,7 @@ class GatewayLoop:
 
     def decide(self) -> None:
         """Decide what was published, and let every gateway know."""
-        self.decide_events(list(self.published()))
+        self.decide_events([*self.published()])
 
     def decide_events(self, events: Iterable[bytes]) -> None:
         """Decide these events, and let every gateway know."""
@@ -177,9 +176,9 @@ class GatewayLoop:
             assert record.topic in ("quota-decisions", "quota-sums"), record.value
             if record.topic == "quota-decisions":
                 self.decisions.append(json.loads(record.value))
-                continue
-            for gateway in self.gateways:
-                gateway.sums.give(record.key, record.value)
+            else:
+                for gateway in self.gateways:
+                    gateway.sums.give(record.key, record.value)
 
     def beat(self, rounds: int = 1) -> None:
         """Let seconds pass in which every gateway publishes a heartbeat, and let all gateways know at once."""

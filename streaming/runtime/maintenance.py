@@ -142,7 +142,7 @@ def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: 
         table = DeltaTable(path, storage_options=dict(delta.storage_options))
         before = len(table.file_uris())
         deleted = 0
-        if first_day is not None and _has_older(table, first_day):
+        if first_day is not None and any(str(each["date"]) < f"{first_day}" for each in table.partitions()):
             if table.metadata().configuration.get(_APPEND_ONLY) == "true":
                 code = f"DeltaTable({path!r}).alter.set_table_properties({{{_APPEND_ONLY!r}: 'false'}})"
                 raise TableMaintenanceError(
@@ -168,10 +168,6 @@ def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: 
         raise TableMaintenanceError(
             f"{path} can't be maintained ({storage_reason(error)}); nothing is lost, try again"
         ) from error
-
-
-def _has_older(table: DeltaTable, first_day: date) -> bool:
-    return any(str(each["date"]) < f"{first_day}" for each in table.partitions())
 
 
 def _unused(table: DeltaTable, path: str, retention_hours: int) -> int:

@@ -149,12 +149,11 @@ def test_damaged_counts_take_no_memory() -> None:
         decode(bytes(stored), 4)
 
 
-@pytest.mark.parametrize("code", [max(KINDS_BY_CODE) + 1, 255])
-def test_a_rate_of_no_known_kind_is_damage(code: int) -> None:
+def test_a_rate_of_no_known_kind_is_damage() -> None:
     """Else it would be found in the middle of a micro-batch."""
     stored = bytearray((GOLDEN / "state-v1.bin").read_bytes())
     decode(bytes(stored), 4)
     kinds = stored.index(b"\x00\x05\x03")
-    stored[kinds + 1] = code
+    stored[kinds + 1] = max(KINDS_BY_CODE) + 1
     with pytest.raises(StateError, match="damaged"):
         decode(bytes(stored), 4)
