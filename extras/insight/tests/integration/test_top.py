@@ -43,11 +43,13 @@ DEADLINE_S = 120.0
 
 @pytest.fixture
 def settings_file(kafka_broker: str, tmp_path: Path) -> Path:
-    """The settings of a job whose decisions topic has two partitions."""
+    """The settings of a job whose decisions topic has two partitions; nobody else's requests wait for it."""
     topic, path = f"decisions-{uuid4().hex[:8]}", tmp_path / "settings.yaml"
+    requests = f"requests-of-{topic}"
     with closing(KafkaAdminClient(bootstrap_servers=kafka_broker)) as admin:
-        admin.create_topics([NewTopic(topic, 2, 1)])
-    path.write_text(f"kafka: {{bootstrap.servers: '{kafka_broker}'}}\ntopics: {{decisions: {topic}}}\n")
+        admin.create_topics([NewTopic(topic, 2, 1), NewTopic(requests, 1, 1)])
+    topics = f"topics: {{decisions: {topic}, requests: {requests}}}\n"
+    path.write_text(f"kafka: {{bootstrap.servers: '{kafka_broker}'}}\n{topics}")
     return path
 
 
