@@ -1,6 +1,6 @@
 """Sluice's own login: a quota on it slows down requests, decisions and limits, and with them everybody."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from sluice.kafka_io.brokers_seen import CALLBACK, EXEMPT, BrokerConfigs
@@ -13,13 +13,6 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.troubles import some
 
 
-class Exemptions(NamedTuple):
-    """True for each broker that has the plugin, and for each that exempts somebody."""
-
-    has_plugin: Sequence[bool]
-    exempting: Sequence[bool]
-
-
 class OwnLogin(NamedTuple):
     """Words on the login, and on the quota that limits it; "" if none does."""
 
@@ -27,28 +20,23 @@ class OwnLogin(NamedTuple):
     limited: str = ""
 
 
-def exemptions_of(brokers: BrokerConfigs, callback_class: str) -> Exemptions:
-    """The exemptions in the configuration of brokers with the plugin of this class."""
-    found = brokers.values()
-    return Exemptions(
-        [each.get(CALLBACK) == callback_class for each in found], [any(key in each for key in EXEMPT) for each in found]
-    )
-
-
 def own_login(
     kafka: Mapping[str, str],
     limits: Iterable[QuotaEntry],
     cluster: Iterable[QuotaEntry],
-    brokers: Exemptions,
+    brokers: BrokerConfigs,
+    callback_class: str,
     beats: Mapping[str, Heartbeat] | None,
 ) -> OwnLogin:
-    """The quotas on Sluice's own login: those of the cluster, and the limits where brokers have the plugin.
+    """The quotas on Sluice's own login: those of the cluster, and the limits where brokers have the plugin's class.
 
     Their configuration shows that they exempt somebody, and not whom; heartbeats have each login with a client-id of
     Sluice, as this command's own, that they don't exempt. None are heartbeats that can't be read, as by a login that is
     throttled.
     """
-    principal, (has_plugin, exempting) = principal_of(kafka), brokers
+    principal, configs = principal_of(kafka), brokers.values()
+    has_plugin = [each.get(CALLBACK) == callback_class for each in configs]
+    exempting = [any(key in each for key in EXEMPT) for each in configs]
     held = {each.principal: each for heartbeat in (beats or {}).values() for each in heartbeat.not_exempt}
     if held and any(exempting):
         clients = some([f"{name} (client-id {each.client_id})" for name, each in sorted(held.items())])

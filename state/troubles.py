@@ -21,6 +21,9 @@ from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_loads
 STALE_MS = 15_000
 """Decisions that are so much older than the newest request are of then: a few micro-batches of a busy machine."""
 
+AT_ONCE_MS = 5_000
+"""The same if no process has the lock: a job on another machine leaves requests waiting for a micro-batch too."""
+
 START_MS = 120_000
 """Time that a step of the job's start may take, the first micro-batch too, while requests wait."""
 
@@ -210,8 +213,8 @@ def in_order(troubles: Iterable[Trouble]) -> list[Trouble]:
     return sorted(first.values(), key=lambda each: (each.severity != "fail", places[each.name]))
 
 
-def is_stale(flow: Flow | None, now_ms: int) -> bool:
-    """True if requests have waited for STALE_MS, and no answer came: figures are of then.
+def is_stale(flow: Flow | None, now_ms: int, longest_ms: int = STALE_MS) -> bool:
+    """True if requests have waited for more than `longest_ms`, and no answer came: figures are of then.
 
     >>> [is_stale(Flow(90_000, answer_ms, 7), 91_000) for answer_ms in (None, 70_000, 89_000)], is_stale(None, 91_000)
     ([True, True, False], False)
@@ -220,15 +223,21 @@ def is_stale(flow: Flow | None, now_ms: int) -> bool:
     """
     if flow is None or flow.request_ms is None or not flow.waiting:
         return False
-    is_old = flow.answer_ms is None or min(flow.request_ms, now_ms) - flow.answer_ms > STALE_MS
-    return flow.still_ms > STALE_MS or (is_old and not flow.is_measured)
+    is_old = flow.answer_ms is None or min(flow.request_ms, now_ms) - flow.answer_ms > longest_ms
+    return flow.still_ms > longest_ms or (is_old and not flow.is_measured)
 
 
 def is_doubtful(flow: Flow | None, now_ms: int) -> bool:
-    """True if requests wait, and nobody can tell yet for how long: by its time the newest answer is still to come."""
+    """True if requests wait, and nobody can tell yet for how long: by their times answers are still to come, or old.
+
+    >>> late, ahead = Flow(90_000, 70_000, 7, still_ms=4_000), Flow(90_000, 99_000, 7, still_ms=14_000)
+    >>> [is_doubtful(flow, 91_000) for flow in (late, late._replace(still_ms=6_000), ahead, Flow(90_000, 92_000, 7))]
+    [True, False, True, False]
+    """
     if flow is None or flow.answer_ms is None or not flow.waiting or flow.is_measured:
         return False
-    return flow.answer_ms > now_ms and flow.still_ms <= STALE_MS
+    is_ahead = flow.answer_ms > now_ms + AT_ONCE_MS
+    return flow.still_ms <= STALE_MS if is_ahead else is_stale(flow, now_ms) and flow.still_ms <= AT_ONCE_MS
 
 
 def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
@@ -242,9 +251,9 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
     if since_ms is not None and (flow.is_measured or since_ms > now_ms):
         since_ms = now_ms - flow.still_ms
     # without a lock it may be on another machine, whose health port isn't asked, and at a long micro-batch
-    may_be_gone = seen.is_locked is None and seen.answers is False and (is_late or is_doubtful(flow, now_ms))
-    is_gone = seen.is_locked is False or may_be_gone
-    if is_gone and not seen.answers:
+    may_be_gone = seen.is_locked is None and seen.answers is False and is_late
+    is_gone = seen.is_locked is False and is_stale(flow, now_ms, AT_ONCE_MS)
+    if (is_gone or may_be_gone) and not seen.answers:
         start = "its log says why it ended; start it with `sluice run`"
         yield Trouble("job_away", "fail", f"no job runs, {wait}", since_ms, meanwhile, start)
     elif is_late and seen.answers is False:

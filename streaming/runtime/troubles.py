@@ -17,7 +17,7 @@ from sluice.kafka_io.cluster_quotas import describe_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.kafka_io.newest_records import NewestRecords
-from sluice.kafka_io.own_login import exemptions_of, own_login
+from sluice.kafka_io.own_login import own_login
 from sluice.kafka_io.topics import topics_seen
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
@@ -132,8 +132,7 @@ class TroublesWatch:
 
     def _own_login(self, cluster: Iterable[QuotaEntry], configs: BrokerConfigs) -> str:
         beats: Mapping[str, Heartbeat] = self._gateways(self._clock_ms()).beats or {}
-        exemptions = exemptions_of(configs, CALLBACK_CLASS)
-        return own_login(self._settings.kafka, self._limits(), cluster, exemptions, beats).limited
+        return own_login(self._settings.kafka, self._limits(), cluster, configs, CALLBACK_CLASS, beats).limited
 
 
 class TroublesMetric(Collector):

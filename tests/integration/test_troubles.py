@@ -113,8 +113,8 @@ def test_a_job_tells_what_its_topics_and_brokers_show(left: Left) -> None:
     health.report_facts(watch.facts)
     health.count_batch({"query": "enforce", "batch_ms": 1, "events": 1, "lag": 0})  # it has started
     with running(watch.services()):
-        eventually(lambda: watch.facts().own_login is not None)
-        eventually(lambda: watch.facts().unwritten is not None and watch.facts().tables is not None)
+        polled = ("own_login", "unwritten", "tables", "flow", "dead_letters")
+        eventually(lambda: all(getattr(watch.facts(), name) is not None for name in polled))
 
     troubles = ["decisions_stale", "table_unreadable", "audit_behind", "dead_letters"]
     assert [each.name for each in health.troubles()] == troubles

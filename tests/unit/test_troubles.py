@@ -40,6 +40,7 @@ def said(*overrides: Override, decider: str = "operator") -> dict[str, Overrides
 CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("killed", {"job": GONE, "flow": WAITING}, ["job_away"], "no job runs, 1595 requests wait since 03:44:15 UTC: "),
     ("killed just now", {"job": GONE, "flow": LATE}, ["job_away"], "no job runs, 7 requests wait"),
+    ("of another machine, at a request", {"job": JobSeen(False, False), "flow": Flow(NOW_MS, NOW_MS - 900, 7)}, [], ""),
     ("of shared storage", {"job": JobSeen(None, answers=False), "flow": WAITING}, ["job_away"], "no job runs"),
     ("of shared storage, busy on another machine", {"job": JobSeen(None, answers=False), "flow": LATE}, [], ""),
     ("stopped, nobody waits", {"job": GONE, "flow": DONE}, [], ""),

@@ -33,7 +33,7 @@ from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.newest_records import NewestRecords
-from sluice.kafka_io.own_login import exemptions_of, own_login
+from sluice.kafka_io.own_login import own_login
 from sluice.kafka_io.topic_needs import lost_without, needs
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import topic_id_now, topics_seen
@@ -63,6 +63,7 @@ from sluice.state.troubles import (
     clock_troubles,
     dead_letter_troubles,
     in_order,
+    is_doubtful,
     job_troubles,
     load_troubles,
     login_troubles,
@@ -262,9 +263,14 @@ def check_replicas(settings: Settings) -> str:
 
 
 def read_newest(settings: Settings) -> tuple[Flow | None, DeadLettersSeen | None]:
-    """The newest requests and answers, and the dead letters of the last hour. Raises KafkaError."""
+    """The newest requests and answers, and the dead letters of the last hour. Raises KafkaError.
+
+    Where the times of records, which other machines' clocks made, leave a doubt, it waits whether an answer comes.
+    """
     with NewestRecords(settings.kafka, settings.topics) as newest:
-        return newest.flow(), newest.dead_letters(now_ms())
+        while is_doubtful(flow := newest.flow(), now_ms()):
+            time.sleep(1.0)
+        return flow, newest.dead_letters(now_ms())
 
 
 def dead_letters_verdict(seen: DeadLettersSeen | None) -> str:
@@ -385,9 +391,7 @@ def own_login_verdict(
     beats: Mapping[str, Request] | None,
 ) -> str:
     """The quotas on Sluice's own login. Raises CheckWarningError for one that brokers don't exempt."""
-    found = own_login(
-        kafka, limits, cluster, exemptions_of(brokers, CALLBACK_CLASS), None if beats is None else _of(beats)
-    )
+    found = own_login(kafka, limits, cluster, brokers, CALLBACK_CLASS, None if beats is None else _of(beats))
     return verdict(login_troubles(Facts(own_login=found.limited), 0), found.text)
 
 
@@ -443,10 +447,8 @@ def check_checkpoint(settings: Settings) -> str:
     check_origin(checkpoint, with_pages(settings))
     committed = check_spark_files(checkpoint).committed
     frozen = ", ".join(f"{name} {value}" for name, value in structs.asdict(origin).items())
-    return (
-        f"{checkpoint.location} was made with {frozen}; {committed + 1} micro-batches,"
-        f" {_mebibytes(checkpoint.size_bytes())}"
-    )
+    size = _mebibytes(checkpoint.size_bytes())
+    return f"{checkpoint.location} was made with {frozen}; {committed + 1} micro-batches, {size}"
 
 
 def _is_new(settings: Settings) -> bool:
