@@ -1,7 +1,7 @@
 """Ceilings of lines: a change that passes one deletes something, in the same commit, or says in it what it moved where.
 
-`python -m scripts.ceilings` reads `[tool.sluice.ceilings]` of pyproject.toml, prints each folder above its ceiling, and
-exits with 1 if there is one.
+`python -m scripts.ceilings` reads `ceilings.toml` beside it, prints each folder above its ceiling, and exits with 1 if
+there is one. They are not in pyproject.toml, whose every change makes `./scripts/setup` install all packages again.
 """
 
 import sys
@@ -28,7 +28,7 @@ def _lines(folder: Path, suffix: str) -> int:
 
 
 if __name__ == "__main__":
-    ceilings = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["sluice"]["ceilings"]
+    ceilings = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     found = [*above(Path(), ceilings)]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(min(len(found), 1))
