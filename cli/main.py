@@ -282,13 +282,7 @@ def maintain(
 UNEXPECTED = "Sluice didn't expect this:"
 """Begins the line of an error that no command knows."""
 
-BAD_INPUT = (
-    InvalidSettingsError,
-    InvalidQuotaError,
-    BadInputError,
-    QueryError,
-    SpanError,
-)
+BAD_INPUT = (InvalidSettingsError, InvalidQuotaError, BadInputError, QueryError, SpanError)
 """Errors that end a command with exit code 2."""
 
 

@@ -80,8 +80,7 @@ app = command_group(
 Change = Callable[[list[QuotaEntry]], list[QuotaEntry]]
 
 ModeOption = Annotated[
-    Mode,
-    typer.Option("--mode", help="Mode of the quotas. Shadow quotas are metered, and throttle nobody."),
+    Mode, typer.Option("--mode", help="Mode of the quotas. Shadow quotas are metered, and throttle nobody.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes only.")]
 
@@ -242,8 +241,7 @@ def apply_quotas(
 @app.command("export")
 @grouped
 def export_quotas(
-    table: TableOptions,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None,
+    table: TableOptions, out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None
 ) -> None:
     """Print all quotas as a quota file. Standard error names those that no quota file can express."""
     entries, left_out = writable(table.quotas_table().entries())
@@ -447,9 +445,4 @@ def _difference_json(pair: Difference) -> dict[str, Any]:
     old, new = pair
     known = new or old
     assert known is not None  # noqa: S101 - for mypy: a change has an old or a new quota
-    return {
-        "entity": known.entity.to_mapping(),
-        "key": known.kind,
-        "old": entry_json(old),
-        "new": entry_json(new),
-    }
+    return {"entity": known.entity.to_mapping(), "key": known.kind, "old": entry_json(old), "new": entry_json(new)}

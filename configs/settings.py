@@ -13,17 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
-from msgspec.inspect import (
-    BoolType,
-    EnumType,
-    IntType,
-    LiteralType,
-    NoneType,
-    StrType,
-    Type,
-    UnionType,
-    type_info,
-)
+from msgspec.inspect import BoolType, EnumType, IntType, LiteralType, NoneType, StrType, Type, UnionType, type_info
 
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.extras import Section, SectionT, missing_section, sections, store_point

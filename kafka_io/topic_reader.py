@@ -140,15 +140,6 @@ class TopicReader(AbstractContextManager["TopicReader"]):
         ends = self._ends()
         return sum(max(0, ends[partition] - offset) for partition, offset in self._at(ends, since_ms).items())
 
-    def count_until(self, until_ms: int, read_to: Mapping[int, int]) -> int:
-        """The number of records before the first one of this time or later, but for those before `read_to`.
-
-        By the offsets of Kafka, of a reader that has read nothing. Raises TopicLostError without a topic.
-        """
-        found = self._at(self._ends(), until_ms)
-        firsts = {partition: max(self._position(partition), read_to.get(partition, 0)) for partition in found}
-        return sum(max(0, offset - firsts[partition]) for partition, offset in found.items())
-
     def skip_to_last(self, counts: Mapping[int, int]) -> None:
         """Leave out the oldest unread records of each partition, but for so many."""
         for partition, unread in self.unread().items():

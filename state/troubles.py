@@ -136,7 +136,7 @@ class DeadLettersSeen(NamedTuple):
 
 
 class Unwritten(NamedTuple):
-    """Decisions and dead letters that should be in the tables by now, and the audit query's last micro-batch."""
+    """Decisions and dead letters that should be in the tables by now, and when the job saw the last commit of audit."""
 
     number: int
     since_ms: int | None = None
@@ -280,7 +280,9 @@ def query_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
         yield Trouble("audit_down", "warn", f"query audit {reason}", meanwhile=meanwhile, next=next_step)
     elif facts.unwritten is not None and facts.unwritten.number:
         number, since_ms = facts.unwritten
-        text = f"{number} decisions and dead letters of over a minute ago are in no table, nothing was written"
+        text = f"{number} decisions and dead letters should be in tables by now and are in none"
+        text += "" if since_ms is None else ", no micro-batch of audit was committed"
+        meanwhile = "tables, and what is read from them, stay behind"
         step = "see the micro-batches of audit in the job's log, and whether the storage of the tables answers"
         yield Trouble("audit_behind", "warn", text, since_ms, meanwhile, step)
     if facts.foreign:

@@ -45,11 +45,7 @@ class Job:
     """One running Sluice."""
 
     def __init__(
-        self,
-        settings: Settings,
-        status_file: Path | None = None,
-        standby: bool = False,
-        java: DriverJava | None = None,
+        self, settings: Settings, status_file: Path | None = None, standby: bool = False, java: DriverJava | None = None
     ) -> None:
         """With `standby` it waits until no other driver works on the checkpoint, if that is a URI.
 

@@ -21,14 +21,7 @@ from sluice.state.contract.records import HEARTBEAT_API, Overrides
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.limits import (
-    VERSION_KEY,
-    limit_key,
-    limit_value,
-    overrides_key,
-    overrides_value,
-    version_end,
-)
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, overrides_key, overrides_value, version_end
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import CounterShare
 from sluice.streaming.enforce.pipeline import Simulation

@@ -320,8 +320,7 @@ class Request(msgspec.Struct, omit_defaults=True, gc=False):
         Name | None, _says("Repeated in the decision. Default: topic-partition-offset of the record.")
     ] = None
     timestamp_ms: Annotated[
-        Annotated[int, _from_0_to(MAX_TIMESTAMP_MS)] | None,
-        _says("When the request came. Default: the record's time."),
+        Annotated[int, _from_0_to(MAX_TIMESTAMP_MS)] | None, _says("When the request came. Default: the record's time.")
     ] = None
     user: Annotated[Name | None, _says("Null is the empty name, which only default quotas match.")] = None
     client_id: Annotated[Name | None, _says("As user.")] = None

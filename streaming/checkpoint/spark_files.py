@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import dataclass
 from hashlib import sha1
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -102,23 +102,11 @@ def coverage(checkpoint: Checkpoint, batch_id: int) -> int:
 
 def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:
     """The shuffle partitions that a micro-batch ran with; None if Spark's file of its offsets doesn't say."""
-    try:
-        return int(_metadata(checkpoint, batch_id)["conf"]["spark.sql.shuffle.partitions"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        return None
-
-
-def batch_time_ms(checkpoint: Checkpoint, batch_id: int) -> int | None:
-    """The time at which a micro-batch was planned; None if Spark's file of its offsets doesn't say."""
-    try:
-        return int(_metadata(checkpoint, batch_id)["batchTimestampMs"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        return None
-
-
-def _metadata(checkpoint: Checkpoint, batch_id: int) -> Any:
     content = checkpoint.spark.read(f"offsets/{batch_id}") or b""
-    return json.loads(content.decode().splitlines()[1])
+    try:
+        return int(json.loads(content.decode().splitlines()[1])["conf"]["spark.sql.shuffle.partitions"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
 
 
 def _last_batch(files: CheckpointFiles, log: str) -> int:

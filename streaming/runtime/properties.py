@@ -190,10 +190,7 @@ def folder_properties(folder: Path) -> dict[str, str]:
 
 def local_properties(folder: RunFolder) -> dict[str, str]:
     """Properties for a driver whose executor and workers are on the same machine."""
-    properties = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
+    properties = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if folder.takes_sockets:
         # Over TCP a worker waits for delayed acknowledgements.
         properties["spark.python.unix.domain.socket.enabled"] = "true"

@@ -1,6 +1,7 @@
 """The job's facts of what is wrong now: topics, brokers and tables, polled for `/healthz`, `/readyz` and `/metrics`."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.troubles import KNOWN, Facts, Trouble, is_stale
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
+from sluice.streaming.runtime.recorded import UnwrittenAnswers, see_tables
 
 _POLL_S = 5.0
 """Interval between two polls of the newest records."""
@@ -47,12 +48,14 @@ class TroublesWatch:
         gateways: Callable[[int], Facts],
         limits: Callable[[], Iterable[QuotaEntry]],
         clock_ms: Callable[[], int] = now_ms,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._gateways = gateways
         self._limits = limits
         self._clock_ms = clock_ms
         self._polled = Facts()
+        self._answers = UnwrittenAnswers(settings, clock_s)
         self._unreadable: Mapping[str, str | None] | None = None
         self._refused: dict[tuple[str, str], bool] = {}
 
@@ -128,7 +131,7 @@ class TroublesWatch:
     def _look_at_answers(self) -> None:
         """Compare the checkpoint of the audit query with its topics."""
         with suppress(KafkaError, CheckpointError):
-            self._polled = replace(self._polled, unwritten=unwritten_answers(self._settings, self._clock_ms()))
+            self._polled = replace(self._polled, unwritten=self._answers.look(self._clock_ms()))
 
     def _own_login(self, cluster: Iterable[QuotaEntry], configs: BrokerConfigs) -> str:
         beats: Mapping[str, Heartbeat] = self._gateways(self._clock_ms()).beats or {}

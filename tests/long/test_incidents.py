@@ -46,7 +46,7 @@ LIVE: dict[str, tuple[str, str]] = {
     "disk_low": ("producers are stopped", "SluiceDiskLow"),
     "dead_letters": ("in the last hour, most", "SluiceTroubleWarns"),
     "table_unreadable": ("overrides can't be read (", "SluiceTrouble"),
-    "audit_behind": ("decisions and dead letters of over a minute ago are in no table", "SluiceTroubleWarns"),
+    "audit_behind": ("decisions and dead letters should be in tables by now and are in none", "SluiceTroubleWarns"),
 }
 """Words of each trouble, and the alert that fires for it."""
 

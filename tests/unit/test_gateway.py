@@ -37,16 +37,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.decided_sums import sums_of
-from tests.gateway_loop import (
-    NOBODY,
-    NOW_MS,
-    Clock,
-    GatewayLoop,
-    OfflineGateway,
-    set_limits,
-    tell,
-    wait_ms,
-)
+from tests.gateway_loop import NOBODY, NOW_MS, Clock, GatewayLoop, OfflineGateway, set_limits, tell, wait_ms
 
 
 @pytest.fixture

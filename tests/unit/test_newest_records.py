@@ -1,7 +1,10 @@
 """Requests that wait, and for how long, by any clocks of job, brokers and gateways."""
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,8 +13,10 @@ import pytest
 from sluice.kafka_io import newest_records
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import Offsets
-from sluice.state.troubles import HOUR_MS, Facts, Flow, JobSeen, is_doubtful, is_stale, troubles_of
-from tests.builders import DEFAULTS, decision
+from sluice.state.troubles import HOUR_MS, Facts, Flow, JobSeen, Unwritten, is_doubtful, is_stale, troubles_of
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.runtime import recorded
+from tests.builders import DEFAULTS, changed, decision
 from tests.gateway_loop import NOBODY, NOW_MS
 
 RECORDS: dict[str, list[tuple[int, bytes]]] = {}
@@ -105,3 +110,36 @@ def test_answers_to_requests_that_are_not_there_hide_no_dead_job(watched: Watche
     for name, topic_id in (("r-0-0", "another"), ("other-0-0", "id"), ("r-0-999999", "id"), ("r-7-0", "id")):
         watched.decide(name, topic_id)
     assert watched.second(decided=False, asked=3).waiting == 4
+
+
+def commit(checkpoint: Path, batch: int, decisions: int, letters: int) -> None:
+    """Write the files that Spark leaves of a micro-batch of the audit query, by a clock that is an hour off."""
+    files, offsets = Checkpoint(str(checkpoint)).spark, json.dumps({"d": {"0": decisions}, "l": {"0": letters}})
+    files.write("metadata", b'{"id": "some"}')
+    files.write(f"offsets/{batch}", f'v1\n{{"batchTimestampMs": {NOW_MS - HOUR_MS}}}\n{offsets}'.encode())
+    files.write(f"commits/{batch}", b"v1\n{}")
+
+
+def test_answers_that_audit_does_not_write_show_after_70_s_and_those_that_it_writes_never(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "TopicReader", lambda *place: nullcontext(Topic(*place)))
+    settings = changed(DEFAULTS, "audit", checkpoint=str(tmp_path), trigger_s=10)
+    settings = changed(settings, "topics", requests="r", decisions="d", dead_letters="l")
+    answers = recorded.UnwrittenAnswers(settings, lambda: watched.now_ms / 1000)
+
+    def look() -> Unwritten:
+        watched.second(decided=True)
+        return answers.look(watched.now_ms)
+
+    RECORDS["l"] += [(watched.now_ms, b"{}")] * 30
+    for batch in range(100):
+        assert look().number == 0
+        commit(tmp_path, batch, decisions=batch + 1, letters=30)
+    stuck = [look() for _ in range(73)]
+
+    assert [each.number for each in stuck] == [0] * 70 + [1, 2, 3]
+    assert stuck[-1].since_ms == watched.now_ms - 72_000
+    assert len(answers.looks) <= 72
+    commit(tmp_path, 100, decisions=104, letters=30)
+    assert look() == Unwritten(0, watched.now_ms)

@@ -53,12 +53,14 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.shares.load import BrokerLimits, broker_loads, heaviest_unlimited
 from sluice.state.troubles import (
+    AT_ONCE_MS,
     MAX_AHEAD_MS,
     BrokersSeen,
     DeadLettersSeen,
     Facts,
     Flow,
     Trouble,
+    Unwritten,
     broker_troubles,
     clock_troubles,
     dead_letter_troubles,
@@ -79,7 +81,7 @@ from sluice.streaming.checkpoint.origin import check_origin, read_origin, with_p
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
-from sluice.streaming.runtime.recorded import see_tables, unwritten_answers
+from sluice.streaming.runtime.recorded import see_tables, unread_answers
 
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""
@@ -100,9 +102,7 @@ _HANGING = "the storage of tables or checkpoints hangs: see that its disk or mou
 _NO_TIMES = "no gateway sends heartbeats with its time"
 _NOBODY_KNOWS = "nobody can tell whether one runs on {}, which is no local folder, or one of another account"
 
-_SAID_BY_THE_JOB = (
-    *("enforce_down", "audit_down", "foreign_decisions", "input_unreadable", "mirror_down", "native_missing"),
-)
+_BY_THE_JOB = ("enforce_down", "audit_down", "foreign_decisions", "input_unreadable", "mirror_down", "native_missing")
 """Troubles that a running job alone knows; all others have lines of their own."""
 
 _REQUEST = msgspec.json.Decoder(Request)
@@ -123,7 +123,7 @@ def check_cluster(settings: Settings, ask: Ask) -> None:
     # without a broker the others would only wait and fail too
     is_there = ask({"broker": partial(check_broker, of_kafka)}, _CONNECT_S, _FROZEN)
     if is_there:
-        ask(checks_of_kafka(of_kafka), _ANSWER_S, _FROZEN)
+        ask(checks_of_kafka(of_kafka), _ANSWER_S + AT_ONCE_MS / 1000, _FROZEN)  # read_newest may wait for so long
     of_job = checks_of_job(settings)
     if is_there:
         del of_job["job"]
@@ -149,11 +149,11 @@ def checks_of_kafka(settings: Settings) -> dict[str, Check]:
     brokers, beats = in_thread(partial(broker_configs, settings.kafka)), in_thread(partial(read_heartbeats, settings))
     limits, newest = in_thread(partial(read_limits, settings)), in_thread(partial(read_newest, settings))
 
-    def job() -> str:
+    def flow() -> Flow | None:
         try:
-            return check_job(settings, newest.result()[0])
+            return newest.result()[0]
         except (KafkaError, TopicLostError):
-            return check_job(settings)
+            return None
 
     def threads() -> str:
         having = {node for node, configs in brokers.result().items() if configs.get(CALLBACK) == CALLBACK_CLASS}
@@ -188,9 +188,9 @@ def checks_of_kafka(settings: Settings) -> dict[str, Check]:
         "own login": if_read("quotas", login),
         "dead letters": if_read("them", lambda: dead_letters_verdict(newest.result()[1])),
         "enforce query": partial(check_progress, settings, *enforced),
-        "audit query": partial(check_audit, settings),
+        "audit query": lambda: check_audit(settings, flow()),
         "quotas source": partial(check_quotas_source, settings),
-        "job": job,
+        "job": lambda: check_job(settings, flow()),
     }
 
 
@@ -265,7 +265,7 @@ def check_replicas(settings: Settings) -> str:
 def read_newest(settings: Settings) -> tuple[Flow | None, DeadLettersSeen | None]:
     """The newest requests and answers, and the dead letters of the last hour. Raises KafkaError.
 
-    Where the times of records, which other machines' clocks made, leave a doubt, it waits whether an answer comes.
+    Where the times of records, which other machines' clocks made, leave a doubt, it waits some seconds for an answer.
     """
     with NewestRecords(settings.kafka, settings.topics) as newest:
         while is_doubtful(flow := newest.flow(), now_ms()):
@@ -461,21 +461,23 @@ def check_job(settings: Settings, flow: Flow | None = None) -> str:
 
     Raises CheckError if there is no job, or it stands still, although requests wait, and for what the job itself says.
     """
-    checkpoint, health = Checkpoint(settings.enforce.checkpoint), settings.health
-    is_there = is_locked(checkpoint)
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
     words: dict[bool | None, str] = {True: "one runs on {}", False: "none runs on {}", None: _NOBODY_KNOWS}
-    probe = JobProbe(f"http://{health.place}" if health.port else None)
+    own, said = _job_now(settings, flow)
+    of_job = (each for each in said if each.name in _BY_THE_JOB)
+    return verdict([*own, *of_job], words[is_locked(checkpoint)].format(checkpoint.location))
+
+
+def _job_now(settings: Settings, flow: Flow | None) -> tuple[list[Trouble], list[Trouble]]:
+    """Troubles of the job as this command sees it, and all troubles in the job's own words."""
+    probe = JobProbe(f"http://{settings.health.place}" if settings.health.port else None)
     probe.ask()
-    own = job_troubles(Facts(job=probe.seen(is_there), flow=flow), now_ms())
-    of_job = (each for each in probe.troubles if each.name in _SAID_BY_THE_JOB)
-    return verdict([*own, *of_job], words[is_there].format(checkpoint.location))
+    seen = probe.seen(is_locked(Checkpoint(settings.enforce.checkpoint)))
+    return list(job_troubles(Facts(job=seen, flow=flow), now_ms())), probe.troubles
 
 
 def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> str:
-    """The last micro-batch of a query, and the records of its topics still to be read.
-
-    Raises CheckpointError or CheckError if that can't be read.
-    """
+    """A query's last micro-batch, and the records of topics still to be read. Raises CheckpointError and CheckError."""
     checkpoint = Checkpoint(location)
     committed = check_spark_files(checkpoint).committed
     done = f"micro-batch {committed} is committed" if committed >= 0 else "no micro-batch is committed yet"
@@ -484,11 +486,15 @@ def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> 
     return f"{done}; still to be read: {', '.join(unread)}"
 
 
-def check_audit(settings: Settings) -> str:
-    """The progress of the audit query. Raises CheckWarningError if answers should be in the tables by now."""
-    topics, at_ms = settings.topics, now_ms()
+def check_audit(settings: Settings, flow: Flow | None = None) -> str:
+    """The progress of the audit query. Raises CheckWarningError for answers that no job writes, or as the job says."""
+    topics = settings.topics
     progress = check_progress(settings, settings.audit.checkpoint, (topics.decisions, topics.dead_letters))
-    return verdict(query_troubles(Facts(unwritten=unwritten_answers(settings, at_ms)), at_ms), progress)
+    own, said = _job_now(settings, flow)
+    behind = [each for each in said if each.name == "audit_behind"]
+    if any(each.name == "job_away" for each in own):
+        behind += query_troubles(Facts(unwritten=Unwritten(unread_answers(settings))), 0)
+    return verdict(behind, progress)
 
 
 def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> str:

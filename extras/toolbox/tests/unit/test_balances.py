@@ -92,8 +92,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"", "holds no exported balances"), (b"sluice state 2\n", "the release that exported it")],
+    ("content", "words"), [(b"", "holds no exported balances"), (b"sluice state 2\n", "the release that exported it")]
 )
 def test_another_file_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     """By what it is, before anything in it is believed."""
