@@ -16,8 +16,8 @@ from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.process.format import error_line, moment
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Overrides
 from sluice.state.contract.instances import gateway_name, server_text
-from sluice.state.contract.records import DecidedHeartbeat, Overrides
 from sluice.state.errors import UNREADABLE
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.limits import overrides_key
@@ -111,7 +111,6 @@ class InForceWatch:
         return [instance for instance, heard in self._heard.items() if heard.command < command]
 
     def _text(self, instance: str) -> str:
-        """The node id of a broker, or the gateway's name."""
         return server_text(instance) if self._heard[instance].is_broker else gateway_name(instance)
 
     def _where(self, command: int) -> str:

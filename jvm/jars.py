@@ -100,7 +100,6 @@ class JarSet:
         return {path.rpartition("/")[2]: digest for digest, path in self._listed()}
 
     def _listed(self) -> Iterator[list[str]]:
-        """Digest and path of each jar."""
         return (line.split() for line in self.checksums.read_text().splitlines())
 
     @property

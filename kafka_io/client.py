@@ -184,7 +184,6 @@ def principal_of(kafka: Mapping[str, str]) -> str | None:
 
 
 def _options(kafka: Mapping[str, str]) -> dict[str, str]:
-    """The options of the login; none without one."""
     return login_of(kafka["sasl.jaas.config"]).options if "sasl.jaas.config" in kafka else {}
 
 

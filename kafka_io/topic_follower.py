@@ -97,7 +97,6 @@ class TopicFollower(BackgroundService):
                 yield
 
     def _notice_end(self) -> None:
-        """Notice when the past has been read."""
         if not self.caught_up.is_set() and self.reader.is_caught_up():
             self.caught_up.set()  # first: two followers that end at once must see it of each other
             self.reading.on_caught_up()

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 from sluice.process.format import MAX_NAME, amount, moment, percent, short
-from sluice.state.contract.records import Override, UnlimitedClient
+from sluice.state.contract.gateway_topics import Override
+from sluice.state.contract.records import UnlimitedClient
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -1,4 +1,4 @@
-"""JSON schemas for gateways and readers in other languages, made from `sluice.state.contract.records`.
+"""JSON schemas for gateways and readers in other languages, made from `sluice.state.contract`.
 
 `python -m scripts.fields` writes them into docs/, and compares them in ./scripts/check.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from sluice.state.contract import records
+from sluice.state.contract import gateway_topics, records
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -21,7 +21,7 @@ def schemas() -> dict[str, str]:
     return {
         "request.schema.json": _text(_schema(records.Request)),
         "decision.schema.json": _text(_as_written(_schema(records.Decision))),
-        "sums.schema.json": _text(_with_reference(_schema(records.Sums), "Decision", "decision.schema.json")),
+        "sums.schema.json": _text(_with_reference(_schema(gateway_topics.Sums), "Decision", "decision.schema.json")),
     }
 
 

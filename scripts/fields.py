@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from scripts.contracts import DOCS, schemas
-from sluice.state.contract import records
+from sluice.state.contract import gateway_topics, records
 
 _TOP = DOCS.parent
 _MADE = re.compile(r"(?<=<!-- made: )([\w/]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
@@ -38,7 +38,7 @@ def made(page: str) -> str:
 
 
 def _content(name: str) -> str:
-    record = getattr(records, name, None)
+    record = getattr(records, name, None) or getattr(gateway_topics, name, None)
     return "".join(_fields(record) if record else _metrics(_TOP / name))
 
 

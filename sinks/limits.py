@@ -12,7 +12,7 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import (
@@ -207,7 +207,7 @@ def _is_news(said: Overrides, known: Overrides | None) -> bool:
     The same is said again after a third of the time for which they believe it, as a poll may take another one, and
     within _SAY_AGAIN_MS. Figures behind it change with each poll.
 
-    >>> from sluice.state.contract.records import Override
+    >>> from sluice.state.contract.gateway_topics import Override
     >>> tight = [Override("tighten", 0.5, gateway="b-1")]
     >>> [_is_news(Overrides(7, at_ms, 5_000, tight), Overrides(7, 9_000, 5_000, tight)) for at_ms in (10_600, 10_700)]
     [False, True]

@@ -12,8 +12,9 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, Heartbeat, Override, Overrides
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, Heartbeat
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.overrides import overrides_now
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_loads

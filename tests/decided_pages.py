@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sluice.state.contract.records import CounterSum, Sums
+from sluice.state.contract.gateway_topics import CounterSum, Sums
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Evicted
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PythonEngine, engine_of

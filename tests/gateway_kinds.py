@@ -11,7 +11,8 @@ from scripts.java.build import PROXY
 from scripts.java.compiler import compile_java
 from sluice import Mutation, Request, TopicPartition
 from sluice.gateways.client.options import GatewayOptions
-from sluice.state.contract.records import HEARTBEAT_API, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import overrides_key, overrides_value

@@ -17,7 +17,8 @@ from sluice.gateways.client.options import GatewayOptions
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import HEARTBEAT_API, Overrides
+from sluice.state.contract.gateway_topics import Overrides
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -27,7 +27,8 @@ from sluice.gateways.client.publisher import EventPublisher, Heartbeats, connect
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import NO_LOGIN, DecidedHeartbeat, Decision, Request, Share
+from sluice.state.contract.gateway_topics import DecidedHeartbeat
+from sluice.state.contract.records import NO_LOGIN, Decision, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.waits import TopicPartitionName
 from sluice.state.shares.gateway_shares import Admission

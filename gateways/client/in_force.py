@@ -9,7 +9,8 @@ import msgspec
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
 from sluice.state.contract.decision_id import MAX_OFFSET
-from sluice.state.contract.records import BYTES_APIS, CounterSum, Request
+from sluice.state.contract.gateway_topics import CounterSum
+from sluice.state.contract.records import BYTES_APIS, Request
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,

@@ -9,7 +9,8 @@ from msgspec import UNSET
 from sluice.gateways.client.in_force import InForce, held_counter
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait
-from sluice.state.contract.records import CountedEntity, DecidedHeartbeat, Decision, Load, Request, Share
+from sluice.state.contract.gateway_topics import DecidedHeartbeat
+from sluice.state.contract.records import CountedEntity, Decision, Load, Request, Share
 from sluice.state.decisions.charge_plan import charged_bytes
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind

@@ -24,7 +24,8 @@ from sluice.gateways.errors import GatewayClosedError
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.process.format import error_line
-from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, DecidedHeartbeat, Heartbeat, Request
+from sluice.state.contract.gateway_topics import DecidedHeartbeat
+from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, Heartbeat, Request
 from sluice.state.quotas.entity import client_key
 from sluice.state.shares.alive import HEARTBEAT_MS
 

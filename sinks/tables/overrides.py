@@ -12,11 +12,11 @@ from msgspec import structs
 
 from sluice.sinks.errors import TableReadError
 from sluice.sinks.tables.delta import AuditTable, columns, create_table
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 
 
 def _list_of(text: str) -> pa.DataType:
-    """The type of a list of structs with these fields."""
     return pa.list_(pa.field("element", pa.struct(list(columns(text)))))
 
 

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from sluice.state.arithmetic.counter import Charge, Outcome, request_wait_ms
 from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.records import (
     QUOTA_EXCEEDED_MESSAGE,
     THROTTLING_QUOTA_EXCEEDED,
@@ -18,7 +19,6 @@ from sluice.state.contract.records import (
     CountedEntity,
     Decision,
     ElasticNote,
-    Overrides,
     Request,
     TopicResult,
     Unmute,
@@ -45,7 +45,7 @@ class OfBatch(NamedTuple):
     def under(self, overrides: Overrides | None) -> "OfBatch":
         """The same while limits give way.
 
-        >>> from sluice.state.contract.records import Override
+        >>> from sluice.state.contract.gateway_topics import Override
         >>> tight = Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue 34 ms")
         >>> OfBatch(3, 9).under(Overrides(7, 9, 5_000, [tight])).of_gateways["b-2-1f"]
         ElasticNote(number=7, factor=0.75, reason='b-2: queue 34 ms')

@@ -10,7 +10,8 @@ import msgspec
 
 from sluice.state.arithmetic.rounding import round_half_up
 from sluice.state.arithmetic.sampled_rate import wait_for_rate_ms
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, WaitKey, WaitRecord
+from sluice.state.contract.gateway_topics import WaitKey, WaitRecord
+from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice.state.decisions.charge_plan import client_kinds_of, topic_kinds_of
 from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.quotas.entity import Tags, bounded_name

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sluice.state.contract.records import DecidedHeartbeat, Measured, Override, Overrides
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Measured, Override, Overrides
 
 
 class Decided(NamedTuple):

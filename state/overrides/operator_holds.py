@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from sluice.state.contract.records import EventMs, Override, Overrides
+from sluice.state.contract.gateway_topics import EventMs, Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.alteration import ChangedFrom
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.state.contract.records import LimitKey, LimitRecord, Overrides, VersionEnd
+from sluice.state.contract.gateway_topics import LimitKey, LimitRecord, Overrides, VersionEnd
 from sluice.state.errors import UNREADABLE, InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
@@ -99,7 +99,7 @@ def overrides_key(decider: str) -> bytes:
 def overrides_value(said: Overrides) -> bytes:
     """Value of a decider's record.
 
-    >>> from sluice.state.contract.records import Override
+    >>> from sluice.state.contract.gateway_topics import Override
     >>> overrides_value(Overrides(7, at_ms=9_000, fresh_ms=5_000, overrides=[Override("tighten", 0.5, gateway="b-1")]))
     b'{"at_ms":9000,"fresh_ms":5000,"number":7,"overrides":[{"factor":0.5,"gateway":"b-1","kind":"tighten"}]}'
     """

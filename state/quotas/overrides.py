@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity
 from sluice.state.quotas.entity import bounded_name
 from sluice.state.quotas.tenants import Tenants
 

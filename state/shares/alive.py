@@ -4,7 +4,7 @@ from collections import deque
 
 import msgspec
 
-from sluice.state.contract.records import DecidedHeartbeat
+from sluice.state.contract.gateway_topics import DecidedHeartbeat
 from sluice.state.errors import UNREADABLE
 
 HEARTBEAT_MS = 1_000

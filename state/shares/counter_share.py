@@ -21,7 +21,8 @@ from sluice.state.arithmetic.counter import (
 )
 from sluice.state.arithmetic.rounding import divide, round_half_up
 from sluice.state.arithmetic.sampled_rate import SampledRate
-from sluice.state.contract.records import MAX_APPLIED_MS, CounterSum, FetchSizes, SummedGateway
+from sluice.state.contract.gateway_topics import CounterSum, FetchSizes, SummedGateway
+from sluice.state.contract.records import MAX_APPLIED_MS
 from sluice.state.quotas.kinds import Family, QuotaSettings, Window
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.read_sums import ReadSums
@@ -472,7 +473,6 @@ class CounterShare(msgspec.Struct, gc=False):
 
 
 def _meter_s(window: Window) -> float:
-    """The longest time that a meter covers."""
     return window.samples * window.window_ms / 1000.0
 
 

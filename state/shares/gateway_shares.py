@@ -11,15 +11,8 @@ from sys import float_info
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge, Outcome, charge_mutations
-from sluice.state.contract.records import (
-    MAX_APPLIED_WAITS,
-    MAX_SHARES,
-    AppliedWait,
-    CountedEntity,
-    CounterSum,
-    Request,
-    Share,
-)
+from sluice.state.contract.gateway_topics import CounterSum
+from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags, entity_text
@@ -83,7 +76,7 @@ _NO_OUTCOMES: Mapping[CounterKey, Outcome] = {}
 def held(admission: Admission, hold: Hold, client: CountedEntity) -> Admission:
     """The same for a client under a hold. A longer wait of a quota stays. A hold of all is told of the client.
 
-    >>> from sluice.state.contract.records import Override
+    >>> from sluice.state.contract.gateway_topics import Override
     >>> hold = Hold("stored_bytes", Override("hold", entity=CountedEntity(tenant="shop")), until_ms=60_000)
     >>> admission = held(_NO_WAIT, hold, CountedEntity("etl", "app"))
     >>> admission.throttle_ms, admission.quota, admission.throttled_by[0].entity.tenant

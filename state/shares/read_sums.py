@@ -9,14 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from sluice.state.contract.records import (
-    MAX_TIMESTAMP_MS,
-    CountedEntity,
-    CounterSum,
-    DecidedHeartbeat,
-    Decision,
-    SummedGateway,
-)
+from sluice.state.contract.gateway_topics import CounterSum, DecidedHeartbeat, SummedGateway
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, Decision
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 

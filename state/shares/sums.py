@@ -11,14 +11,13 @@ from math import exp
 
 import msgspec
 
+from sluice.state.contract.gateway_topics import Sums, SumWait
 from sluice.state.contract.records import (
     MAX_APPLIED_MS,
     MAX_INSTANCE_CHARACTERS,
     MAX_INT32,
     MAX_NAMED_GATEWAYS,
     Request,
-    Sums,
-    SumWait,
 )
 from sluice.state.quotas.entity import entity_text
 from sluice.state.quotas.kinds import Family, QuotaKind
@@ -189,7 +188,6 @@ def _wait_of(charge: SummedCharge) -> SumWait:
 
 
 def _after(wait: SumWait | None, base_ms: int) -> SumWait | None:
-    """A wait with its times after another one."""
     if wait is None:
         return None
     until_ms, timestamp_ms = wait.until_ms - base_ms, wait.timestamp_ms - base_ms
@@ -276,7 +274,6 @@ def sum_records(head: Sums, gateways: Mapping[bytes, int], entities: Sequence[by
 
 
 def _entity_sums(entity: bytes, counters: Mapping[QuotaKind, _Counter], base_ms: int) -> bytes:
-    """`EntitySums` as JSON."""
     sums = [counters[kind].sum_of(kind, base_ms) for kind in sorted(counters, key=lambda kind: kind.code)]
     has_waits = any(counter.has_new_wait() for counter in counters.values())
     return b"[%b,%b%b]" % (entity, _JSON.encode(sums), b",true" if has_waits else b"")

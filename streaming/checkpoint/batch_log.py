@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.decisions.checks import EventLimits
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.streaming.checkpoint.folder import Checkpoint

@@ -10,7 +10,7 @@ from functools import lru_cache
 import msgspec
 from pyspark import SparkContext, TaskContext
 
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import BatchSettings
 from sluice.streaming.checkpoint.folder import Checkpoint

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Evicted, Page, part_of_page
 from sluice.streaming.enforce import pipeline

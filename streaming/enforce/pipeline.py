@@ -17,15 +17,8 @@ import msgspec
 
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.counter import Outcome, charge_mutations
-from sluice.state.contract.records import (
-    MAX_TIMESTAMP_MS,
-    ChargeResult,
-    CountedEntity,
-    Decision,
-    Overrides,
-    Request,
-    WaitRecord,
-)
+from sluice.state.contract.gateway_topics import Overrides, WaitRecord
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, ChargeResult, CountedEntity, Decision, Request
 from sluice.state.decisions.decision import Waits, answered, charge_result, clamp_throttle_ms, give, mutation_wait_ms
 from sluice.state.decisions.waits import LONG_WAIT_MS
 from sluice.state.quotas.entity import COMMON_MARK

@@ -8,7 +8,8 @@ import msgspec
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.state.contract.decision_id import decision_id
-from sluice.state.contract.records import Decision, Overrides, Request, Unmute
+from sluice.state.contract.gateway_topics import Overrides
+from sluice.state.contract.records import Decision, Request, Unmute
 from sluice.state.decisions.charge_plan import CounterCharges, plan_charges, plan_resets
 from sluice.state.decisions.checks import EventLimits
 from sluice.state.decisions.decision import OfBatch, undecided, undecided_unmute

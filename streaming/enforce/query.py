@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog, BatchSettings

@@ -186,6 +186,5 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
 
 
 def _joined(planned: PlannedPages, first_pages: int) -> pa.RecordBatch:
-    """The page batches, with the Spark keys of their pages."""
     keys = pa.array([spark_key_of_page(page, first_pages) for page in planned.pages], pa.int32())
     return pa.RecordBatch.from_arrays([keys, planned.payloads], schema=_PLANNED)

@@ -12,17 +12,15 @@ import pyarrow.compute as pc
 
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.decision_id import DecisionId
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Sums, WaitRecord
 from sluice.state.contract.records import (
     HEARTBEAT_API,
     MAX_INSTANCE_CHARACTERS,
     CountedEntity,
     DeadLetter,
-    DecidedHeartbeat,
     FieldError,
     Request,
     SourceRecord,
-    Sums,
-    WaitRecord,
 )
 from sluice.state.decisions.decision import Waits
 from sluice.state.decisions.waits import wait_key, wait_value

@@ -7,7 +7,7 @@ from sluice.process.background import LastError
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.holds import HoldsTable
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.overrides.operator_holds import OperatorHold, remembered
 
 log = logging.getLogger("sluice.holds")

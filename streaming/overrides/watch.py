@@ -16,8 +16,9 @@ from sluice.process.clock import now_ms
 from sluice.process.format import label_of
 from sluice.process.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.instances import gateway_name
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.overrides import are_alike, overrides_now

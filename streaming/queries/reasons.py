@@ -176,7 +176,6 @@ def _innermost(report: str) -> str:
 
 
 def _place(report: str) -> Place | None:
-    """The place that the report names, if it names any."""
     text = " ".join(report.split())
     match = next((match for pattern in _PLACES if (match := pattern.search(text))), None)
     if match is None:

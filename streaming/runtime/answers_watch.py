@@ -131,7 +131,6 @@ class ForeignDecisions:
         self._note((marks.job_id or "unknown")[:_LONGEST_ID])
 
     def _note(self, job_id: str) -> None:
-        """Keep and log a new job."""
         if job_id in self.jobs or len(self.jobs) == _MOST_JOBS:
             return
         self.jobs.append(job_id)

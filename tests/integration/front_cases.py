@@ -10,7 +10,8 @@ from kafka import KafkaAdminClient
 from kafka.errors import ThrottlingQuotaExceededError
 
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import CountedEntity, Override
+from sluice.state.contract.gateway_topics import Override
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from sluice_demo.full_speed_client import FullSpeedClient, Role
 from tests.builders import member, quota

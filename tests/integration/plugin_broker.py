@@ -15,7 +15,7 @@ from sluice.configs.settings import Settings, load_settings, with_bootstrap_serv
 from sluice.jvm.jars import JarSet
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.decisions.checks import EventLimits
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import overrides_key, overrides_value

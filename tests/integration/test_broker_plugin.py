@@ -22,7 +22,8 @@ from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.topics import differing_topics
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import CountedEntity, Override
+from sluice.state.contract.gateway_topics import Override
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -23,7 +23,8 @@ from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
 from sluice.jvm.plugin import JAR_NAME
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.decisions.charge_plan import plan_charges
 from sluice.state.decisions.checks import EventLimits
 from sluice.state.decisions.leader_epochs import Fence, read_epoch

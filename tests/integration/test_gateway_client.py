@@ -13,7 +13,8 @@ from sluice.configs.settings import Settings, load_settings, with_bootstrap_serv
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.sinks.limits import limits_publisher
-from sluice.state.contract.records import HEARTBEAT_API, WaitRecord
+from sluice.state.contract.gateway_topics import WaitRecord
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry

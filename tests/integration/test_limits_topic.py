@@ -20,7 +20,8 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import CountedEntity, Measured, Override, Overrides
+from sluice.state.contract.gateway_topics import Measured, Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import (

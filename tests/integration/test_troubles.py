@@ -16,7 +16,8 @@ from sluice.configs.settings import Properties, Settings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import asked, job_answer
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
 from sluice.state.troubles import HOUR_MS, BrokersSeen, Facts, Trouble, Unwritten
 from sluice.streaming.runtime.health import JobHealth

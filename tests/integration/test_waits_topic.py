@@ -12,7 +12,7 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks import waits
 from sluice.sinks.waits import remove_ended_waits
-from sluice.state.contract.records import WaitRecord
+from sluice.state.contract.gateway_topics import WaitRecord
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import Tags

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.counter import Charge, EntityCounters
-from sluice.state.contract.records import CounterSum, FetchSizes, SummedGateway
+from sluice.state.contract.gateway_topics import CounterSum, FetchSizes, SummedGateway
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import PrecedenceLevel
 from sluice.state.shares.alive import AliveGateways

@@ -29,7 +29,7 @@ from sluice import (
 )
 from sluice.gateways.client.events import checked_parts
 from sluice.gateways.client.in_force import InForce
-from sluice.state.contract.records import WaitRecord
+from sluice.state.contract.gateway_topics import WaitRecord
 from sluice.state.decisions.leader_epochs import MARKER_KEY
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags

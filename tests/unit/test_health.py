@@ -19,7 +19,7 @@ from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.http_server import HttpServer
 from sluice.process.job_probe import JobProbe
-from sluice.state.contract.records import Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.store.pages import Evicted
 from sluice.state.troubles import KNOWN, Facts, Flow, troubles_of
 from sluice.streaming.queries.reasons import Place, QueryState, RunState

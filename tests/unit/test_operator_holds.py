@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from sluice.sinks.tables.holds import HoldsTable
-from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity
 from sluice.state.overrides.operator_holds import MAX_HOLDS, MAX_LASTING_MS, NONE_TAKEN, REMEMBERED_MS, OperatorHolds
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import overrides_value

@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import answered_event
-from sluice.state.contract.records import HEARTBEAT_API, Sums
+from sluice.state.contract.gateway_topics import Sums
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry

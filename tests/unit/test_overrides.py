@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 from sluice import Request, TopicPartition
 from sluice.process.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import CountedEntity, ElasticNote, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity, ElasticNote
 from sluice.state.decisions.decision import OfBatch
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.overrides.operator_holds import MAX_HOLDS

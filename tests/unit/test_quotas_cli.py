@@ -34,7 +34,8 @@ from sluice.process.texts import java_double
 from sluice.process.times import to_ms
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity, DecidedHeartbeat, Overrides, Sums
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Overrides, Sums
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity
 from sluice.state.overrides.operator_holds import MAX_LASTING_MS, NONE_TAKEN, OperatorHolds, holds_at
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry

@@ -28,7 +28,8 @@ from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import Load, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import Load
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind

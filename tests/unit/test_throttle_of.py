@@ -7,7 +7,8 @@ import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from sluice import Request, TopicPartition
-from sluice.state.contract.records import CountedEntity, Mutation, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity, Mutation
 from sluice.state.quotas.entity import DEFAULT, bounded_name
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import member, quota

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from sluice.state.contract.records import CountedEntity, Heartbeat, Load, LogDirectory, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity, Heartbeat, Load, LogDirectory
 from sluice.state.shares.load import BrokerLimits, Capacities, Capacity, DiskFloor
 from sluice.state.troubles import (
     KNOWN,

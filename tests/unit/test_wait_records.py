@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.state.contract.records import WaitRecord
+from sluice.state.contract.gateway_topics import WaitRecord
 from sluice.state.decisions.waits import InvalidWaitError, read_wait, wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 

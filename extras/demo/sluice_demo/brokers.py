@@ -329,7 +329,6 @@ def _errors(use: ClientUse) -> str:
 
 
 def _limit(use: ClientUse, mark: RowMark) -> str:
-    """The limit with the words on its overrides."""
     if use.limit is None:
         return f"no limit{mark.words}"
     return amount(use.quota, use.limit) + mark.words

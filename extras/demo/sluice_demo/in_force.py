@@ -6,7 +6,7 @@ from typing import Self
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_follower import TopicFollower, reading_of_limits
 from sluice.process.texts import override_text
-from sluice.state.contract.records import Override
+from sluice.state.contract.gateway_topics import Override
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.overrides import overrides_now
 from sluice_insight.row_marks import RowMarks

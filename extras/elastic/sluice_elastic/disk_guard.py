@@ -6,7 +6,7 @@ Kafka takes one quota callback, so no other plugin that guards disks, such as St
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sluice.state.contract.records import DecidedHeartbeat, Override
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Override
 from sluice.state.overrides.decider import Decided, Decider
 from sluice_elastic.log_dirs import Disks
 

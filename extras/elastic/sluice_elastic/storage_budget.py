@@ -8,7 +8,8 @@ from itertools import accumulate
 
 import msgspec
 
-from sluice.state.contract.records import CountedEntity, Measured, Override
+from sluice.state.contract.gateway_topics import Measured, Override
+from sluice.state.contract.records import CountedEntity
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.kinds import StorageKey
 from sluice.state.quotas.resolution import Quotas

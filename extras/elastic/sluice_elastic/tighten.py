@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from sluice.process.texts import no_default_text
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Measured, Override
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import DecidedHeartbeat, Measured, Override
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD

@@ -80,5 +80,4 @@ def integers(numbers: Iterable[int]) -> Integers:
 
 
 def _rates(counters: EntityCounters) -> list[tuple[QuotaKind, SampledRate]]:
-    """The rates in the order of their codes."""
     return sorted(counters.rates.items(), key=lambda rate: rate[0].code)

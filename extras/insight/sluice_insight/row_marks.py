@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Self
 
 from sluice.process.format import amount, moment, short
-from sluice.state.contract.records import Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.overrides import bound_of_share, overrides_now

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW
-from sluice.state.contract.records import MAX_NAMED_GATEWAYS, Sums, WaitRecord
+from sluice.state.contract.gateway_topics import Sums, WaitRecord
+from sluice.state.contract.records import MAX_NAMED_GATEWAYS
 from sluice.state.quotas.kinds import KINDS_BY_CODE, Coexistence, burst
 from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import PLACES, QUOTAS, sum_records

@@ -5,7 +5,7 @@ from itertools import compress
 
 import pyarrow as pa
 
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PlannedPages, PythonEngine
 from sluice.streaming.enforce.planning import PipelineSettings

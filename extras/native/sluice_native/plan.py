@@ -18,15 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import (
-    BYTES_APIS,
-    HEARTBEAT_API,
-    ChargeResult,
-    CountedEntity,
-    Overrides,
-    Request,
-    Unmute,
-)
+from sluice.state.contract.gateway_topics import Overrides
+from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, ChargeResult, CountedEntity, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     MUTATION_APIS,
     POINTS_PER_NANOSECOND,

@@ -11,7 +11,6 @@ from sluice.jvm.jars import JarSet, built_jar, run_download_command
 _FOLDER = Path(__file__).resolve().parent
 
 PROXY_JARS = JarSet.named("proxy", "sluice_proxy.jars", folder=_FOLDER)
-"""Class path of Kroxylicious."""
 
 PROXY_CLASSES = ArchivedClasses("the proxy's", "proxy-classes", _FOLDER / "proxy-classes.txt.gz", PROXY_JARS.paths)
 """Those of Kroxylicious: with their archive a proxy serves in about half of the time."""

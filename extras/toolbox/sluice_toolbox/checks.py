@@ -44,8 +44,9 @@ from sluice.process.texts import unlimited_text
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import TableSeen, check_commits
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Overrides, Request
+from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_text
 from sluice.state.quotas.cluster import client_quotas, cluster_changes

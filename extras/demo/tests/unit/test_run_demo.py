@@ -17,7 +17,8 @@ from rich.console import Console
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
 from sluice.process.texts import strict_text
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import Quotas

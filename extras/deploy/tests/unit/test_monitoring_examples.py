@@ -19,7 +19,8 @@ from sluice import Gateway, GatewayCollector, GatewayOptions
 from sluice.jvm.jars import REPOSITORY
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import CountedEntity, Measured, Override, Share
+from sluice.state.contract.gateway_topics import Measured, Override
+from sluice.state.contract.records import CountedEntity, Share
 from sluice.state.overrides.decider import Decided, Decider
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from sluice import Request, TopicPartition
 from sluice.configs.settings import load_settings
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import DecidedHeartbeat, Override, Overrides, Sums
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Override, Overrides, Sums
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, QuotaSettings

@@ -12,14 +12,8 @@ from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import (
-    MAX_TIMESTAMP_MS,
-    CountedEntity,
-    DecidedHeartbeat,
-    Measured,
-    Override,
-    Overrides,
-)
+from sluice.state.contract.gateway_topics import DecidedHeartbeat, Measured, Override, Overrides
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, MAX_TAG_LENGTH, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_entries, check_value, quota_kind

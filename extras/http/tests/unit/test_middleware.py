@@ -15,7 +15,8 @@ from sluice import (
     TopicPartition,
     WhenFull,
 )
-from sluice.state.contract.records import NO_LOGIN, CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import NO_LOGIN, CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_http import AsgiQuotas, HttpQuotas
 from sluice_http.middleware import (

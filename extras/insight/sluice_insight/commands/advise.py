@@ -102,7 +102,6 @@ def advise(
 
 
 def _logins(kafka: Mapping[str, str]) -> list[str]:
-    """The user of Sluice's own login, if it has one."""
     principal = principal_of(kafka)
     return [] if principal is None else [principal.removeprefix("User:")]
 

@@ -18,8 +18,9 @@ from sluice.process.texts import client_text, entity_text, strict_text
 from sluice.sinks.errors import QueryError
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotaChange
+from sluice.state.contract.gateway_topics import Measured, Override
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import Decision, Measured, Override
+from sluice.state.contract.records import Decision
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (

@@ -14,7 +14,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from sluice.sinks.errors import UnreadableTableError
 from sluice.sinks.tables.trouble import missing_rights, table_trouble
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.overrides import bound_of_share, factor_of
 from sluice.state.quotas.resolution import Resolution
 from sluice_insight.arrays import Floats, Integers

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind, Family, Membership, QuotaKind, QuotaSettings

@@ -29,7 +29,8 @@ from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.sinks.tables.quotas import QuotaRow as SetQuota
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
-from sluice.state.contract.records import CountedEntity, Measured, Override, Overrides
+from sluice.state.contract.gateway_topics import Measured, Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind, Window

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.reports.left_out import LeftOut, Names, Sent, left_out
 from tests.builders import quota

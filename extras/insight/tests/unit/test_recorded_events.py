@@ -19,7 +19,7 @@ from sluice.sinks.tables.delta import create_table
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.reports.columns import numbers

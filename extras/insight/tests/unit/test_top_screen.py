@@ -15,7 +15,8 @@ from sluice.cli.format import json_text
 from sluice.process.clock import now_ms
 from sluice.process.format import moment
 from sluice.process.job_probe import JobAnswer, JobProbe
-from sluice.state.contract.records import CountedEntity, Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.troubles import Facts, Flow, JobSeen, Trouble
 from sluice_insight.commands.top import QUOTAS, SORTS, View, after_key, json_row, row_lines, rows_of, screen

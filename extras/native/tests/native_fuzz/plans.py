@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.state.contract.records import Override, Overrides
+from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, RequestPolicy

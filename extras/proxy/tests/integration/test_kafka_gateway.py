@@ -31,7 +31,8 @@ from msgspec.structs import replace
 
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.process.clock import now_ms
-from sluice.state.contract.records import CountedEntity, Override
+from sluice.state.contract.gateway_topics import Override
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -31,14 +31,13 @@ from sluice.kafka_io.topic_reader import POLL_MS, Offsets, TopicReader
 from sluice.process.errors import ListenError
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import (
     HEARTBEAT_API,
     CountedEntity,
     Heartbeat,
     Load,
     NotExemptClient,
-    Override,
-    Overrides,
     Request,
     UnlimitedClient,
 )

@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from sluice.state.contract.records import Override
+from sluice.state.contract.gateway_topics import Override
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.overrides import DEFAULT_RESERVATION, TIGHT_BURST_S, are_alike, factor_of
 from sluice.state.shares.counter_share import (
