@@ -1,6 +1,7 @@
 """Simulated clients behind several gateways."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -19,6 +20,7 @@ def situation(quota: QuotaKind = KINDS[0], **more: object) -> Situation:
     return replace(base, **more)  # type: ignore[arg-type] # the fields' types
 
 
+@cache
 def simulated(wanted: Situation) -> Measures:
     return measure(wanted, ClosedLoop(wanted).run())
 
