@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_CASES = Path(__file__).parent / "tests" / "data" / "kafka-cases.jsonl"
+
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # it isn't to be found
+"""jsonschema would compile 38 grammars of IRIs, which no schema here has: 2 s of CPU in each process of a run."""
 
 LONG = "long"
 """Folder of the tests of ./scripts/test-long; a test elsewhere joins them by the mark of this name."""

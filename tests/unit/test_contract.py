@@ -24,9 +24,8 @@ REQUEST = json.loads(schemas()["request.schema.json"])
 DECISION = json.loads(schemas()["decision.schema.json"])
 
 
-@pytest.mark.parametrize("file", files(), ids=lambda file: file.name)
-def test_schemas_fields_and_metrics_in_docs_are_made_from_the_code(file: Path) -> None:
-    assert file.read_text() == files()[file], "run python -m scripts.fields"
+def test_schemas_fields_and_metrics_in_docs_are_made_from_the_code() -> None:
+    assert [file.name for file, text in files().items() if file.read_text() != text] == [], "python -m scripts.fields"
 
 
 def test_a_decision_has_every_field_but_those_that_are_absent_without_content() -> None:

@@ -29,6 +29,10 @@ FOLDERS = (
 )
 """Top-level folders; a path in a page that begins with one of them is a path in the repository."""
 
+FILE_NAMES = frozenset(file.name for folder in FOLDERS for file in (REPOSITORY / folder).rglob("*.py"))
+SETTINGS = yaml.safe_load((REPOSITORY / "configs" / "default.yaml").read_text())
+VALUES = yaml.safe_load((REPOSITORY / "extras" / "deploy" / "chart" / "values.yaml").read_text())
+
 FOREIGN = {"rate_limit_quota", "ConfigCommand", "CustomQuotaCallbackTest", "AbortMultipartUpload"}
 """Names of others that pages mention and the source doesn't."""
 
@@ -115,8 +119,7 @@ def _gone_paths(page: Path) -> list[str]:
 
 def _gone_file_names(page: Path) -> list[str]:
     """Python files that are named without their folder, such as `codec.py`, and that no folder has."""
-    there = {file.name for folder in FOLDERS for file in (REPOSITORY / folder).rglob("*.py")}
-    return [word for word in _code_words(page) if re.fullmatch(r"\w+\.py", word) and word not in there]
+    return [word for word in _code_words(page) if re.fullmatch(r"\w+\.py", word) and word not in FILE_NAMES]
 
 
 @cache
@@ -168,11 +171,9 @@ def test_every_module_to_run_exists(page: Path) -> None:
 
 @pages
 def test_every_setting_exists(page: Path) -> None:
-    settings = yaml.safe_load((REPOSITORY / "configs" / "default.yaml").read_text())
-    chart = yaml.safe_load((REPOSITORY / "extras" / "deploy" / "chart" / "values.yaml").read_text())
-
     found = [match.groups() for word in _code_words(page) if (match := _SETTING.match(word))]
-    assert [(section, key) for section, key in found if key not in settings[section] | chart.get(section, {})] == []
+
+    assert [(section, key) for section, key in found if key not in SETTINGS[section] | VALUES.get(section, {})] == []
 
 
 @pages

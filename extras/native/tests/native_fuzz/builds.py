@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sluice_native.library import native_library
 
-EXAMPLES, LONG_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100000")), 10_000_000
+EXAMPLES, LONG_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "50000")), 10_000_000
 TESTS = Path(__file__).parents[1]
 """The folder whose packages the tests of native code share; a process that is started needs it on its path."""
 
