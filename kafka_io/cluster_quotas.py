@@ -1,7 +1,7 @@
 """Reads the client quotas of a Kafka cluster: for `sluice quotas import`, for the mirror and for the doctor."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
 from kafka.errors import KafkaError
@@ -33,16 +33,11 @@ class ClusterQuotasReader(AbstractContextManager["ClusterQuotasReader"]):
         Raises KafkaUnavailableError if the cluster can't be reached or refuses (Kafka asks for DescribeConfigs on it).
         """
         if self._admin is not None:
-            try:
+            with suppress(KafkaUnavailableError):
                 return describe_quotas(self._admin, self._kafka)
-            except KafkaUnavailableError:
-                self.close()
-        self._admin = connect(ClientQuotasAdmin, self._kafka)
-        try:
-            return describe_quotas(self._admin, self._kafka)
-        except KafkaUnavailableError:
             self.close()
-            raise
+        self._admin = connect(ClientQuotasAdmin, self._kafka)
+        return describe_quotas(self._admin, self._kafka)
 
     def close(self) -> None:
         """End the connection; the next reading makes a new one."""

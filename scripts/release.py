@@ -20,6 +20,7 @@ from scripts.command import run_command
 from scripts.java.build import build_jars
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS, JarSet
 from sluice.jvm.plugin import JAR_NAME, plugin_jar
+from sluice.state.contract.records import RELEASE
 from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_JARS
 from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
@@ -90,12 +91,14 @@ def release(options: ReleaseOptions) -> int:
 def version_of(tag: str) -> str:
     """The version of a tag. Raises ReleaseError.
 
-    >>> version_of("v1.2.3"), version_of("v1.2.3rc1")
-    ('1.2.3', '1.2.3rc1')
+    >>> version_of("v0.2.0"), version_of("v0.2.0rc1")
+    ('0.2.0', '0.2.0rc1')
     """
     match = _TAG.fullmatch(tag)
     if match is None:
         raise ReleaseError(f"the tag is {tag!r}; expected one such as v1.2.3 or v1.2.3rc1")
+    if match[1].partition("rc")[0] != RELEASE:
+        raise ReleaseError(f"the tag is of {match[1]}, and plugins would say {RELEASE}; change RELEASE in the code")
     return match[1]
 
 

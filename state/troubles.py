@@ -14,7 +14,7 @@ import msgspec
 
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, Heartbeat
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, RELEASE, Heartbeat
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.overrides import overrides_now
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_loads
@@ -61,6 +61,7 @@ KNOWN: Mapping[str, tuple[Severity, ...]] = {
     "topic_unfit": ("warn", "fail"),
     "plugin_missing": ("fail",),
     "plugin_deaf": ("fail",),
+    "plugin_old": ("warn",),
     "gateway_silent": ("fail",),
     "threads_down": ("fail",),
     "disk_low": ("fail",),
@@ -342,6 +343,12 @@ def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     if unheard:
         meanwhile = "no charge there is published, though known shares hold"
         yield Trouble("plugin_deaf", "fail", unheard, meanwhile=meanwhile, next=f"{step} is needed")
+    releases = {node: _numbers(beat.release) for node, beat in known.items()}
+    if old := sorted(node for node, numbers in releases.items() if numbers < _numbers(RELEASE)):
+        has = ", ".join(sorted({".".join(map(str, releases[node])) or f"before {RELEASE}" for node in old}))
+        text = f"broker {_names(old)} of {count or len(known)} has plugin {has}, the job is {RELEASE}"
+        meanwhile, copy = "clients there are throttled as it does", "copy the jar there, and restart the broker"
+        yield Trouble("plugin_old", "warn", text, meanwhile=meanwhile, next=copy)
     log = "lines with sluice in its log say why, and a restart of the broker ends it"
     stay = "shares stay as they are there"
     if beats is not None and (silent := sorted(nodes - known.keys())):
@@ -495,6 +502,11 @@ def some(texts: Collection[str]) -> str:
 
 def _until(hold: Override) -> str:
     return "" if hold.until_ms is None else f" until {_clock(hold.until_ms)}"
+
+
+def _numbers(release: str | None) -> tuple[int, ...]:
+    """(0, 10, 2) of "0.10.2rc1"; nothing of a heartbeat that names none."""
+    return tuple(map(int, re.findall(r"\d{1,4}", release or "")[:3]))
 
 
 def _clock(at_ms: int) -> str:

@@ -105,6 +105,7 @@ BAD = {
         *("heartbeat.counters", "is missing"),
     ),
     "threads that can't be": (heartbeat_of(threads_down=-1), "heartbeat.threads_down", "is -1"),
+    "a release of a long name": (heartbeat_of(release=LONG), "heartbeat.release", "has 32768"),
     "a load that is none": (loaded(7), "heartbeat.load", "is of type int"),
     "a load of a negative broker": (loaded({"broker_id": -1}), "heartbeat.load.broker_id", "is -1"),
     "a load of a text": (loaded({"handler_idle": "0.5"}), "heartbeat.load.handler_idle", "is of type str"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.configs.settings import Settings, load_settings
+from sluice.state.contract.records import RELEASE
 from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -123,6 +124,7 @@ def unlimited_of(client_id: str = "noisy", **more: Any) -> Json:
 
 def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 0, **more: Any) -> Json:
     """A decided heartbeat."""
-    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "threads_down": threads_down} | more
+    own = {"threads_down": threads_down, "release": RELEASE}
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": []} | own | more
     named = {"gateway": gateway, "instance": instance}
     return decision(AT_MS, api="GatewayHeartbeat", heartbeat=heartbeat, charges=[], **named)

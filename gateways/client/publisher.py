@@ -25,7 +25,7 @@ from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.process.format import error_line
 from sluice.state.contract.gateway_topics import DecidedHeartbeat
-from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, Heartbeat, Request
+from sluice.state.contract.records import HEARTBEAT_API, NO_LOGIN, RELEASE, Heartbeat, Request
 from sluice.state.quotas.entity import client_key
 from sluice.state.shares.alive import HEARTBEAT_MS
 
@@ -277,8 +277,9 @@ class Heartbeats:
         self._last_ms = now_ms
         counters, _ = self._inline.size()
         busiest, command = self._inline.busiest(), self._inline.command()
-        heartbeat = Heartbeat(self._staleness.stale_ms(), counters, busiest, load=self._inline.load(), command=command)
-        self._publisher.publish_own(Request(HEARTBEAT_API, heartbeat=heartbeat))
+        beat = Heartbeat(self._staleness.stale_ms(), counters, busiest, load=self._inline.load(), command=command)
+        beat.release = RELEASE
+        self._publisher.publish_own(Request(HEARTBEAT_API, heartbeat=beat))
 
     def sender_of(self, decided: DecidedHeartbeat) -> str:
         """The instance whose heartbeat was decided; another one if somebody else published it under this one's."""

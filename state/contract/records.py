@@ -65,6 +65,9 @@ MAX_INT16 = 2**15 - 1
 BYTES_APIS = ("Produce", "Fetch")
 """The APIs that are charged bytes."""
 
+RELEASE = "0.2.0"
+"""The release of Sluice, without what may follow it, that heartbeats name; Events.java has it too."""
+
 NO_LOGIN = "ANONYMOUS"
 """User of a client that has not logged in: the name that brokers give it, and quotas and ACLs know it by."""
 
@@ -249,6 +252,7 @@ class Heartbeat(msgspec.Struct, gc=False):
         list[NotExemptClient],
         Meta(description="Clients that seem to be Sluice's own and aren't exempt from quotas.", extra=NO_COLUMN),
     ] = []
+    release: Annotated[Name | None, Meta(description="Its release; null before 0.2.0.", extra=NO_COLUMN)] = None
 
 
 AmountBytes = Annotated[

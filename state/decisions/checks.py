@@ -97,6 +97,7 @@ def check_lengths(request: Request) -> None:
     load = request.heartbeat.load if request.heartbeat else None
     for index, log_dir in enumerate(load.log_dirs if load else ()):
         _check_length(f"heartbeat.load.log_dirs[{index}].path", log_dir.path)
+    _check_length("heartbeat.release", request.heartbeat.release if request.heartbeat else None)
     for index, client in enumerate(request.heartbeat.unlimited if request.heartbeat else ()):
         _check_length(f"heartbeat.unlimited[{index}].user", client.user)
         _check_length(f"heartbeat.unlimited[{index}].client_id", client.client_id)

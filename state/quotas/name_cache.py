@@ -20,7 +20,7 @@ class NameCache(dict[KeyT, ValueT]):
 
     When the newer one is full, it becomes the older one: what was used since the last time stays, whatever else comes.
     `cache[key]` finds values of both, and moves one of the older to the newer; `get` finds those of the newer only,
-    as fast as a dict, and `recall` those of the older.
+    as fast as a dict.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -36,11 +36,6 @@ class NameCache(dict[KeyT, ValueT]):
 
     def __missing__(self, key: KeyT) -> ValueT:
         return self.keep(key, self._older.pop(key), self._mean_bytes)
-
-    def recall(self, key: KeyT) -> ValueT | None:
-        """The value of a key that `get` doesn't find; None if it isn't kept."""
-        value = self._older.pop(key, None)
-        return None if value is None else self.keep(key, value, self._mean_bytes)
 
     def keep(self, key: KeyT, value: ValueT, size: int) -> ValueT:
         """Keep and return a value that takes `size` bytes with its key; return it only if that is too large."""

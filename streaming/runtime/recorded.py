@@ -28,8 +28,7 @@ class UnwrittenAnswers:
         self._settings = settings
         self._clock_s = clock_s
         self.looks = deque[tuple[float, dict[_Place, int]]]()  # when, and the ends of the topics then, oldest first
-        self._committed: int | None = None
-        self._committed_s = 0.0  # when another micro-batch was seen, or the first
+        self._committed, self._committed_s = -2, 0.0  # the last micro-batch that was seen, and since when
 
     def look(self, now_ms: int) -> Unwritten:
         """Those that it saw the query's trigger and AUDIT_LATE_MS ago. Raises CheckpointError and KafkaError."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from kafka.errors import KafkaError
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -89,20 +90,10 @@ class TroublesWatch:
                     count += 1
                     yield
 
-        def polling(
-            name: str, work: Callable[[], Iterator[None] | None], every_s: float, stop_s: float
-        ) -> BackgroundService:
-            return BackgroundService(
-                name,
-                work,
-                every_s,
-                failure="can't look for what is wrong",
-                log=logging.getLogger("sluice.troubles"),
-                level=logging.WARNING,
-                stop_timeout_s=stop_s,
-            )
-
-        return [polling("troubles", poll, _POLL_S, 10.0), polling("tables", self._poll_tables, _TABLES_S, 0.0)]
+        log, failure = logging.getLogger("sluice.troubles"), "can't look for what is wrong"
+        polling = partial(BackgroundService, failure=failure, log=log, level=logging.WARNING)
+        tables = polling("tables", self._poll_tables, _TABLES_S, stop_timeout_s=0.0)
+        return [polling("troubles", poll, _POLL_S), tables]
 
     def _look_at_brokers(self) -> None:
         """Ask brokers what this login may know; what it may not stays unknown."""

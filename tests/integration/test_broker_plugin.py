@@ -23,7 +23,7 @@ from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.topics import differing_topics
 from sluice.process.clock import now_ms
 from sluice.state.contract.gateway_topics import Override
-from sluice.state.contract.records import CountedEntity
+from sluice.state.contract.records import RELEASE, CountedEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -400,7 +400,8 @@ def test_reporters_that_are_changed_while_a_broker_runs_are_said_and_come_back_w
 
     def seen() -> bool:
         (*_, last) = [event for event in published(plugin.servers) if event["api"] == "GatewayHeartbeat"]
-        return bool(last["heartbeat"].get("metrics_seen", True))
+        assert last["heartbeat"]["release"] == RELEASE
+        return bool(last["heartbeat"]["metrics_seen"])
 
     with plugin.broker, closing(KafkaAdminClient(bootstrap_servers=plugin.servers)) as admin:
         plugin.create_topics("quota-requests", "quota-sums", "quota-limits", "orders")

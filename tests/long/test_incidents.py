@@ -21,9 +21,12 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from scripts.java.build import PLUGIN
+from scripts.java.compiler import compile_java
 from sluice.process.clock import now_ms
 from sluice.process.job_probe import NO_ANSWER, asked, job_answer
 from sluice_demo.cluster import Cluster
+from sluice_demo.jars import BROKER_JARS
 from sluice_insight.console.pages import PAGES
 from sluice_proxy.processes import free_ports
 from tests.broker_plugin import SECRET, plugin_properties
@@ -40,6 +43,7 @@ FREE = {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9}
 LIVE: dict[str, tuple[str, str]] = {
     "broker_away": ("doesn't answer", "SluiceTroubleWarns"),
     "plugin_missing": ("broker 2 of 2 is without client.quota.callback.class", "SluiceTrouble"),
+    "plugin_old": ("broker 1 of 2 has plugin 0.1.9, the job is 0.2.0", "SluiceTroubleWarns"),
     "own_login": ("which is Sluice's own, is limited: producer_byte_rate", "SluiceTroubleWarns"),
     "tightened": ("brokers are tightened", "SluiceBrokerTightened"),
     "hold": ("it floods", "SluiceClientStopped"),
@@ -61,13 +65,16 @@ class Shown(NamedTuple):
 
 @pytest.fixture(scope="module")
 def cluster(classes: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers; the second is without the plugin."""
+    """Three brokers; the second is without the plugin, which the others have in an older release."""
+    (now,), older = PLUGIN.sources[0].rglob("Events.java"), tmp_path_factory.mktemp("older") / "Events.java"
+    older.write_text(re.sub(r'RELEASE = "[\d.]+"', 'RELEASE = "0.1.9"', now.read_text()))
+    compile_java([older], [*BROKER_JARS.paths(), *classes], older.parent, PLUGIN.release)
 
     def properties(servers: str, node: int) -> Mapping[str, str]:
         own = {"sluice.bootstrap.servers": servers, "sluice.gateway.name": f"broker-{node}"}
         return {} if node == 2 else plugin_properties() | own
 
-    with Cluster(tmp_path_factory.mktemp("brokers"), 3, properties, classes) as cluster:
+    with Cluster(tmp_path_factory.mktemp("brokers"), 3, properties, [older.parent, *classes]) as cluster:
         yield cluster
 
 

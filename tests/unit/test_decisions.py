@@ -352,7 +352,7 @@ def test_a_heartbeat_is_charged_nothing_and_repeated() -> None:
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
     heartbeat["load"] = {"broker_id": 3, "handler_idle": 0.5, "log_dirs": log_dirs}
     heartbeat["unlimited"] = [unlimited_of()]
-    heartbeat["command"] = 7
+    heartbeat |= {"command": 7, "release": "0.2.0"}
     heartbeat["not_exempt"] = [{"principal": "User:sluice", "client_id": "sluice-1-sums"}]
     entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT), *MUTATIONS]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scripts.java.build import PLUGIN
 from scripts.release import (
     CHANGELOG,
     RELEASED_JARS,
@@ -20,6 +21,7 @@ from scripts.release import (
 )
 from sluice.jvm.jars import REPOSITORY
 from sluice.jvm.java import NEWEST, OLDEST
+from sluice.state.contract.records import RELEASE
 from sluice_lab.testbed.helm import helm
 
 WATCHED = "{kafka: {bootstrapServers: 'kafka:9093'}, monitoring: {alerts: true}}"
@@ -30,6 +32,14 @@ WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 def test_a_tag_that_is_no_version_is_refused(tag: str) -> None:
     with pytest.raises(ReleaseError, match=re.escape(f"the tag is '{tag}'; expected one such as v1.2.3")):
         version_of(tag)
+
+
+def test_a_tag_of_another_release_than_heartbeats_name_is_refused() -> None:
+    """Both codecs name it: doctor would call new plugins old, or old ones new."""
+    assert f'RELEASE = "{RELEASE}";' in (PLUGIN.sources[0] / "sluice" / "kafka" / "Events.java").read_text()
+    assert version_of(f"v{RELEASE}rc1") == f"{RELEASE}rc1"
+    with pytest.raises(ReleaseError, match=f"the tag is of 0.1.0, and plugins would say {RELEASE}; change RELEASE in"):
+        version_of("v0.1.0")
 
 
 def test_the_text_of_a_release_is_its_section_of_the_changelog() -> None:

@@ -34,6 +34,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import (
     HEARTBEAT_API,
+    RELEASE,
     CountedEntity,
     Heartbeat,
     Load,
@@ -311,9 +312,8 @@ def test_the_health_line_says_who_can_read_it(settings: Settings, address: str, 
         free.bind((address, 0))
         port = free.getsockname()[1]
 
-    found = checks.check_health(changed(settings, "health", address=address, port=port))
-
-    assert found == f"{address}:{port}; readable for {readers}"
+    healthy = changed(settings, "health", address=address, port=port)
+    assert checks.check_health(healthy) == f"{address}:{port}; readable for {readers}"
 
 
 def test_brokers_without_the_plugin_beside_brokers_with_it_are_named() -> None:
@@ -332,8 +332,8 @@ def test_brokers_without_the_plugin_beside_brokers_with_it_are_named() -> None:
 
 
 def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named() -> None:
-    def beat(node: int, threads_down: int = 0, **more: bool) -> bytes:
-        heartbeat = {"staleness_ms": 5, "counters": 0, "threads_down": threads_down, **more}
+    def beat(node: int, threads_down: int = 0, **more: bool | str) -> bytes:
+        heartbeat = {"staleness_ms": 5, "counters": 0, "threads_down": threads_down, "release": RELEASE} | more
         event = {"api": "GatewayHeartbeat", "instance": f"host-{node}-0a1b2c3d", "heartbeat": heartbeat}
         return json.dumps(event).encode()
 
@@ -346,6 +346,8 @@ def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named(
         checks.threads_verdict({1, 2}, checks.heartbeats([beat(1), beat(2, 1)]))
     with pytest.raises(CheckError, match=r"broker 1 of 2 doesn't hand its metrics to the plugin: .* no restart"):
         checks.threads_verdict({1, 2}, checks.heartbeats([beat(1, metrics_seen=False), beat(2, 1)]))
+    with pytest.raises(CheckWarningError, match=r"^broker 2 of 2 has plugin 0\.1\.0, the job is .* copy the jar of "):
+        checks.threads_verdict({1, 2}, checks.heartbeats([beat(1), beat(2, release="0.1.0")]))
 
 
 def load_of(broker: int, bytes_in_per_s: float) -> Request:

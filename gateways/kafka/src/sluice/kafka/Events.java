@@ -12,6 +12,7 @@ import java.util.UUID;
 /** Writes the request events of one gateway (docs/reference.md). For one thread. */
 final class Events {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final String RELEASE = "0.2.0"; // as RELEASE in state/contract/records.py
     private static final String REFUSED_API = "Refused";
     private static final long MAX_APPLIED_MS = 3_600_000;
 
@@ -126,9 +127,7 @@ final class Events {
         ObjectNode event = event(newId(), "GatewayHeartbeat", nowMs);
         ObjectNode heartbeat = event.putObject("heartbeat");
         heartbeat.put("staleness_ms", stalenessMs).put("counters", counters).put("threads_down", threadsDown);
-        if (!isMetricsSeen) {
-            heartbeat.put("metrics_seen", false);
-        }
+        heartbeat.put("metrics_seen", isMetricsSeen).put("release", RELEASE);
         if (command > 0) {
             heartbeat.put("command", command);
         }
