@@ -17,6 +17,7 @@ from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
 EXTRAS = ("demo", "elastic", "http", "insight", "lab", "native", "proxy", "shared_storage", "toolbox")
+DEMO_LOCK = "extras/demo/requirements.lock"
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
 
@@ -25,7 +26,15 @@ def project(tmp_path: Path) -> Path:
     """A copy of what ./scripts/setup looks at."""
     project = tmp_path / "project"
     extras = [f"extras/{name}/pyproject.toml" for name in EXTRAS]
-    for name in ("scripts/setup", "scripts/steps", "pyproject.toml", *extras, "requirements.lock", "configs/jars.xml"):
+    for name in (
+        "scripts/setup",
+        "scripts/steps",
+        "pyproject.toml",
+        *extras,
+        DEMO_LOCK,
+        "requirements.lock",
+        "configs/jars.xml",
+    ):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, project / name)
     return project
@@ -149,6 +158,35 @@ def test_a_second_start_only_looks_at_the_jars_and_runs_the_command_that_is_give
 
     assert (done.returncode, done.stdout, done.stderr) == (3, "a b c\n", "")
     assert (project / ".venv" / "calls").read_text() == "-m scripts.prepare\n"
+
+
+def test_a_demo_needs_less_and_the_rest_comes_beside_it_when_another_command_needs_it(project: Path) -> None:
+    """A demo that runs meanwhile keeps its packages: nothing of them is installed again."""
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    for flags in (["--demo"], ["--demo"], [], [], ["--demo"]):
+        assert _setup(project, command=(*flags, "true")).returncode == 0
+
+    calls = [line for line in (project / ".venv" / "calls").read_text().splitlines() if line.startswith("-m ")]
+    own, of_demo = "-m pip install --no-deps --no-build-isolation", "elastic insight proxy toolbox demo native"
+    assert calls == [
+        f"-m pip install --require-hashes -r {DEMO_LOCK}",
+        f"{own} -e. {' '.join(f'-eextras/{name}' for name in of_demo.split())}",
+        *["-m scripts.prepare --demo"] * 2,
+        INSTALL,
+        f"{own} -eextras/shared_storage -eextras/http -eextras/lab",
+        *["-m scripts.prepare"] * 2,
+        "-m scripts.prepare --demo",
+    ]
+
+
+def test_a_demo_has_the_versions_and_hashes_of_the_projects_lock() -> None:
+    demo, project = (
+        set(re.findall(r"^\S+==\S+|--hash=\S+", (REPOSITORY / name).read_text(), re.MULTILINE))
+        for name in (DEMO_LOCK, "requirements.lock")
+    )
+
+    assert demo < project
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
