@@ -135,15 +135,15 @@ def check_folders(settings: Settings) -> str:
     local = {key: Path(place).absolute() for key, place in folders(settings).items() if "://" not in place}
     for key, folder in sorted(local.items(), key=lambda each: each[0].startswith("delta.")):
         if (fault := _fault(key, folder)) is not None:
-            has_run = (
-                key.startswith("delta.") and Checkpoint(settings.enforce.checkpoint).sluice.read(ORIGIN) is not None
-            )
-            raise (CheckWarningError if has_run else CheckError)(fault)
+            ran = key.startswith("delta.") and Checkpoint(settings.enforce.checkpoint).sluice.read(ORIGIN) is not None
+            raise (CheckWarningError if ran else CheckError)(fault)
     return f"{len(local)} of this machine, readable and writable" if local else "none is of this machine"
 
 
 def _fault(key: str, folder: Path) -> str | None:
     existing = _nearest(folder)
+    if os.statvfs(existing).f_flag & os.ST_RDONLY:
+        return f"{existing}, of {key}, is mounted read-only, and the job writes there; remount it, or set another one"
     if not existing.is_dir():
         return f"{existing}, of {key}, is no folder; set another one, or remove that file"
     if existing != folder:
@@ -190,15 +190,15 @@ def check_temporary_files(settings: Settings) -> str:
     existing = _nearest(place)
     found = os.statvfs(existing)
     cure = "set enforce.checkpoint to a folder elsewhere" if checkpoint.is_local else "set TMPDIR to a folder elsewhere"
+    free, fault = found.f_bavail * found.f_frsize, ""
     if found.f_flag & os.ST_NOEXEC:
-        raise CheckError(
-            f"{existing} is mounted noexec, and Java loads libraries from there; mount it with exec, or {cure}"
-        )
-    free = found.f_bavail * found.f_frsize
-    if free < _LEAST_FREE_BYTES:
-        raise CheckError(
-            f"{existing} has {free >> 20} MiB free, and Java unpacks libraries there; make room, or {cure}"
-        )
+        fault = "is mounted noexec, and Java loads libraries from there; mount it with exec"
+    elif free < _LEAST_FREE_BYTES:
+        fault = f"has {free >> 20} MiB free, and Java unpacks libraries there; make room"
+    elif found.f_files and found.f_favail < 500:  # 0 where a file system has no fixed number
+        fault = f"has room for {found.f_favail} further files (df -i), and a job makes more; remove some"
+    if fault:
+        raise CheckError(f"{existing} {fault}, or {cure}")
     return f"in {place} while a job runs"
 
 
@@ -213,10 +213,7 @@ def check_disk_guard() -> str:
 
 
 def check_capacities(settings: Settings) -> str:
-    """The brokers whose capacity is known.
-
-    Raises InvalidSettingsError, and CheckWarningError where the job has a copy of the file.
-    """
+    """The brokers whose capacity is known. Raises InvalidSettingsError; CheckWarningError where the job has a copy."""
     try:
         limits = broker_limits(settings.brokers)
     except InvalidSettingsError as error:

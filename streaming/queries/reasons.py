@@ -58,6 +58,7 @@ class Cause(Enum):
     LOST_INPUT = auto()  # Kafka no longer has the records that were to be read next
     PROCESS_BROKEN = auto()  # Java is gone, or the folder of its files: only a new process brings them back
     TOO_LARGE = auto()  # a record is larger than its topic takes
+    NO_ROOM = auto()  # on a disk: the query goes on once somebody makes some
     OTHER_RELEASE = auto()  # workers have another release than the driver
     OTHER = auto()
 
@@ -81,6 +82,7 @@ class Reason(NamedTuple):
 
 _LOST_INPUT = r"KAFKA_DATA_LOSS|KafkaDataLoss|failOnDataLoss|Some data may have been lost"
 _TOO_LARGE = r"RecordTooLargeException"
+_NO_ROOM = r"No space left on device|Disk quota exceeded|File too large"
 _LACKING = re.compile(r"No module named '(sluice\w*)|port number from (sluice\w*)[\w.]*'s stdout and terminated")
 """A worker that found no package of Sluice, as Python says it, or as Spark does of a daemon that ended at its start."""
 
@@ -104,7 +106,7 @@ _REPORTS = {
     ),
     r"AuthorizationException": "this login lacks a right that it needs ({cause}); docs/security.md has all of them",
     r"\(Service: S3, Status Code: 403": f"{{cause}}: {S3_RIGHTS}",
-    r"No space left on device|File too large": "there is no room to write ({cause}); make room on the disk",
+    _NO_ROOM: "there is no room to write ({cause}); make room on the disk",
 }
 """A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line."""
 
@@ -151,6 +153,8 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     if isinstance(error, SluiceError):
         if isinstance(error, RunFolderError):
             return Reason(Cause.PROCESS_BROKEN, str(error))
+        if re.search(_NO_ROOM, str(error)):  # whose own words have another cure
+            return Reason(Cause.NO_ROOM, _REPORTS[_NO_ROOM].format(cause=str(error).partition(";")[0]))
         damaged = isinstance(error, StateError | CheckpointError) and not isinstance(error, CheckpointStorageError)
         return Reason(Cause.CHECKPOINT if damaged else Cause.OTHER, str(error))
     report = storage_text(str(error))
@@ -164,7 +168,7 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     of_worker = next((cause for error, cause in _OF_WORKERS.items() if error.search(innermost)), None)
     if of_worker is not None:
         return Reason(of_worker, text)
-    causes = {_LOST_INPUT: Cause.LOST_INPUT, _TOO_LARGE: Cause.TOO_LARGE}
+    causes = {_LOST_INPUT: Cause.LOST_INPUT, _TOO_LARGE: Cause.TOO_LARGE, _NO_ROOM: Cause.NO_ROOM}
     return Reason(causes.get(pattern or "", Cause.OTHER), text)
 
 

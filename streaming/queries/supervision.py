@@ -255,7 +255,8 @@ class SupervisedQuery:
     def _is_last(self, failures: int, reason: Reason) -> bool:
         if reason.cause is Cause.PROCESS_BROKEN:
             return True
-        return self._gives_up and (failures >= self._restart.max_failures or reason.cause.is_lasting)
+        too_often = failures >= self._restart.max_failures and reason.cause is not Cause.NO_ROOM
+        return self._gives_up and (too_often or reason.cause.is_lasting)
 
 
 def backoff_s(failures: int, restart: RestartSettings) -> float:

@@ -212,17 +212,17 @@ def test_a_folder_that_cannot_be_made_says_how_to_make_it(everybodys: Path) -> N
     [
         ("noexec,size=128m", "is mounted noexec, and Java loads"),
         ("size=8m", "MiB free, and Java unpacks libraries there"),
+        ("nr_inodes=9", "room for 8 further files (df -i), and a job makes more"),
+        ("ro", "is mounted read-only, and the job writes there"),
     ],
 )
-def test_run_and_doctor_name_a_small_or_forbidding_mount_before_java_starts(
-    tmp_path: Path, options: str, words: str
-) -> None:
+def test_run_and_doctor_name_a_small_or_forbidding_mount_before_java(tmp_path: Path, options: str, words: str) -> None:
     """Java would end with the stack trace of a library that it can't load, or of a disk that is full."""
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("this account may mount nothing")
     try:
-        file = tmp_path / "settings.yaml"
+        file = tmp_path.with_suffix(".yaml")
         file.write_text(f"enforce: {{checkpoint: {tmp_path}/enforce}}\naudit: {{checkpoint: {tmp_path}/audit}}\n")
         run = invoke("run", "--config", file, code=1)
         lines = [line for line in invoke("doctor", "--config", file, code=1).output.splitlines() if words in line]
@@ -230,7 +230,7 @@ def test_run_and_doctor_name_a_small_or_forbidding_mount_before_java_starts(
         subprocess.run(["umount", str(tmp_path)], check=True)  # noqa: S607 - the system's own
 
     assert words in run.error_line
-    assert [line.split(":")[0] for line in lines] == ["FAIL  temporary files"]
+    assert [line.split(":")[0] for line in lines] == [f"FAIL  {'folders' if options == 'ro' else 'temporary files'}"]
 
 
 @as_root

@@ -15,6 +15,7 @@ from sluice.streaming.queries.supervision import SupervisedQuery, backoff_s
 from sluice.streaming.running_job import check_runs
 from tests.waiting import eventually
 
+FULL = "can't write x: [Errno 28] No space left on device"
 QUICK = RestartSettings(max_failures=3, backoff_ms=1, max_backoff_ms=1)
 SLOW = RestartSettings(max_failures=3, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
 
@@ -116,10 +117,12 @@ def test_a_micro_batch_between_failures_starts_the_count_afresh() -> None:
     assert [batch["batch_id"] for batch in batches] == [0, 0]
 
 
-def test_a_query_that_never_gives_up_goes_on_trying() -> None:
-    query = supervised([*(MadeUpQuery(RuntimeError("disk")) for _ in range(10)), MadeUpQuery()], QUICK, gives_up=False)
+@pytest.mark.parametrize("error", [RuntimeError("disk"), OSError(FULL), CheckpointError(f"{FULL}; give it a folder")])
+def test_a_query_that_never_gives_up_or_has_no_room_on_a_disk_goes_on_trying(error: Exception) -> None:
+    query = supervised([*(MadeUpQuery(error) for _ in range(10)), MadeUpQuery()], QUICK, FULL in str(error))
     eventually(lambda: query.state.restarts == 10)
     end(query)
+    assert (query.state.reason == f"there is no room to write ({FULL}); make room on the disk") == (FULL in str(error))
 
     assert query.state.state == "stopped"
 

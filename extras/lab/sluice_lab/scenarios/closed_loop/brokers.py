@@ -148,10 +148,7 @@ def proxied_brokers(
     folder: Path, size: int, proxies: int, quotas: Sequence[Json]
 ) -> Iterator[tuple[Cluster, Rig, Sequence[KafkaGateway]]]:
     """`size` plain brokers behind so many proxies, and a job with these quotas, once the proxies know each other."""
-    sections: Sections = {
-        "topics": {"partitions": 2, "replication_factor": min(size, 3)},
-        "audit": {"trigger_s": 5},
-    }
+    sections: Sections = {"topics": {"partitions": 2, "replication_factor": min(size, 3)}, "audit": {"trigger_s": 5}}
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(folder / "brokers", size))
         rig = stack.enter_context(Rig(folder, cluster.bootstrap_servers, sections, quotas))

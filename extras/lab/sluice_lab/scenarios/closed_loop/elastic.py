@@ -16,15 +16,7 @@ import numpy as np
 from sluice.state.contract.gateway_topics import Override
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.overrides import DEFAULT_RESERVATION, TIGHT_BURST_S, are_alike, factor_of
-from sluice.state.shares.counter_share import (
-    CORRECTION_S,
-    GROWTH,
-    MAX_CREDIT_S,
-    MAX_DEBT_S,
-    RAMP_S,
-    SILENT_S,
-    Metering,
-)
+from sluice.state.shares.counter_share import CORRECTION_S, GROWTH, MAX_CREDIT_S, MAX_DEBT_S, RAMP_S, SILENT_S, Metering
 from sluice_elastic.tighten import ElasticRule, MeasuredLoad
 from sluice_insight.arrays import Flags, Floats
 from sluice_insight.live import NEAR_LIMIT
