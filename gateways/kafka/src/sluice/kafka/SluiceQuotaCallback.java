@@ -78,10 +78,8 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
         return false;
     }
 
-    /**
-     * No {@code @Override}: Kafka 5.0 has no such method. KRaft before 4.0 never calls it, so the gateway asks how many
-     * brokers there are itself.
-     */
+    /** No {@code @Override}: Kafka 5.0 has no such method. KRaft before 4.0 never calls it: the gateway counts brokers. */
+    @SuppressWarnings("removal") // deprecated since 4.4, and to be implemented until 4.3
     public boolean updateClusterMetadata(Cluster cluster) {
         return false;
     }
