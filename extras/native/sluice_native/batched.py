@@ -4,13 +4,13 @@ PySpark's own workers make one pandas frame of the rows of each group and one of
 which takes ten times as long as what Spark does for a group. Here a batch of groups goes from Arrow to lists and back.
 The function is the same: PySpark calls it with the frames of one group, batched workers with `Groups`.
 
-`use_batched_groups` replaces two names in `pyspark.worker`: the serializer, which reads groups from Java and writes
-rows and states back, and the wrapper of the function. Their arguments and Java's format change from release to release:
-`contract` tries both paths before.
+`use_batched_groups` replaces `read_udfs` of `pyspark.worker`, which makes of what Java sends a function from batches to
+batches. What it is given changes from release to release: `RELEASES` has those that are known, and `contract` tries
+which one this PySpark is.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -34,72 +34,87 @@ _UPDATED = (
 
 _NO_TIMEOUT = -1
 
+_STATE = ("properties", "keyRowAsUnsafe", "object", "oldTimeoutTimestamp")
 
-def use_batched_groups(worker: Any) -> None:
+
+_Function = tuple[Callable[[tuple[()], Groups, None], Decided], Any, Sequence[int]]
+"""A function, the type of its rows, and the columns that it gets.
+
+Those are how many numbers follow, how many of them are columns of the key, these, and the columns of the frames.
+"""
+
+
+class Release(NamedTuple):
+    """What differs between releases of PySpark: `given` makes of Java's bytes what `read_udfs` is given."""
+
+    given: Callable[[IO[bytes]], Any]
+    function: Callable[[Any, Any, Any], _Function]
+
+
+def _function_of_4_2(worker: Any, pickler: Any, stream: IO[bytes]) -> _Function:
+    """The bytes themselves: one function, its columns, whose names are left out, itself by one pickle, and an id."""
+    from pyspark.serializers import read_bool, read_int
+
+    read: Any = read_int
+    read(stream)
+    offsets = [(read(stream), read_bool(stream))[0] for _ in range(read(stream))]
+    read(stream)
+    call, returns = worker.read_command(pickler, stream)
+    stream.read(8)
+    return call, returns, offsets
+
+
+def _given_in_4_3(stream: IO[bytes]) -> Any:
+    from pyspark.serializers import read_int
+    from pyspark.worker_message import UDFInfo
+
+    return [UDFInfo.from_stream(stream) for _ in range(read_int(stream))]
+
+
+def _function_of_4_3(worker: Any, pickler: Any, functions: Any) -> _Function:
+    """A list, whose only element has the pickled functions and their columns (SPARK-58189, SPARK-58243)."""
+    (one,) = functions
+    (command,) = one.udfs
+    return *worker.read_command(pickler, command), one.args
+
+
+RELEASES: Mapping[str, Release] = {
+    "4.2": Release(lambda stream: stream, _function_of_4_2),
+    "4.3": Release(_given_in_4_3, _function_of_4_3),
+}
+"""Each release with a contract of its own."""
+
+
+def use_batched_groups(worker: Any, release: Release) -> None:
     """Replace the path of groups in the module `pyspark.worker` of this process.
 
     Raises AttributeError if it has no such path. `contract` tells whether the new one fits.
     """
-    worker.ApplyInPandasWithStateSerializer = _batched_serializer(worker.ApplyInPandasWithStateSerializer)
-    worker.wrap_grouped_map_pandas_udf_with_state = _wrap
+    own = worker.read_udfs
+
+    def read_udfs(pickler: Any, given: Any, kind: int, *confs: Any) -> Any:
+        from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+        from pyspark.util import PythonEvalType
+
+        if kind != PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF_WITH_STATE:
+            return own(pickler, given, kind, *confs)
+        function = release.function(worker, pickler, given)
+        stream = ArrowStreamSerializer(write_start_stream=True)
+        return lambda _, batches: _decided(function, batches), None, stream, stream
+
+    worker.read_udfs = read_udfs
 
 
-class _Stored(NamedTuple):
-    """The groups of a call as Java wants them back: the bytes of each key, and the value of each state as it was."""
-
-    keys: list[bytes]
-    values: list[tuple[Any, ...] | None]
-
-
-def _wrap(function: Callable[[tuple[()], Groups, None], Decided], return_type: Any, _: object) -> Callable[..., Any]:
-    """In place of PySpark's wrapper: called with columns of groups, whose elements are the rows of one group.
-
-    PySpark gives it the key columns, an iterator over lists of all columns, here of one, and what `load_stream` gave as
-    state.
-    """
-
-    def decide(keys: list[Any], columns: Iterator[list[Any]], stored: _Stored) -> Any:
-        rows = next(columns)[-1]
-        groups = Groups(Group(of[0], state, own) for of, state, own in zip(keys[0], stored.values, rows, strict=True))
-        return function((), groups, None), stored.keys, return_type
-
-    return decide
-
-
-def _batched_serializer(base: type) -> type:
-    """The serializer, as a class below PySpark's own, whose constructor and Arrow types it uses."""
-
-    class BatchedGroupsSerializer(base):  # type: ignore[misc] # the class is PySpark's, found at run time
-        def load_stream(self, stream: IO[bytes]) -> Iterator[tuple[Any, _Stored]]:
-            groups = _groups(_record_batches(stream))
-            while some := list(islice(groups, _GROUPS)):
-                infos, rows = zip(*some, strict=True)
-                columns = [list(column) for column in zip(*rows, strict=True)]
-                stored = _Stored([key for key, _ in infos], [value and pickle.loads(value) for _, value in infos])  # noqa: S301 - Spark's own bytes
-                yield iter([(columns, None)]), stored
-
-        def dump_stream(self, iterator: Iterable[Any], stream: IO[bytes]) -> None:
-            import pyarrow as pa
-            from pyspark.serializers import SpecialLengths, write_int
-
-            writer = None
-            types = (self.result_count_pdf_arrow_type, self.result_state_pdf_arrow_type)
-            for decided, keys, return_type in iterator:
-                batch = _record_batch(decided, keys, return_type, *types)
-                if writer is None:
-                    write_int(SpecialLengths.START_ARROW_STREAM, stream)  # type: ignore[no-untyped-call] # PySpark's
-                    writer = pa.RecordBatchStreamWriter(stream, batch.schema)
-                writer.write_batch(batch)
-            if writer is not None:
-                writer.close()
-
-    return BatchedGroupsSerializer
-
-
-def _record_batches(stream: IO[bytes]) -> Iterator["pa.RecordBatch"]:
-    import pyarrow as pa  # in a worker only: the daemon must not start its threads
-
-    yield from pa.ipc.open_stream(stream)
+def _decided(function: _Function, batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+    """The batches for Java: what the function makes of some groups at once."""
+    call, returns, (_, _, key, *_, own) = function
+    found = _groups(batches)
+    while some := list(islice(found, _GROUPS)):
+        groups = Groups(
+            Group(columns[key][0], state and pickle.loads(state), columns[own])  # noqa: S301 - Spark's own bytes
+            for (_, state), columns in some
+        )
+        yield _record_batch(call((), groups, None), [name for (name, _), _ in some], returns)
 
 
 _Info = tuple[bytes, bytes | None]
@@ -126,20 +141,19 @@ def _groups(batches: Iterable["pa.RecordBatch"]) -> Iterator[tuple[_Info, list[l
                 started = None
 
 
-def _record_batch(decided: Decided, keys: list[bytes], return_type: Any, count_type: Any, state_type: Any) -> Any:
+def _record_batch(decided: Decided, keys: list[bytes], return_type: Any) -> Any:
     """The batch that Java expects: columns of counts, of rows and of states, the shorter ones filled up with nulls."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 
     rows, states = len(decided.rows), len(decided.states)
     length = max(1, rows, states)
-    counts = pa.StructArray.from_arrays(
-        [pa.array([number] * length, field.type) for number, field in zip((rows, states), count_type, strict=True)],
-        fields=list(count_type),
-    )
+    numbers = [pa.array([number] * length, pa.int32()) for number in (rows, states)]
+    counts = pa.StructArray.from_arrays(numbers, names=["dataCount", "stateCount"])
     values = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) for value in decided.states]
     columns = ([_UPDATED] * states, keys, values, [_NO_TIMEOUT] * states)
-    state = _filled_struct(columns, state_type, length)
+    kinds = zip(_STATE, (pa.string(), pa.binary(), pa.binary(), pa.int64()), strict=True)
+    state = _filled_struct(columns, pa.struct([*kinds]), length)
     data = _filled_struct(
         [list(column) for column in zip(*decided.rows, strict=True)], to_arrow_type(return_type), length
     )

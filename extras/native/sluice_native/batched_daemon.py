@@ -4,16 +4,16 @@ import sys
 
 from sluice.streaming.workers.daemon import run_daemon
 from sluice_native.batched import use_batched_groups
-from sluice_native.contract import broken_contract
+from sluice_native.contract import contract
 
 
 def use_batched_workers() -> None:
     """Replace the path of groups of all workers to come, or say in one line why they keep PySpark's own."""
     import pyspark.worker
 
-    reason = broken_contract()
-    if reason is None:
-        use_batched_groups(pyspark.worker)
+    release, reason = contract()
+    if release is not None:
+        use_batched_groups(pyspark.worker, release)
     else:
         print(f"sluice: workers are PySpark's own, slower with many pages: {reason}", file=sys.stderr, flush=True)
 

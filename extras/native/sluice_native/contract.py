@@ -1,6 +1,6 @@
 """The contract that batched workers have with PySpark, tried before they are used: Java gets the same from both.
 
-Patch releases of PySpark keep it, and the next minor release breaks it: nothing but a trial says so.
+Patch releases of PySpark keep it, and a minor release may break it: nothing but a trial says so.
 """
 
 import json
@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from sluice.streaming.workers.groups import Decided, Groups
-from sluice_native.batched import use_batched_groups
+from sluice_native.batched import RELEASES, Release, use_batched_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,15 +40,25 @@ _PROPERTIES: dict[str, object] = {
 
 
 @cache
-def broken_contract() -> str | None:
-    """The reason why groups can't be batched with this PySpark; None if they can. Takes some milliseconds."""
+def contract() -> tuple[Release | None, str | None]:
+    """The release whose contract this PySpark keeps, or the reason why it keeps none. Takes some milliseconds."""
+    reasons = []
+    for name, release in RELEASES.items():
+        if (reason := _difference(release)) is None:
+            return release, None
+        reasons.append(f"as {name}: {reason}")
+    return None, f"each takes 0.9 ms, not 0.1 ms ({'; '.join(reasons)})"
+
+
+def _difference(release: Release) -> str | None:
+    """The reason why groups can't be batched with this PySpark by the contract of a release."""
     import pyspark.worker as worker
 
     before = dict(vars(worker))
     try:
-        own = _answer(worker)
-        use_batched_groups(worker)
-        same = own == _answer(worker)
+        own = _answer(worker, release)
+        use_batched_groups(worker, release)
+        same = own == _answer(worker, release)
     except Exception as error:  # of any class: names, arguments and formats are PySpark's own
         return f"{type(error).__name__}: {error}"
     finally:
@@ -76,13 +86,13 @@ def _appended(state: tuple[Any, ...] | None, texts: list[str]) -> tuple[int, str
     return number + len(texts), text + "".join(texts)
 
 
-def _answer(worker: Any) -> tuple[list[Any], list[Any]]:
+def _answer(worker: Any, release: Release) -> tuple[list[Any], list[Any]]:
     import pyarrow as pa
     from pyspark.util import PythonEvalType
 
     function, _, deserializer, serializer = worker.read_udfs(
         worker.pickleSer,
-        _command(),
+        release.given(_command()),
         PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF_WITH_STATE,
         worker.RunnerConf(),
         worker.EvalConf(_state_schema()),

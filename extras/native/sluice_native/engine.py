@@ -10,7 +10,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PlannedPages, PythonEngine
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays
-from sluice_native.contract import broken_contract
+from sluice_native.contract import contract
 from sluice_native.decide import native_decider
 from sluice_native.library import native_code
 from sluice_native.plan import native_planner
@@ -33,7 +33,7 @@ class NativeEngine(PythonEngine):
 
     def broken_contract(self) -> str | None:
         """The reason why groups can't be batched with this PySpark."""
-        return broken_contract()
+        return contract()[1]
 
     def plan(
         self,
