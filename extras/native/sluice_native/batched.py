@@ -5,7 +5,7 @@ which takes ten times as long as what Spark does for a group. Here a batch of gr
 The function is the same: PySpark calls it with the frames of one group, batched workers with `Groups`.
 
 `use_batched_groups` replaces `read_udfs` of `pyspark.worker`, which makes of what Java sends a function from batches to
-batches. What it is given changes from release to release: `RELEASES` has those that are known, and `contract` tries
+batches. Its arguments change from release to release: `RELEASES` has those that are known, and `contract` tries
 which one this PySpark is.
 """
 
@@ -45,7 +45,7 @@ Those are how many numbers follow, how many of them are columns of the key, thes
 
 
 class Release(NamedTuple):
-    """What differs between releases of PySpark: `given` makes of Java's bytes what `read_udfs` is given."""
+    """The difference between releases of PySpark: `given` makes of Java's bytes the arguments of `read_udfs`."""
 
     given: Callable[[IO[bytes]], Any]
     function: Callable[[Any, Any, Any], _Function]

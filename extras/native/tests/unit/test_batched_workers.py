@@ -48,7 +48,7 @@ GIVEN = {
     "4.2": lambda: io.BytesIO(struct.pack(">ii" + len(OFFSETS) * "ix" + "i8x", 1, len(OFFSETS), *OFFSETS, 1)),
     "4.3": lambda: [SimpleNamespace(udfs=[b""], args=OFFSETS)],
 }
-"""What `read_udfs` of each release is given for one function without its pickle, key column 0, and OFFSETS."""
+"""The arguments of each release's `read_udfs` for one function without its pickle, key column 0, and OFFSETS."""
 
 
 def batch(keys: list[int], payloads: list[bytes], infos: list[tuple[str, bytes | None, int, int, bool]]) -> Any:
