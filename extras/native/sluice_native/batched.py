@@ -53,11 +53,12 @@ class Release(NamedTuple):
 
 def _function_of_4_2(worker: Any, pickler: Any, stream: IO[bytes]) -> _Function:
     """The bytes themselves: one function, its columns, whose names are left out, itself by one pickle, and an id."""
-    from pyspark.serializers import read_bool, read_int
+    from pyspark import serializers
 
-    read: Any = read_int
+    read: Any = serializers.read_int
+    flag: Any = serializers.read_bool
     read(stream)
-    offsets = [(read(stream), read_bool(stream))[0] for _ in range(read(stream))]
+    offsets = [(read(stream), flag(stream))[0] for _ in range(read(stream))]
     read(stream)
     call, returns = worker.read_command(pickler, stream)
     stream.read(8)
@@ -65,10 +66,11 @@ def _function_of_4_2(worker: Any, pickler: Any, stream: IO[bytes]) -> _Function:
 
 
 def _given_in_4_3(stream: IO[bytes]) -> Any:
-    from pyspark.serializers import read_int
-    from pyspark.worker_message import UDFInfo
+    from pyspark import serializers
+    from pyspark.worker_message import UDFInfo  # type: ignore[import-not-found] # new in 4.3
 
-    return [UDFInfo.from_stream(stream) for _ in range(read_int(stream))]
+    read: Any = serializers.read_int
+    return [UDFInfo.from_stream(stream) for _ in range(read(stream))]
 
 
 def _function_of_4_3(worker: Any, pickler: Any, functions: Any) -> _Function:
@@ -100,18 +102,18 @@ def use_batched_groups(worker: Any, release: Release) -> None:
             return own(pickler, given, kind, *confs)
         function = release.function(worker, pickler, given)
         stream = ArrowStreamSerializer(write_start_stream=True)
-        return lambda _, batches: _decided(function, batches), None, stream, stream
+        return lambda _, batches: decided_batches(function, batches), None, stream, stream
 
     worker.read_udfs = read_udfs
 
 
-def _decided(function: _Function, batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+def decided_batches(function: _Function, batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
     """The batches for Java: what the function makes of some groups at once."""
     call, returns, (_, _, key, *_, own) = function
     found = _groups(batches)
     while some := list(islice(found, _GROUPS)):
         groups = Groups(
-            Group(columns[key][0], state and pickle.loads(state), columns[own])  # noqa: S301 - Spark's own bytes
+            Group(columns[key][0], pickle.loads(state) if state else None, columns[own])  # noqa: S301 - Spark's own bytes
             for (_, state), columns in some
         )
         yield _record_batch(call((), groups, None), [name for (name, _), _ in some], returns)

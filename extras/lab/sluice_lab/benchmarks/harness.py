@@ -20,16 +20,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 from unittest.mock import patch
 from zlib import crc32
 
 import msgspec
 import pyarrow as pa
-import pyspark.worker
 import typer
 from pyspark.serializers import read_int
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, StringType, StructType
 
 from scripts.command import run_command
@@ -44,7 +43,7 @@ from sluice.streaming.enforce.stages import PageDecider, combiner, planner
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import EVENTS_PER_S, Load, spread
 from sluice_lab.benchmarks.scale import Charges, SettingsOfJob, loads, sections
-from sluice_native.batched import use_batched_groups
+from sluice_native.batched import decided_batches
 from sluice_native.library import declined
 
 TASKS = 2
@@ -63,16 +62,8 @@ _DECIDED = (
     .add("keys", ArrayType(BinaryType()))
     .add("values", ArrayType(BinaryType()))
 )
-_SERIALIZER = {
-    "timezone": "UTC",
-    "safecheck": True,
-    "assign_cols_by_name": True,
-    "prefer_int_ext_dtype": False,
-    "state_object_schema": None,
-    "arrow_max_records_per_batch": _ARROW_ROWS,
-    "prefers_large_var_types": False,
-    "int_to_decimal_coercion_enabled": False,
-}
+_COLUMNS = (4, 1, 0, 0, 1)
+"""Columns of the function as PySpark gives them: one of the key, and those of key and payload."""
 
 Row = tuple[bool, str | None, bytes | None, bytes | None]
 """A row that leaves the stateful operator: partial, topic, key and value."""
@@ -124,10 +115,7 @@ class Workers:
         """Spark key -> the pickled state of the page."""
         self.page_batch_bytes = 0
         self._offsets = [0] * TASKS
-        worker = SimpleNamespace(**vars(pyspark.worker))  # a copy: this process may have uses for PySpark's own path
-        use_batched_groups(worker)
-        self._serializer = worker.ApplyInPandasWithStateSerializer(**_SERIALIZER)
-        self._wrapped = worker.wrap_grouped_map_pandas_udf_with_state(self._timed_decider, _DECIDED, None)
+        self._stream = ArrowStreamSerializer(write_start_stream=True)
 
     def micro_batch(self, first: int, users: Sequence[int]) -> list[Row]:
         """The records of one micro-batch, with an event of each of these users; `first` numbers them."""
@@ -174,15 +162,16 @@ class Workers:
             sent, received = self._groups(keys, page_batches), io.BytesIO()
             in_function_s = self.seconds["decide"]
             with self._timed("rows"):
-                self._serializer.dump_stream(map(self._mapped, self._serializer.load_stream(sent)), received)
+                decided = decided_batches((self._timed_decider, _DECIDED, _COLUMNS), self._stream.load_stream(sent))
+                self._stream.dump_stream(decided, received)
             self.seconds["rows"] -= self.seconds["decide"] - in_function_s
             received.seek(0)
             read_int(received)  # type: ignore[no-untyped-call] # PySpark's
             for batch in pa.ipc.open_stream(received):
-                counts, decided, states = (column.to_pylist() for column in batch.columns)
+                counts, made, states = (column.to_pylist() for column in batch.columns)
                 for state in states[: counts[0]["stateCount"]]:
                     self.pages[int(state["keyRowAsUnsafe"])] = state["object"]
-                for row in decided[: counts[0]["dataCount"]]:
+                for row in made[: counts[0]["dataCount"]]:
                     pairs = zip(row["keys"], row["values"], strict=True)
                     rows += [(row["partial"], row["topic"], key, value) for key, value in pairs]
         return rows
@@ -202,12 +191,6 @@ class Workers:
             writer.write_batch(batch)
         stream.seek(0)
         return stream
-
-    def _mapped(self, of_groups: Any) -> Any:
-        """The call that PySpark makes for groups, with the one key column and the one column of payloads."""
-        columns, state = of_groups
-        ((keys, payloads),) = (each for each, _ in columns)
-        return self._wrapped([keys], iter([[payloads]]), state)
 
     def _timed_decider(self, *groups: Any) -> Any:
         with self._timed("decide"):
