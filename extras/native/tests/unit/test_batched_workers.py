@@ -44,7 +44,7 @@ INFO = pa.struct(
 )
 
 
-GIVEN = {
+GIVEN: dict[str, Any] = {
     "4.2": lambda: io.BytesIO(struct.pack(">ii" + len(OFFSETS) * "ix" + "i8x", 1, len(OFFSETS), *OFFSETS, 1)),
     "4.3": lambda: [SimpleNamespace(udfs=[b""], args=OFFSETS)],
 }
