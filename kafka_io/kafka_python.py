@@ -6,7 +6,7 @@ tests/unit/test_kafka_python.py names the release that they were tried with.
    same offset for ever, so that one forged record would keep a gateway from all records that come after it. Records
    are decoded here too, without the parts that no reader needs: a third of the time.
 2. The id of a topic shows that it was deleted and made again.
-3. The admin client describes client quotas, and the log directories of all topics, and tries a topic's config.
+3. The admin client describes client quotas, and tries a topic's config.
 """
 
 from base64 import urlsafe_b64encode
@@ -95,20 +95,6 @@ class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python 
     async def _describe(self) -> DescribeClientQuotasResponse:
         # no condition and not strict: everything
         return await self._manager.send(DescribeClientQuotasRequest(components=[], strict=False))
-
-
-class LogDirsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
-    """kafka-python's admin client whose DescribeLogDirs asks for all topics: its own asks for those that it may see."""
-
-    def broker_numbers(self) -> list[int]:
-        """The numbers of the brokers that the cluster has now."""
-        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
-
-    def describe_all_log_dirs(self, broker: int) -> list[dict[str, Any]]:
-        """The log directories of a broker. Raises KafkaError."""
-        [answer] = self._manager.run(self._async_describe_log_dirs, None, [broker])
-        log_dirs: list[dict[str, Any]] = answer["log_dirs"]
-        return log_dirs
 
 
 class ConfigsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints

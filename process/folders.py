@@ -14,11 +14,6 @@ def file_sizes(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield path, path.stat().st_size
 
 
-def folder_bytes(folder: Path) -> int:
-    """Size of all files below the folder."""
-    return sum(size for _, size in file_sizes(folder))
-
-
 def owner(place: Path) -> str:
     """The name of an owner, or the number of one that has none."""
     try:

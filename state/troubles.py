@@ -182,6 +182,7 @@ class Facts:
     beats: Mapping[str, Heartbeat] | None = None
     """The last heartbeat of each gateway that was heard in the last `heard_s`, by `server_text`."""
     heard_s: int = 10
+    """0 is for a reader that hasn't read for so long: it can't say yet that one is silent."""
     capacities: BrokerLimits | None = None
     ahead_ms: Mapping[str, int] | None = None
     """Clocks of gateways, so much ahead of this machine's; below 0 is behind."""
@@ -351,7 +352,7 @@ def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
         yield Trouble("plugin_old", "warn", text, meanwhile=meanwhile, next=copy)
     log = "lines with sluice in its log say why, and a restart of the broker ends it"
     stay = "shares stay as they are there"
-    if beats is not None and (silent := sorted(nodes - known.keys())):
+    if beats is not None and facts.heard_s and (silent := sorted(nodes - known.keys())):
         text = f"broker {_names(silent)} of {count}: no heartbeat in {facts.heard_s} s"
         yield Trouble("gateway_silent", "fail", text, meanwhile=stay, next=log)
     if down := sorted(node for node, beat in known.items() if beat.threads_down):

@@ -80,7 +80,9 @@ _LOCAL_CHECKPOINTS = {
     ),
 }
 
-_LOCAL_FILES = {
+_ONE_PROCESS = {
+    # Its executor can't be lost alone. After two minutes in which the machine slept, it would be, and end the job.
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "10d",
     # Hadoop's own class starts a process (chmod) for each file and folder that it makes.
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
 }
@@ -109,7 +111,7 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
     properties = folder_properties(folder.path) | properties
     # Spark's own folders are there as well, unless section `spark` has a spark.local.dir.
     properties[JAVA_OPTIONS] = f"-Djava.io.tmpdir={folder.path} {properties[JAVA_OPTIONS]}"
-    return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties, _store_jars(settings))
+    return (_ONE_PROCESS if _is_one_process(properties) else {}) | properties | _jars(properties, _store_jars(settings))
 
 
 def driver_properties(settings: Settings) -> dict[str, str]:

@@ -40,6 +40,10 @@ _TABLES_S = 60.0
 """Interval between two polls of the tables, whose logs are read."""
 
 
+_PAUSE_S = 30.0
+"""Time between two polls from which the job's process stood still, and has read no heartbeat: no poll takes so long."""
+
+
 class TroublesWatch:
     """Polls topics, brokers and tables. `gateways` gives the facts of heartbeats, `limits` the quotas in force."""
 
@@ -57,6 +61,8 @@ class TroublesWatch:
         self._clock_ms = clock_ms
         self._polled = Facts()
         self._answers = UnwrittenAnswers(settings, clock_s)
+        self._clock_s = clock_s
+        self._polled_s = self._since_s = clock_s()  # the last poll, and the first since the process stood still
         self._unreadable: Mapping[str, str | None] | None = None
         self._refused: dict[tuple[str, str], bool] = {}
 
@@ -66,9 +72,8 @@ class TroublesWatch:
         if self.is_stale(at_ms):
             return polled
         heard = self._gateways(at_ms)
-        return replace(
-            polled, beats=heard.beats, heard_s=heard.heard_s, capacities=heard.capacities, ahead_ms=heard.ahead_ms
-        )
+        heard_s = heard.heard_s if self._clock_s() - self._since_s > heard.heard_s else 0
+        return replace(polled, beats=heard.beats, heard_s=heard_s, capacities=heard.capacities, ahead_ms=heard.ahead_ms)
 
     def is_stale(self, now_ms: int) -> bool:
         """True while the job's newest decisions are old."""
@@ -81,6 +86,9 @@ class TroublesWatch:
             count = 0
             with NewestRecords(self._settings.kafka, self._settings.topics) as newest:
                 while True:
+                    if (now_s := self._clock_s()) - self._polled_s > _PAUSE_S:
+                        self._since_s = now_s
+                    self._polled_s = now_s
                     self._polled = replace(
                         self._polled, flow=newest.flow(), dead_letters=newest.dead_letters(self._clock_ms())
                     )

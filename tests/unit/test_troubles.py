@@ -77,6 +77,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("one without", {"plugins": {1: "there", 2: "missing"}}, ["plugin_missing"], "broker 2 of 2 is without"),
     ("one deaf", {"plugins": {1: "deaf"}}, ["plugin_deaf"], "broker 1 of 1 is without the plugin's reporter"),
     ("deaf while it runs", {"beats": beats(metrics_seen=False)}, ["plugin_deaf"], "broker 1 of 1 doesn't hand"),
+    ("not heard yet", {"plugins": {2: "there"}, "beats": {}, "heard_s": 0}, [], ""),
     ("silent", {"plugins": {2: "there"}, "beats": {}, "heard_s": 60}, ["gateway_silent"], "no heartbeat in 60 s"),
     ("heartbeats unknown", {"plugins": {2: "there"}}, [], ""),
     ("one old", {"beats": beats(release="0.1.9")}, ["plugin_old"], "broker 1 of 1 has plugin 0.1.9, the job is 0.2.0"),

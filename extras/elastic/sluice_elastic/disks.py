@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.kafka_io.kafka_python import LogDirsAdmin
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.state.quotas.resolution import Quotas
@@ -81,6 +81,20 @@ class DisksWatch(Collector):
         """The present metric."""
         text = "Brokers that didn't answer DescribeLogDirs last"
         yield GaugeMetricFamily("sluice_brokers_disks_unknown", text, value=float(len(self._log_dirs.unknown)))
+
+
+class LogDirsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
+    """kafka-python's admin client whose DescribeLogDirs asks for all topics: its own asks for those that it may see."""
+
+    def broker_numbers(self) -> list[int]:
+        """The numbers of the brokers that the cluster has now."""
+        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
+
+    def describe_all_log_dirs(self, broker: int) -> list[dict[str, Any]]:
+        """The log directories of a broker. Raises KafkaError."""
+        [answer] = self._manager.run(self._async_describe_log_dirs, None, [broker])
+        log_dirs: list[dict[str, Any]] = answer["log_dirs"]
+        return log_dirs
 
 
 def read_log_dirs(kafka: Mapping[str, str], late: frozenset[int] = frozenset()) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
-from sluice.process.folders import folder_bytes
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -18,6 +17,7 @@ from sluice_lab.benchmarks.latency import WARM_S, Latencies, add_latencies, answ
 from sluice_lab.benchmarks.report import Findings, at_most
 from sluice_lab.benchmarks.rig import BenchmarkRig, Driver, Record, Setup
 from sluice_lab.benchmarks.scale import Scale
+from sluice_lab.testbed.processes import folder_bytes
 
 PARTITIONS = 50
 """Topic-partitions of a wide event: the default of enforce.max_charges_per_event."""

@@ -13,7 +13,6 @@ from typing import Annotated, NamedTuple
 import typer
 
 from scripts.command import run_command
-from sluice.process.folders import folder_bytes
 from sluice_demo.counts import drain, missing_answers
 from sluice_demo.job import wait_until
 from sluice_demo.load import load as publish_load
@@ -21,7 +20,7 @@ from sluice_demo.load import loading
 from sluice_demo.load_generator import LoadGenerator
 from sluice_lab.benchmarks.report import table
 from sluice_lab.scenarios.months import run_months
-from sluice_lab.testbed.processes import descendants, resident_mib
+from sluice_lab.testbed.processes import descendants, folder_bytes, resident_mib
 from sluice_lab.testbed.reconciliation import reconcile_counts
 from sluice_lab.testbed.rig import Rig, run_scenario
 

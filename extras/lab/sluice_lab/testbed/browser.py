@@ -15,9 +15,9 @@ from pathlib import Path
 from filelock import FileLock
 from playwright.sync_api import Browser, sync_playwright
 
-from sluice.process.folders import folder_bytes
 from sluice.process.processes import leaving_at_once, run_saying
 from sluice.state.errors import SluiceError
+from sluice_lab.testbed.processes import folder_bytes
 
 PACKAGE = "@sparticuz/chromium@153.0.0"
 SHA512 = (

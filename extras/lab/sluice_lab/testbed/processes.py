@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from sluice.process.folders import file_sizes
 from sluice.state.errors import SluiceError
 
 
@@ -70,3 +71,8 @@ def compiler_cpu_s(pid: int) -> float:
             if (tasks / str(thread.id) / "comm").read_text().startswith(("C1 Compiler", "C2 Compiler")):
                 spent_s += thread.user_time + thread.system_time
     return spent_s
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of all files below the folder."""
+    return sum(size for _, size in file_sizes(folder))
