@@ -1,11 +1,12 @@
 """PySpark's private names: its only way to the driver's Java. No other module has them."""
 
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 
 def java(spark: SparkSession | SparkContext) -> Any:
@@ -38,6 +39,25 @@ def end_java(longest_s: float) -> None:
 def hadoop_configuration(spark: SparkSession) -> Any:
     """Hadoop's configuration of the session, with which Spark opens its own files."""
     return _java_context(spark).hadoopConfiguration()
+
+
+class KafkaSink:
+    """Spark's writer of rows to Kafka, without the plan of `DataFrameWriter.save`, which only leads to the same call.
+
+    A name of Java's is asked for once: for each part of it Java looks into all jars.
+    """
+
+    def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
+        """`properties` are the producer's."""
+        packages = java(spark)
+        serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
+        serializers = {"key.serializer": serializer, "value.serializer": serializer}
+        self._arguments = packages.java.util.HashMap({**properties, **serializers}), packages.scala.Option.empty()
+        self._write = packages.org.apache.spark.sql.kafka010.KafkaWriter.write
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows (topic, key, value, headers if any), each to its own topic, in one action of this thread."""
+        self._write(rows._jdf.queryExecution(), *self._arguments)  # noqa: SLF001
 
 
 def is_stopped(spark: SparkSession) -> bool:

@@ -48,9 +48,10 @@ from sluice.streaming.enforce.stages import (
     planner,
 )
 from sluice.streaming.errors import CheckpointError, JobError
+from sluice.streaming.java_bridge import KafkaSink
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.capacities import CapacityFile
-from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
+from sluice.streaming.runtime.kafka import epoch_header, kafka_since, requests_source, sink_properties
 from sluice.streaming.workers.engine_start import are_batched, unbatched
 from sluice.streaming.workers.release import package_digest
 
@@ -120,7 +121,7 @@ class EnforceQuery(GatedQuery):
         self._told_of_pages = False
         checkpoint = Checkpoint(settings.enforce.checkpoint)
         self._epoch = job.epoch
-        self._start = start
+        self._sink = KafkaSink(job.spark, sink_properties(settings, start))
         store = checkpoint.store
         create = None if store is None else store.file_creator(job.spark, checkpoint.location)
         self._log = BatchLog(checkpoint, create)
@@ -209,7 +210,7 @@ class EnforceQuery(GatedQuery):
         if self._epoch is not None:
             header = F.struct(F.lit(HEADER).alias("key"), F.lit(self._epoch.header()).alias("value"))
             rows = rows.withColumn("headers", F.array(header))
-        kafka_writer(rows.write, self._settings, self._start).save()
+        self._sink.write(rows)
 
     def _combined(self, rows: DataFrame, settings: PipelineSettings) -> DataFrame:
         """Finished records as they are, and the records that the parts make; parts are brought together by key."""

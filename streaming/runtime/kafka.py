@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import AuditSettings, EnforceSettings, Settings
@@ -17,14 +17,14 @@ _SOURCE_DEFAULTS = {
 _BUFFER_BYTES = 32 * 1024 * 1024  # Kafka's own default
 
 _SINK_DEFAULTS = {
-    "kafka.acks": "all",
-    "kafka.enable.idempotence": "true",
-    "kafka.linger.ms": "5",
-    "kafka.batch.size": str(512 * 1024),  # Kafka's default of 16 KiB holds few decisions
-    "kafka.delivery.timeout.ms": "120000",
+    "acks": "all",
+    "enable.idempotence": "true",
+    "linger.ms": "5",
+    "batch.size": str(512 * 1024),  # Kafka's default of 16 KiB holds few decisions
+    "delivery.timeout.ms": "120000",
 }
 
-_START = "kafka.sluice.start"
+_START = "sluice.start"
 """A property that Kafka's clients pass over, by which Spark tells producers apart."""
 
 
@@ -76,17 +76,17 @@ def epoch_header() -> Column:
     return F.element_at(F.filter("headers", lambda header: header.key == HEADER), -1).value
 
 
-def kafka_writer(writer: DataFrameWriter, settings: Settings, start: int = 0) -> DataFrameWriter:
-    """The writer of rows (topic, key, value), each to its own topic, with their `headers` if there are any.
+def sink_properties(settings: Settings, start: int = 0) -> dict[str, str]:
+    """Properties of the producer that writes each row to its own topic.
 
-    Spark keeps a producer for later micro-batches, and finds it by its options. Each `start` of a query has its own:
-    one that has failed never reads certificates, truststore and login again, which may have been replaced since.
+    Spark keeps a producer for later micro-batches, and finds it by them. Each `start` of a query has its own: one that
+    has failed never reads certificates, truststore and login again, which may have been replaced since.
     """
     # The producer's own bounds of a record; a dead letter holds up to 4 MiB in base64.
     most = settings.topics.max_message_bytes
-    bounds = {"kafka.max.request.size": str(most), "kafka.buffer.memory": str(max(_BUFFER_BYTES, most))}
+    bounds = {"max.request.size": str(most), "buffer.memory": str(max(_BUFFER_BYTES, most))}
     own = {_START: str(start)} if start else {}
-    return writer.format("kafka").options(**(_SINK_DEFAULTS | bounds | own | _client_options(settings)))
+    return _SINK_DEFAULTS | bounds | own | java_properties(settings.kafka)
 
 
 def _client_options(settings: Settings) -> dict[str, str]:

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.managers import BaseManager
 from pathlib import Path
-from typing import cast
 
 import psutil
-from pyspark.sql import DataFrameWriter, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -32,7 +31,7 @@ from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.tracked_entities import tracked_entities
 from sluice.streaming.queries.supervision import summarize
-from sluice.streaming.runtime.kafka import kafka_writer, requests_source
+from sluice.streaming.runtime.kafka import requests_source, sink_properties
 from sluice.streaming.runtime.session import start_session
 from sluice_demo.job import Json
 from sluice_lab.testbed.processes import compiler_cpu_s, descendants, resident_mib
@@ -75,9 +74,8 @@ def start_copy(spark: SparkSession, settings: Settings, checkpoint: str, padding
         F.to_json(F.struct("event.*", F.lit("x" * padding_bytes).alias("padding"))).alias("value"),
     )
     stream = copies.writeStream.queryName("copy").option("checkpointLocation", checkpoint)
-    # Spark's two kinds of writer take the same options, and have no base class.
-    written = kafka_writer(cast(DataFrameWriter, stream), settings).option("topic", settings.topics.decisions)
-    return cast(StreamingQuery, written.start())  # type: ignore[attr-defined] # it is the stream's writer
+    options = {f"kafka.{name}": value for name, value in sink_properties(settings).items()}
+    return stream.format("kafka").options(**options, topic=settings.topics.decisions).start()
 
 
 class BenchError(SluiceError):
