@@ -96,6 +96,7 @@ def test_the_workflows_have_no_known_fault() -> None:
 
 def test_each_lane_is_a_job_of_ci_on_the_oldest_and_the_newest_python_and_java() -> None:
     jobs = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    assert jobs.pop("newest")["if"] == "github.event_name == 'schedule'"  # no lane: it tries what isn't supported yet
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
     versions = {name: job["strategy"]["matrix"] for name, job in jobs.items()}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
