@@ -348,8 +348,8 @@ def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     if old := sorted(node for node, numbers in releases.items() if numbers < _numbers(RELEASE)):
         has = ", ".join(sorted({".".join(map(str, releases[node])) or f"before {RELEASE}" for node in old}))
         text = f"broker {_names(old)} of {count or len(known)} has plugin {has}, the job is {RELEASE}"
-        meanwhile, copy = "clients there are throttled as it does", "copy the jar there, and restart the broker"
-        yield Trouble("plugin_old", "warn", text, meanwhile=meanwhile, next=copy)
+        meanwhile, copy = "clients there are throttled as it does", "copy the jar of `sluice broker-plugin` there"
+        yield Trouble("plugin_old", "warn", text, meanwhile=meanwhile, next=f"{copy}, and restart the broker")
     log = "lines with sluice in its log say why, and a restart of the broker ends it"
     stay = "shares stay as they are there"
     if beats is not None and facts.heard_s and (silent := sorted(nodes - known.keys())):

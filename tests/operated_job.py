@@ -404,6 +404,7 @@ class Cluster:
         self._patches = ExitStack()
         for target, value in (
             ("sluice.streaming.enforce.query.now_ms", lambda: self.kafka.now_ms),
+            ("sluice.streaming.enforce.query.KafkaSink", lambda *_: None),  # it is Java's; see Enforce._publish
             ("sluice.streaming.enforce.batch_properties.TaskContext", SimpleNamespace(get=lambda: self.context)),
             ("sluice.streaming.audit.query.current_ends", lambda _: self._requests_end()),
             ("sluice.streaming.enforce.requests_topic.connect", lambda *_: nullcontext()),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.sampled_rate import SampledRate
-from sluice.state.contract.records import UNMUTE_API
+from sluice.state.contract.records import RELEASE, UNMUTE_API
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
 from sluice.state.troubles import troubles_of
 from sluice_insight.live import MINUTE_MS, POINT_MS, POINTS, STEPS, Bounds, CounterId, CounterState, LiveModel
@@ -354,7 +354,7 @@ def _beat(gateway: str, instance: str, heartbeat: dict[str, object]) -> dict[str
 
 def test_a_heartbeat_tells_of_its_gateway_and_is_no_decision() -> None:
     share = {"quota": "producer_byte_rate", "entity": {"user": "a"}, "limit": 9.0, "share": 3.0, "charged": 2.0}
-    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [share]}
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [share], "release": RELEASE}
     names = ("host-1-0a1b2c3d", "host-2-0a1b2c3d", "host-2-1a1b2c3d")  # the second one was started again
     model = fed(*(_beat("host", name, heartbeat) for name in names), _beat("edge-3", "edge-3-0a1b2c3d", heartbeat))
     assert {(seen.heartbeat.counters, seen.heartbeat.shares[0].share) for seen in model.gateways.all()} == {(7, 3.0)}
