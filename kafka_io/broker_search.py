@@ -278,4 +278,4 @@ def fault_of(host: str, port: int, failure: Failure, protocol: str) -> tuple[int
             " DNS of this machine"
         )
     between = ", that no firewall is between" if failure.is_out_of_reach else ""
-    return (4, f"no Kafka broker answers at {server}{said}; check that it runs there{between}, and bootstrap.servers")
+    return 4, f"no Kafka broker answers at {server}{said}; check that it runs there{between}, and bootstrap.servers"

@@ -37,7 +37,11 @@ class ClusterQuotasReader(AbstractContextManager["ClusterQuotasReader"]):
                 return describe_quotas(self._admin, self._kafka)
             self.close()
         self._admin = connect(ClientQuotasAdmin, self._kafka)
-        return describe_quotas(self._admin, self._kafka)
+        try:
+            return describe_quotas(self._admin, self._kafka)
+        except KafkaUnavailableError:
+            self.close()  # the next reading connects at once, and asks a cluster that refuses once
+            raise
 
     def close(self) -> None:
         """End the connection; the next reading makes a new one."""

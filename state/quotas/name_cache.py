@@ -19,8 +19,7 @@ class NameCache(dict[KeyT, ValueT]):
     """Values by names, in two generations, each bounded in bytes.
 
     When the newer one is full, it becomes the older one: what was used since the last time stays, whatever else comes.
-    `cache[key]` finds values of both, and moves one of the older to the newer; `get` finds those of the newer only,
-    as fast as a dict.
+    `cache[key]` finds values of both, and moves one of the older to the newer; `get` finds those of the newer only.
     """
 
     def __init__(self, most_bytes: int) -> None:

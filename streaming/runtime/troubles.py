@@ -39,9 +39,8 @@ _BROKERS_EVERY = 6
 _TABLES_S = 60.0
 """Interval between two polls of the tables, whose logs are read."""
 
-
 _PAUSE_S = 30.0
-"""Time between two polls from which the job's process stood still, and has read no heartbeat: no poll takes so long."""
+"""Time between two polls from which the process is taken for one that stood still."""
 
 
 class TroublesWatch:
@@ -75,6 +74,13 @@ class TroublesWatch:
         heard_s = heard.heard_s if self._clock_s() - self._since_s > heard.heard_s else 0
         return replace(polled, beats=heard.beats, heard_s=heard_s, capacities=heard.capacities, ahead_ms=heard.ahead_ms)
 
+    def note_poll(self) -> None:
+        """Note that the process works: one that was suspended has heard no gateway meanwhile, and calls none silent."""
+        now_s = self._clock_s()
+        if now_s - self._polled_s > _PAUSE_S:
+            self._since_s = now_s
+        self._polled_s = now_s
+
     def is_stale(self, now_ms: int) -> bool:
         """True while the job's newest decisions are old."""
         return is_stale(self._polled.flow, now_ms)
@@ -86,9 +92,7 @@ class TroublesWatch:
             count = 0
             with NewestRecords(self._settings.kafka, self._settings.topics) as newest:
                 while True:
-                    if (now_s := self._clock_s()) - self._polled_s > _PAUSE_S:
-                        self._since_s = now_s
-                    self._polled_s = now_s
+                    self.note_poll()
                     self._polled = replace(
                         self._polled, flow=newest.flow(), dead_letters=newest.dead_letters(self._clock_ms())
                     )
