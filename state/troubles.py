@@ -264,7 +264,8 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         yield Trouble("job_away", "fail", text, since_ms, meanwhile, log)
     elif is_late and seen.step_ms is not None and seen.step_ms < START_MS:
         step = f"it may take {START_MS // 1000} s to its first micro-batch; its log says what it waits for"
-        yield Trouble("starting", "warn", f"the job starts, {wait}", now_ms - seen.step_ms, meanwhile, step)
+        waits = f"the job starts, {flow.waiting} requests wait"
+        yield Trouble("starting", "warn", waits, now_ms - seen.step_ms, meanwhile, step)
     elif is_late and not (facts.queries or {}).get("enforce"):
         look = "`sluice doctor` and the job's log say what it waits for"
         yield Trouble("decisions_stale", "fail", f"no decision, {wait}", since_ms, meanwhile, look)

@@ -31,7 +31,7 @@ _SERVERS_EVERY = 10
 
 
 class TroublesNow:
-    """Polls in the background what a viewer can't see in the decisions. `first` is set after the first certain poll.
+    """Polls in the background what a viewer can't see in the decisions; `first` is set after a poll without doubt.
 
     `is_locked` says whether a process has the lock of the job's checkpoint. `limits` is None where the viewer has no
     reader of the limits topic of its own: then this reads the overrides. `tables` has why a table can't be read.
@@ -47,6 +47,8 @@ class TroublesNow:
         tables: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         self.first = Event()
+        self.is_known = False
+        """True once a poll left no doubt; until then an empty list of troubles says nothing."""
         self.limits = limits or LimitsView()
         self.probe = probe
         self._kafka = kafka
@@ -129,6 +131,7 @@ class TroublesNow:
                         with suppress(KafkaError):
                             self._take(limits)
                     if not is_doubtful(self.seen.flow, clock_ms()):
+                        self.is_known = True
                         self.first.set()
                     yield
             finally:

@@ -108,7 +108,7 @@ def top(
         elif json_output:
             print_json(_snapshot(reader, view), indent=True)
         else:
-            print_lines(_snapshot_lines(reader, view, terminal_width()))
+            print_lines(snapshot_lines(reader, view, terminal_width()))
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,6 @@ class DecisionsReader:
         from sluice_insight.troubles_now import TroublesNow  # Kafka's client is slow to import
 
         self.model = LiveModel(settings.quota, limits=_capacities(settings))
-        self.read = 0
         self.last_read_ms = 0
         self.since_ms = now_ms() - since_s * 1000
         topic = settings.topics.decisions
@@ -280,6 +279,11 @@ class DecisionsReader:
             if not self._topic.partitions():
                 raise TopError(f"there is no topic {topic}; check topics.decisions, and that the job has run")
 
+    @property
+    def decided(self) -> int:
+        """Decisions of requests that were read; heartbeats of gateways are none."""
+        return sum(self.model.total.values())
+
     def read_past(self) -> None:
         """Read the decisions up to the present. Raises TopError."""
         until_s = time.monotonic() + _READ_PAST_S
@@ -287,7 +291,7 @@ class DecisionsReader:
             for _, record in self._topic.read_to_end():
                 self._apply([record])
                 if time.monotonic() > until_s:
-                    read = f"{self.read} decisions were read in {_READ_PAST_S:g} s"
+                    read = f"{self.decided} decisions were read in {_READ_PAST_S:g} s"
                     raise TopError(f"{read}, and more are left; give --since fewer seconds")
 
     def read_new(self) -> None:
@@ -297,7 +301,6 @@ class DecisionsReader:
 
     def _apply(self, records: "Sequence[FetchedRecord]") -> None:
         if records:
-            self.read += len(records)
             self.last_read_ms = now_ms()
             self.model.on_records((record.value for record in records), self.last_read_ms)
 
@@ -343,21 +346,25 @@ def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
     return {
         "at_ms": at_ms,
         "troubles": [to_builtins(each) for each in now.troubles(reader.model, at_ms)],
+        "troubles_known": now.is_known,
         "stale": is_stale,
         "since_ms": reader.since_ms,
-        "decisions_read": reader.read,
+        "decisions_read": reader.decided,
         "verdicts": dict(sorted(reader.model.total.items())),
         "counters": [json_row(row) | {"held": marks.of(row.key, row.limit).held} for row in rows],
         "unlimited": [to_builtins(each) for each in reader.model.gateways.unlimited(at_ms)],
     }
 
 
-def _snapshot_lines(reader: DecisionsReader, view: View, width: int | None) -> Iterator[str]:
+def snapshot_lines(reader: DecisionsReader, view: View, width: int | None) -> Iterator[str]:
+    """One table, what is wrong above it."""
     at_ms, model = now_ms(), reader.model
     yield from (text for text, _ in trouble_lines(reader.now.troubles(model, at_ms)))
+    if not reader.now.is_known:
+        yield f"not known: what else is wrong; the brokers did not tell in {_TROUBLES_S:.0f} s, see sluice doctor"
     span_s = max(1.0, (at_ms - reader.since_ms) / 1000)
     verdicts = "  ".join(f"{count / span_s:.1f}/s {verdict}" for verdict, count in sorted(model.total.items()))
-    yield f"{reader.read} decisions in {span_s:.0f} s  {printable(verdicts)}  {model.known} counters"
+    yield f"{reader.decided} decisions in {span_s:.0f} s  {printable(verdicts)}  {model.known} counters"
     rows = rows_of(model, view, at_ms, SNAPSHOT_ROWS, is_stale=reader.now.is_stale(at_ms))
     yield from row_lines(rows, width, _marks(reader, at_ms)) if rows else [_NO_COUNTER]
     yield from _unlimited_lines(model, at_ms, width)

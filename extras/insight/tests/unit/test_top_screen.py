@@ -19,7 +19,17 @@ from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.troubles import Facts, Flow, JobSeen, Trouble
-from sluice_insight.commands.top import QUOTAS, SORTS, View, after_key, json_row, row_lines, rows_of, screen
+from sluice_insight.commands.top import (
+    QUOTAS,
+    SORTS,
+    View,
+    after_key,
+    json_row,
+    row_lines,
+    rows_of,
+    screen,
+    snapshot_lines,
+)
 from sluice_insight.live import LiveModel
 from sluice_insight.texts import counter_name
 from sluice_insight.troubles_now import TroublesNow
@@ -62,6 +72,19 @@ def test_what_is_wrong_is_above_the_rows_and_figures_of_then_are_dashes() -> Non
 
     assert lines[2][:5] == ["FAIL", "no", "job", "runs,", "1595"]
     assert lines[5][:7] == ["alice", "producer_byte_rate", "—", "1", "kB/s", "—", "—"]
+
+
+def test_one_table_says_that_it_does_not_know_what_is_wrong() -> None:
+    """No line above the rows is read as "all is well"."""
+    now = nothing_wrong()
+    reader: Any = SimpleNamespace(model=model_of(charged("alice", 800.0)), since_ms=now_ms(), decided=1, now=now)
+
+    unknown, *_ = snapshot_lines(reader, View(), 200)
+    now.is_known = True
+    known, *_ = snapshot_lines(reader, View(), 200)
+
+    assert unknown.startswith("not known: what else is wrong")
+    assert known.startswith("1 decisions in ")
 
 
 def test_a_row_says_until_when_its_client_is_held() -> None:
