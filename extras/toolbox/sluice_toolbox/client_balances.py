@@ -86,12 +86,12 @@ def _counters(payloads: Iterable[bytes], pages: int, client: Client) -> Iterator
     """Tags and counters of the client's entities, and whether a shadow quota counts them."""
     for payload in payloads:
         for key, counters in decode(payload, pages).items():
-            tags, shadow = _tags(key)
+            tags, shadow = tags_of_key(key)
             if tags.topic is None and client.has(tags):
                 yield tags, shadow, counters
 
 
-def _tags(key: str) -> tuple[Tags, bool]:
+def tags_of_key(key: str) -> tuple[Tags, bool]:
     """The tags that a counter is kept for, and whether it is that of a shadow quota. Topics are not told apart."""
     tenant, _, member = key.removeprefix(SHADOW_KEY_PREFIX).partition(COMMON_MARK)
     tags, shadow = member or tenant, key.startswith(SHADOW_KEY_PREFIX)

@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from kafka import KafkaAdminClient
@@ -17,10 +18,14 @@ from sluice.streaming.enforce.query import starting_offsets
 from sluice.streaming.errors import CheckpointError
 from sluice_lab.testbed.reconciliation import reconcile
 from sluice_toolbox.balances import Balances, store_imported
+from sluice_toolbox.read_state import DECODER, read_state
 from tests.builders import creates_event
 from tests.commands import Ended, run_sluice
 from tests.integration.job_process import JobProcess, Json, wait_until
 from tests.mixed_load import EARLY_USERS, QUOTAS, requests_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -98,8 +103,8 @@ def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: s
     assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
 
 
-def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path: Path) -> None:
-    """To the last token; the checkpoint stays as it is, and the job goes on."""
+def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path: Path, spark: "SparkSession") -> None:
+    """To the last token, by the command and by Spark; the checkpoint stays as it is, and the job goes on."""
     folder = tmp_path / "read"
     job = job_with(folder, kafka_broker, "checkpoint", pages=8, shuffle_partitions=2)
     user, start_ms = "O=A|\x1b[2J", time.time_ns() // 1_000_000
@@ -123,6 +128,24 @@ def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path:
     job.publish([creates_event(user, [1], start_ms + 1, "last")])
     job.answered(3)
     job.stop()
+    location = job.settings.enforce.checkpoint
+    newest, first = read_state(spark, location), read_state(spark, location, 0)
+    of_user = "user = 'O=A|\\u001b[2J' AND quota = 'controller_mutation_rate'"
+    (after,), (before_it,) = (
+        state.where(of_user).select("samples.value", "tokens", "tokens_ms", "client_id", "shadow").collect()
+        for state in (newest, first)
+    )
+    assert after.asDict() == {
+        "value": [10_000.0],  # the second is refused, and takes nothing
+        "tokens": 55.0 - 10_000 + 5.0 * 0.001,
+        "tokens_ms": start_ms + 1,
+        "client_id": "",
+        "shadow": False,
+    }
+    assert (before_it["tokens"], before_it["tokens_ms"]) == (55.0 - 10_000, start_ms)
+    in_sql = f"inline({DECODER}(value.groupState.payload))"
+    stored = spark.read.format("statestore").load(location).selectExpr(in_sql)
+    assert stored.exceptAll(newest).count() == newest.exceptAll(stored).count() == 0 < newest.count()
 
 
 def files_of(folder: Path) -> set[tuple[str, int]]:

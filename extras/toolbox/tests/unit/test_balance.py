@@ -21,6 +21,7 @@ from sluice.streaming.checkpoint.origin import Origin, write_origin
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice_toolbox.balances import Balances, store_imported
 from sluice_toolbox.client_balances import Balance, Client, balances
+from sluice_toolbox.read_state import counters_of_page
 from tests.builders import quota
 from tests.commands import invoke
 from tests.stored_pages import SETTINGS, bytes_of, charged, names, stored
@@ -103,6 +104,26 @@ def test_a_shadow_quotas_counter_is_told_apart() -> None:
 
     assert (found.shadow, found.limit) == (True, 3.0)
     assert without.limit is None
+
+
+def test_a_page_is_a_row_for_each_quota_of_an_entity() -> None:
+    """Tokens are those of the bucket as it is stored: 55 less 60, at that moment."""
+    page = charged((Tags("alice"), MUTATIONS, 5.0, 60.0, T), (Tags("", "app"), BYTES, 1.0, 20.0, T))
+
+    alice, app = sorted(counters_of_page(bytes_of(page)), key=lambda row: row["client_id"])
+
+    nobody = {"user": "", "client_id": "", "topic": "", "tenant": "", "shadow": False, "last_event_ms": T}
+    sample = {"start_ms": T, "last_event_ms": T}
+    assert alice == nobody | {
+        "user": "alice",
+        "quota": "controller_mutation_rate",
+        "samples": [sample | {"value": 60.0}],
+        "tokens": -5.0,
+        "tokens_ms": T,
+    }
+    unlimited = {"tokens": None, "tokens_ms": None}
+    samples = {"samples": [sample | {"value": 20.0}]}
+    assert app == nobody | {"client_id": "app", "quota": "producer_byte_rate"} | samples | unlimited
 
 
 def test_a_gateways_clock_may_be_ahead() -> None:
