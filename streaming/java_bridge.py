@@ -41,6 +41,10 @@ def hadoop_configuration(spark: SparkSession) -> Any:
     return _java_context(spark).hadoopConfiguration()
 
 
+STAGES = "decide requests and write the answers"
+"""Name, in Spark's UI, of the stages of an action of KafkaSink."""
+
+
 class KafkaSink:
     """Spark's writer of rows to Kafka, without the plan of `DataFrameWriter.save`, which only leads to the same call.
 
@@ -54,9 +58,11 @@ class KafkaSink:
         serializers = {"key.serializer": serializer, "value.serializer": serializer}
         self._arguments = packages.java.util.HashMap({**properties, **serializers}), packages.scala.Option.empty()
         self._write = packages.org.apache.spark.sql.kafka010.KafkaWriter.write
+        self._context = spark.sparkContext
 
     def write(self, rows: DataFrame) -> None:
         """Write rows (topic, key, value, headers if any), each to its own topic, in one action of this thread."""
+        self._context.setLocalProperty("callSite.short", STAGES)  # PySpark's own actions take it away again
         self._write(rows._jdf.queryExecution(), *self._arguments)  # noqa: SLF001
 
 

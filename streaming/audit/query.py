@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
@@ -23,6 +23,7 @@ from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
 from sluice.sinks.tables.measures import add_up, metrics_rows
 from sluice.sinks.tables.quota_metrics import counted, merge_metrics, quota_metrics_table, take_back_metrics
 from sluice.sinks.tables.unreadable import known_records, unreadable_table
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit.answers import RequestEnds, current_ends, epoch_spans, further_answers, reported_answers
 from sluice.streaming.audit.epochs_seen import EpochsSeen
@@ -36,6 +37,9 @@ from sluice.streaming.runtime.kafka import epoch_header, kafka_source
 from sluice.streaming.runtime.recorded import see_tables
 
 QUERY_NAME = "audit"
+
+OBSERVED = "sluice"
+"""Name of the figures of a micro-batch among Spark's observed metrics."""
 
 log = logging.getLogger("sluice.audit")
 
@@ -244,6 +248,23 @@ def _time_bounds(settings: Settings) -> TimeBounds:
     )
 
 
+def figures(settings: Settings) -> list[Column]:
+    """Figures of a micro-batch's rows for anybody's StreamingQueryListener, by the text of records, which isn't parsed.
+
+    `throttled` are those among the `decisions` of requests that wait or are refused, by the job or inline.
+    """
+    text, topics = F.col("value").cast("string"), settings.topics
+    is_decision = (F.col("topic") == topics.decisions) & ~text.contains(f'"api":"{HEARTBEAT_API}"')
+    is_throttled = ~text.contains('"verdict":"ALLOW"') | text.contains('"throttled_by":[{')
+    lag_ms = F.unix_millis("read_at") - F.unix_millis("timestamp")
+    return [
+        F.count_if(is_decision).alias("decisions"),
+        F.count_if(is_decision & is_throttled).alias("throttled"),
+        F.count_if(F.col("topic") == topics.dead_letters).alias("dead_letters"),
+        F.max(lag_ms).alias("lag_ms"),
+    ]
+
+
 class AuditQuery(GatedQuery):
     """The running query: a few large, idempotent commits instead of one commit per micro-batch of decisions."""
 
@@ -264,7 +285,8 @@ class AuditQuery(GatedQuery):
         # In a stream this is the time of the micro-batch, which Spark's log keeps: a repeated one is treated as before.
         read_at = F.current_timestamp().alias("read_at")
         epoch = epoch_header().alias("epoch")
-        return records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at, epoch)
+        rows = records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at, epoch)
+        return rows.observe(OBSERVED, *figures(self._settings))
 
     def _write_batch(self, records: DataFrame, batch_id: int) -> None:
         # The query's id is the checkpoint's, and a backup's too.
