@@ -36,7 +36,6 @@ NATIVE_TARGETS = ("x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17")
 
 _DRY_VERSION = "0.0.0"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:rc\d+)?)")
-_JAR = re.compile(r"(.+?)-(\d+\.\d[^/]*)\.jar")
 
 
 class ReleaseError(SluiceError):
@@ -152,15 +151,17 @@ def bill_of_materials(version: str) -> Mapping[str, Any]:
 
 
 def jar_components(jars: JarSet) -> Iterator[dict[str, Any]]:
-    """A set's jars as components, with the checksums that an install verifies."""
-    for name, digest in jars.expected().items():
-        match = _JAR.fullmatch(name)
-        artifact, version = (match[1], match[2]) if match else (name, "")
+    """A set's jars as components, with the checksums that an install verifies and the names that advisories use."""
+    for line in jars.checksums.read_text().splitlines():
+        digest, path = line.split()
+        group, artifact, version, name = path.split("/")
         yield {
             "type": "library",
             "bom-ref": f"{jars.name}/{name}",
+            "group": group,
             "name": artifact,
             "version": version,
+            "purl": f"pkg:maven/{group}/{artifact}@{version}",
             "hashes": [{"alg": "SHA-256", "content": digest}],
         }
 
