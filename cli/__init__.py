@@ -12,9 +12,17 @@ def command() -> None:
     if sys.warnoptions:  # of PYTHONWARNINGS: `error` would end a command at a library's first remark
         warnings.resetwarnings()
         warnings.simplefilter("ignore")
+    from sluice.process.surroundings import foreign_python, open_standard_streams
+
+    open_standard_streams()
     from sluice.process.processes import leaving_at_once
 
     with leaving_at_once():  # an interrupted import has a traceback
-        from sluice.cli.main import main  # what it imports comes with the extra
+        try:
+            from sluice.cli.main import main  # what it imports comes with the extra
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            unknown = f"Sluice can't be loaded ({said}); install it again, or run ./scripts/setup in a checkout"
+            sys.exit(f"sluice: error: {foreign_python() or unknown}")
 
     main()

@@ -32,6 +32,7 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_stores, with_absolute_paths, with_bootstrap_servers
 from sluice.process.errors import SpanError
 from sluice.process.format import printable
+from sluice.process.surroundings import foreign_python, refused_output
 from sluice.sinks.errors import NoTableError, QueryError, UnreadableTableError
 from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.checks import check_unmute
@@ -290,7 +291,9 @@ def main() -> None:
     """Run the command line; every error is one line on standard error."""
     _check_surroundings()
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        sys.stdout.flush()  # here, where an error is one line
+        sys.exit(code)
     except TyperException as error:
         _fail(error.format_message().replace(": Value error, ", ": ", 1), error.exit_code)  # pydantic's words
     except (NoTableError, UnreadableTableError) as error:  # the command is right
@@ -304,8 +307,9 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except (KeyboardInterrupt, Abort):
         _fail("interrupted", 130)
-    except Exception as error:  # a fault of Sluice's own: the place is enough for a report
-        _fail(f"{UNEXPECTED} {type(error).__name__} at {_place(error)}: {error}; please report it", EXIT_FAILED)
+    except Exception as error:  # a fault of Sluice's own, if nothing around it is: the place is enough for a report
+        unknown = f"{UNEXPECTED} {type(error).__name__} at {_place(error)}: {error}; please report it"
+        _fail(refused_output(error) or foreign_python() or unknown, EXIT_FAILED)
 
 
 def _place(error: Exception) -> str:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from platform import python_version
@@ -24,6 +23,7 @@ from sluice.configs.settings import Settings, folders
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.process.folders import owner
+from sluice.process.surroundings import foreign_python
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
 from sluice.streaming.checkpoint.store import store_of
 from sluice.streaming.runtime.capacities import has_copy
@@ -32,15 +32,6 @@ from sluice.streaming.workers.engine_start import PYTHON_INSTEAD, engine_missing
 
 Check = Callable[[], str]
 """A line's words if all is well; raises CheckWarningError, another SluiceError, KafkaError or OSError if not."""
-
-NEEDED = frozenset(
-    (
-        *("anyio", "arro3", "crc32c", "deltalake", "filelock", "h11", "hdfs_native", "jinja2", "kafka", "markupsafe"),
-        *("msgspec", "numpy", "pandas", "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic", "pyspark"),
-        *("rich", "starlette", "typer", "uvicorn", "yaml"),
-    )
-)
-"""The modules of others that the job and the commands import."""
 
 _LEAST_OPEN_FILES = 1_024  # Java doesn't start with 256; a job at work on one machine has about 500 open
 _LEAST_FREE_BYTES = 64 << 20
@@ -68,17 +59,9 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
 
 
 def check_python() -> str:
-    """The Python of this process and of the workers. Raises CheckError if PYTHONPATH hides a module of theirs."""
-    given = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    others = [folder for folder in sys.path if folder not in given]
-    for folder in given:
-        for name in sorted(sys.stdlib_module_names | NEEDED):
-            found = PathFinder.find_spec(name, [folder])
-            if found and found.origin and (name not in NEEDED or PathFinder.find_spec(name, others)):
-                raise CheckError(
-                    f"{folder} of PYTHONPATH has another {name} ({found.origin}) than Sluice needs; leave this folder"
-                    " out of PYTHONPATH"
-                )
+    """The Python of this process and of the workers. Raises CheckError if the environment has made another of it."""
+    if (fault := foreign_python()) is not None:
+        raise CheckError(fault)
     return f"{python_version()} ({sys.executable})"
 
 

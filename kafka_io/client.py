@@ -14,6 +14,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyErr
 from sluice.kafka_io.jaas import login_of
 from sluice.kafka_io.properties import check_properties, has_layer, servers_of
 from sluice.process.format import error_line
+from sluice.process.surroundings import lost_assertions
 
 ClientT = TypeVar("ClientT")
 
@@ -74,9 +75,7 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
 
     # brokers with the plugin know Sluice's own clients by this name, and say if they don't exempt one
     config = {"client_id": "sluice"} | kafka_python_config(kafka) | {"kafka_client": search}
-    for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
-        if argument in config and not Path(str(config[argument])).is_file():
-            raise KafkaUnavailableError(f"no file {config[argument]}, which ssl.* names; expected a PEM file there")
+    _check(config)
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_MS / 1000
     servers = servers_of(kafka["bootstrap.servers"])
     alone = random.sample(servers, min(len(servers), _MOST_ALONE)) if servers[1:] else []
@@ -101,6 +100,15 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
             for each in searches:
                 each.end()
             return connected
+
+
+def _check(config: Mapping[str, object]) -> None:
+    """Raise KafkaUnavailableError for what kafka-python shows as a broker that gives no answer."""
+    if (fault := lost_assertions()) is not None:
+        raise KafkaUnavailableError(fault)
+    for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+        if argument in config and not Path(str(config[argument])).is_file():
+            raise KafkaUnavailableError(f"no file {config[argument]}, which ssl.* names; expected a PEM file there")
 
 
 def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:

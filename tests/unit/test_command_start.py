@@ -1,9 +1,15 @@
-"""Commands start quickly: what takes long to import is imported only by the commands that need it."""
+"""Commands start quickly: what takes long to import is imported only by the commands that need it.
 
+And they start wherever they were put: what is wrong there is one line.
+"""
+
+import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +63,82 @@ def test_reports_import_neither_pandas_nor_spark_nor_kafka(tmp_path: Path, comma
     settings.write_text(f"delta: {{decisions: {tables.decisions}, quotas: {tables.quotas}}}\n")
 
     assert slow_imports(SLUICE, *command, "--config", str(settings)) == WITH_TABLES
+
+
+COMMAND = "import sys; sys.argv = ['sluice', *sys.argv[1:]]; from sluice.cli import command; command()"
+"""The installed script, whose imports fail in one line, too."""
+
+
+def started(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The end of the installed script, run with these arguments and options of `subprocess.run`."""
+    command = [sys.executable, "-c", COMMAND, *arguments]
+    options["env"] = os.environ | options.get("env", {})
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=120, **options)
+
+
+@pytest.mark.parametrize(("module", "command"), [("msgspec", "--help"), ("yaml", "--help"), ("kafka", "doctor")])
+def test_a_module_that_pythonpath_hides_is_one_line_that_names_it(tmp_path: Path, module: str, command: str) -> None:
+    """Whether it is missed while the command line is loaded, or by a command."""
+    (tmp_path / f"{module}.py").write_text("")
+
+    done = started(command, env={"PYTHONPATH": str(tmp_path)}, stdout=subprocess.DEVNULL)
+
+    expected = (
+        f"sluice: error: {tmp_path} of PYTHONPATH has another {module} ({tmp_path}/{module}.py) than Sluice needs"
+    )
+    assert done.stderr.splitlines()[-1] == f"{expected}; leave this folder out of PYTHONPATH"
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_module_that_is_damaged_is_one_line() -> None:
+    damaged = f"import sys; sys.modules['yaml'] = None; {COMMAND}"
+    done = subprocess.run([sys.executable, "-c", damaged], capture_output=True, text=True, check=False)
+
+    assert re.fullmatch(r"sluice: error: Sluice can't be loaded \(ModuleNotFoundError: .*yaml.*\); .*\n", done.stderr)
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["--help", "--version", "doctor"])
+def test_output_that_nothing_takes_is_one_line(command: str, unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = started(command, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
+
+    assert done.stderr.splitlines()[-1:] == [
+        "sluice: error: standard output can't be written (No space left on device); make room there, or send it"
+        " elsewhere"
+    ]
+    assert "Exception ignored" not in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_process_without_standard_streams_opens_no_file_in_their_place(tmp_path: Path) -> None:
+    """What a library or a child wrote there would be in that file."""
+    said = tmp_path / "said"
+    closed = 'exec "$@" <&- >&- 2>&-'
+    program = (
+        "import sys; from sluice.process.surroundings import open_standard_streams; open_standard_streams();"
+        "import os; found = [os.fstat(number).st_rdev for number in range(3)];"
+        "print('lost', flush=True); print('lost', file=sys.stderr); open(sys.argv[1], 'w').write(str(found))"
+    )
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", closed, "x", sys.executable, "-c", program, str(said)], check=False, timeout=60
+    )
+
+    assert done.returncode == 0
+    assert said.read_text() == str([os.stat(os.devnull).st_rdev] * 3)
+
+
+def test_without_assertions_a_line_says_so_in_place_of_a_broker_that_gives_no_answer() -> None:
+    """Kafka's client reads answers in assertions: each broker would seem to end its connections."""
+    done = started(
+        "topics", "--bootstrap-servers", "127.0.0.1:1", env={"PYTHONOPTIMIZE": "1"}, stdout=subprocess.DEVNULL
+    )
+
+    assert done.stderr.splitlines()[-1].startswith(
+        "sluice: error: this Python runs without assertions, in which Kafka's client reads answers; unset"
+        " PYTHONOPTIMIZE"
+    )
+    assert done.returncode == 1

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.errors import CheckError
-from sluice.cli.start_checks import NEEDED, check_environment, check_folders
+from sluice.cli.start_checks import check_environment, check_folders
 from sluice.configs.settings import Settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
+from sluice.process.surroundings import NEEDED
 from sluice.streaming.runtime.properties import left_out
 from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed, file_of
