@@ -32,6 +32,9 @@ OLD_BROKER_JARS = _jars("old-broker")
 NEW_BROKER_JARS = _jars("new-broker")
 """A newer Kafka than that of the embedded broker, the same."""
 
+NEW_PROXY_JARS = _jars("new-proxy")
+"""The newest interface of Kroxylicious' filters, for the proxy's; its runtime isn't in any registry."""
+
 HDFS_JARS = _jars("hdfs", added_to_pyspark=True)
 """HDFS's servers, on which `./scripts/cluster` runs; pyspark has everything else that they need."""
 
@@ -49,7 +52,7 @@ JAVA_CLIENT_JARS = {release: _jars(f"java-client-{release}") for release in ("2.
 
 _OF_RELEASES = (*KAFKA_RELEASE_JARS.values(), *JAVA_CLIENT_JARS.values())
 _PUBLISHED = (SPARK_JARS, BROKER_JARS, PROXY_JARS, S3_JARS, COMPILER_JARS)
-_OWN = (OLD_BROKER_JARS, NEW_BROKER_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
+_OWN = (OLD_BROKER_JARS, NEW_BROKER_JARS, NEW_PROXY_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
 JAR_SETS = {jars.name: jars for jars in (*_PUBLISHED, *_OWN)}
 
 

@@ -481,8 +481,9 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         if (certifiedUser == null) {
             certifiedUser = Certificate.userOf(context, proxy.principalRules());
         }
-        String user = login.user().isEmpty() ? certifiedUser : login.user();
-        return new Client(user, header.clientId() == null ? "" : header.clientId());
+        String authenticated = Authenticated.userOf(context);
+        String user = authenticated.isEmpty() ? login.user() : authenticated;
+        return new Client(user.isEmpty() ? certifiedUser : user, header.clientId() == null ? "" : header.clientId());
     }
 
     /** What a request that waits has taken of the memory for them. */
