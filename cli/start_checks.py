@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from platform import python_version
 from pwd import getpwuid
-from resource import RLIMIT_NOFILE, getrlimit
+from resource import RLIMIT_AS, RLIMIT_NOFILE, RLIMIT_NPROC, getrlimit
 from shlex import quote
 from tempfile import gettempdir
 
@@ -34,6 +34,8 @@ Check = Callable[[], str]
 """A line's words if all is well; raises CheckWarningError, another SluiceError, KafkaError or OSError if not."""
 
 _LEAST_OPEN_FILES = 1_024  # Java doesn't start with 256; a job at work on one machine has about 500 open
+_LEAST_THREADS = 512  # a job on two cores has some 150; those of the account's other processes count, too
+_LEAST_ADDRESS_BYTES = 8 << 30  # with the default memory Java has 6.4 GB
 _LEAST_FREE_BYTES = 64 << 20
 """Java unpacks 60 MB of libraries; the state's working copies come on top."""
 
@@ -42,7 +44,7 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
     """Name and check of each; a Python older than 3.11 can't install Sluice."""
     yield "python", check_python
     yield "account", check_account
-    yield "open files", check_open_files
+    yield "limits", check_limits
     yield "environment", partial(check_environment, settings)
     yield "folders", partial(check_folders, settings)
     yield "temporary files", partial(check_temporary_files, settings)
@@ -77,12 +79,25 @@ def check_account() -> str:
         ) from None
 
 
-def check_open_files() -> str:
-    """The hard limit of open files, to which Java raises its own. Raises CheckError for one that a job passes."""
-    most = getrlimit(RLIMIT_NOFILE)[1]  # below 0 for none
-    if 0 <= most < _LEAST_OPEN_FILES:
-        raise CheckError(f"the hard limit of open files is {most}; raise it to {_LEAST_OPEN_FILES:,} (`ulimit -n`)")
-    return "any number" if most < 0 else f"{most:,} at most"
+def check_limits() -> str:
+    """The system's limits of this process. Raises CheckError for one that a job passes: Java would end anywhere."""
+    files, threads, address_bytes = (
+        getrlimit(RLIMIT_NOFILE)[1],  # Java raises its own to the hard one
+        -1 if os.geteuid() == 0 else getrlimit(RLIMIT_NPROC)[0],
+        getrlimit(RLIMIT_AS)[0],
+    )
+    if 0 <= files < _LEAST_OPEN_FILES:
+        raise CheckError(f"the hard limit of open files is {files}; raise it to {_LEAST_OPEN_FILES:,} (`ulimit -n`)")
+    if 0 <= threads < _LEAST_THREADS:
+        raise CheckError(
+            f"the limit of processes and threads is {threads}; raise it to {_LEAST_THREADS} or more (`ulimit -u`)"
+        )
+    if 0 <= address_bytes < _LEAST_ADDRESS_BYTES:
+        raise CheckError(
+            f"the limit of address space is {address_bytes >> 20} MiB, of which Java takes several times its memory;"
+            f" raise it to {_LEAST_ADDRESS_BYTES >> 20} or more, or to unlimited (`ulimit -v`)"
+        )
+    return "any number of open files" if files < 0 else f"{files:,} open files at most"
 
 
 def check_environment(settings: Settings) -> str:

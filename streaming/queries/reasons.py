@@ -106,11 +106,15 @@ _REPORTS = {
     ),
     r"AuthorizationException": "this login lacks a right that it needs ({cause}); docs/security.md has all of them",
     r"\(Service: S3, Status Code: 403": f"{{cause}}: {S3_RIGHTS}",
+    r"unable to create native thread": (
+        "the system gives Java no further thread ({cause}); raise `ulimit -u` of the account, and the most processes of"
+        " its container (pids.max), to 512 or more"
+    ),
     _NO_ROOM: "there is no room to write ({cause}); make room on the disk",
 }
 """A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line."""
 
-_ERROR_LINE = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
+_ERROR_LINE = re.compile(r"(?:Caused by: |: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
 _OF_TABLES = re.compile(r"^sluice\.sinks\.errors\.\w+: |^[\w.]+: (?=S3 at )")
 """The class before an error whose words are meant for operators."""
 

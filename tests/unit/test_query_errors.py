@@ -44,6 +44,20 @@ def test_the_text_has_the_innermost_cause_and_what_to_do(outer: str, reason: str
     assert text_of(RuntimeError(REPORT.format(outer=outer))) == reason
 
 
+def test_an_error_of_java_without_a_cause_is_said_in_javas_words_not_in_py4js() -> None:
+    call = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+
+    text = text_of(
+        RuntimeError(f"{call}: java.lang.OutOfMemoryError: unable to create native thread: x\n\tat a.B(C:1)")
+    )
+    other = text_of(RuntimeError(f"{call}: java.lang.IllegalStateException: closed\n\tat a.B(C:1)"))
+
+    assert text.startswith(
+        "the system gives Java no further thread (java.lang.OutOfMemoryError: unable to create native thread: x); raise"
+    )
+    assert other == "java.lang.IllegalStateException: closed"
+
+
 @pytest.mark.parametrize(
     ("cause", "package"),
     [

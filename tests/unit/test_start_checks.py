@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from resource import RLIMIT_AS, RLIMIT_NOFILE, RLIMIT_NPROC
 
 import pytest
 
@@ -79,9 +80,13 @@ def _file_in_the_way(folder: Path, _: pytest.MonkeyPatch) -> str:
     return ""
 
 
-def _few_files(_: Path, patch: pytest.MonkeyPatch) -> str:
-    patch.setattr("sluice.cli.start_checks.getrlimit", lambda _: (256, 1_023))
-    return ""
+def _limited(kind: int, soft: int, hard: int) -> Foreign:
+    def limit(_: Path, patch: pytest.MonkeyPatch) -> str:
+        patch.setattr("sluice.cli.start_checks.os.geteuid", lambda: STRANGER)  # root has any number of processes
+        patch.setattr("sluice.cli.start_checks.getrlimit", lambda asked: (soft, hard) if asked == kind else (-1, -1))
+        return ""
+
+    return limit
 
 
 def _login(_: Path, __: pytest.MonkeyPatch) -> str:
@@ -102,7 +107,9 @@ FAULTS: dict[str, tuple[Foreign, int, str]] = {
     "another Spark in PYTHONPATH": (_another_spark, 1, "has another pyspark "),
     "no jars": (_no_jars, 1, "no jars in "),
     "a file in the way": (_file_in_the_way, 1, "decisions, of delta.decisions, is no folder"),
-    "few open files": (_few_files, 1, "the hard limit of open files is 1023; raise it to 1,024"),
+    "few open files": (_limited(RLIMIT_NOFILE, 256, 1_023), 1, "hard limit of open files is 1023; raise it to 1,024"),
+    "few threads": (_limited(RLIMIT_NPROC, 511, -1), 1, "processes and threads is 511; raise it to 512 or more"),
+    "little address space": (_limited(RLIMIT_AS, (8 << 30) - 1, -1), 1, "address space is 8191 MiB"),
     "no capacity file": (lambda at, _: f'brokers: {{capacity_file: "{at}/none"}}\n', 2, "none can't be read"),
     "a login without semicolon": (_login, 2, "doesn't end with a semicolon"),
     "a variable that is not set": (_variable, 2, "needs the environment variable NOT_THERE"),
