@@ -48,6 +48,15 @@ def test_a_client_that_uses_one_gateway_at_a_time_gets_its_quota(quota: QuotaKin
     assert found.longest_silence_s < 1
 
 
+@pytest.mark.parametrize(("gateways", "least"), [(6, 0.95), (12, 0.5)])
+def test_a_client_at_another_gateway_each_second_never_gets_more_than_its_quota(gateways: int, least: float) -> None:
+    """As diskless topics allow; docs/decisions/0041-diskless-topics.md says why it gets less from many."""
+    found = simulated(situation(spread=Spread.HOP, stay=1, gateways=gateways, size=LIMIT / 100))
+
+    assert least <= found.mean_after <= 1.03
+    assert found.worst_minute <= 1.1
+
+
 def test_a_gateway_whose_client_waits_for_seconds_keeps_its_part() -> None:
     """Each request is 10 s of a gateway's share: nothing is charged there until its wait is over."""
     assert simulated(situation(size=LIMIT, gateways=10, seconds=300)).worst_5s_after <= 2.0

@@ -137,7 +137,7 @@ class ClosedLoop:
         situation = self._situation
         for _ in range(situation.gateways):
             self._start_gateway(-WARM_UP_MS - situation.latency_ms)
-        stay_s = situation.spread.stay_s(situation.seconds)
+        stay_s = situation.spread.stay_s(situation.seconds, situation.stay)
         for stay in range(math.ceil(situation.seconds / stay_s)):
             self._at(stay * stay_s * 1000, self._connect)
         if situation.join is not None:

@@ -38,9 +38,9 @@ class Spread(StrEnum):
     MOVE = "move"
     HOP = "hop"
 
-    def stay_s(self, seconds: float) -> float:
+    def stay_s(self, seconds: float, hop_s: float = STAY_S) -> float:
         """Time for which a client uses the same gateways: a whole run of so many seconds, unless it moves or hops."""
-        return {Spread.MOVE: seconds / 2, Spread.HOP: STAY_S}.get(self, seconds)
+        return {Spread.MOVE: seconds / 2, Spread.HOP: hop_s}.get(self, seconds)
 
 
 class Counters(StrEnum):
@@ -122,9 +122,10 @@ class Situation:
         Spread,
         typer.Option(
             help="Traffic over gateways: even, skew (70 % on the first), one, move (to another half way), "
-            "or hop (to the next every 5 s)."
+            "or hop (to the next every 5 s, or --stay)."
         ),
     ] = Spread.EVEN
+    stay: Annotated[float, typer.Option(min=0.1, help="Seconds that a client which hops is at a gateway.")] = STAY_S
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 1
     counters: Annotated[Counters, typer.Option(help="One counter for all clients, or one for each.")] = Counters.SHARED
     seconds: Seconds = 900
@@ -183,7 +184,7 @@ class Situation:
         if gateways == 1 or self.spread is Spread.EVEN:
             return [1.0 / gateways] * gateways
         if self.spread is not Spread.SKEW:
-            used = int(time_ms / 1000.0 / self.spread.stay_s(self.seconds)) % gateways
+            used = int(time_ms / 1000.0 / self.spread.stay_s(self.seconds, self.stay)) % gateways
             return [float(gateway == used) for gateway in range(gateways)]
         return [SKEW] + [(1.0 - SKEW) / (gateways - 1)] * (gateways - 1)
 
