@@ -56,7 +56,7 @@ class Cause(Enum):
 
     CHECKPOINT = auto()  # it is damaged, state in it too, or was made with other settings
     LOST_INPUT = auto()  # Kafka no longer has the records that were to be read next
-    PROCESS_BROKEN = auto()  # Java is gone, or the folder of its files: only a new process brings them back
+    PROCESS_BROKEN = auto()  # Java, a part of it or the folder of its files is gone: only a new process has them
     TOO_LARGE = auto()  # a record is larger than its topic takes
     NO_ROOM = auto()  # on a disk: the query goes on once somebody makes some
     OTHER_RELEASE = auto()  # workers have another release than the driver
@@ -83,10 +83,18 @@ class Reason(NamedTuple):
 _LOST_INPUT = r"KAFKA_DATA_LOSS|KafkaDataLoss|failOnDataLoss|Some data may have been lost"
 _TOO_LARGE = r"RecordTooLargeException"
 _NO_ROOM = r"No space left on device|Disk quota exceeded|File too large"
+_UNLOADED = (
+    r"Unable to load the RocksDB shared library|NoClassDefFoundError|ExceptionInInitializerError|UnsatisfiedLinkError"
+)
 _LACKING = re.compile(r"No module named '(sluice\w*)|port number from (sluice\w*)[\w.]*'s stdout and terminated")
 """A worker that found no package of Sluice, as Python says it, or as Spark does of a daemon that ended at its start."""
 
 _REPORTS = {
+    _UNLOADED: (
+        "Java couldn't load one of its libraries, and tries no second time ({cause}); make room if a disk is full, and"
+        " start the job again"
+    ),
+    _NO_ROOM: "there is no room to write ({cause}); make room on the disk",
     r"CANNOT_LOAD_STATE_STORE": "stored state can't be read ({cause}); restore the checkpoint from a backup",
     _LOST_INPUT: (
         "Kafka no longer has the next records to read, or has them under other offsets ({cause}); to continue with the"
@@ -110,9 +118,11 @@ _REPORTS = {
         "the system gives Java no further thread ({cause}); raise `ulimit -u` of the account, and the most processes of"
         " its container (pids.max), to 512 or more"
     ),
-    _NO_ROOM: "there is no room to write ({cause}); make room on the disk",
 }
-"""A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line."""
+"""A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line.
+
+The first that is found counts: a full disk before all that it leads to.
+"""
 
 _ERROR_LINE = re.compile(r"(?:Caused by: |: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
 _OF_TABLES = re.compile(r"^sluice\.sinks\.errors\.\w+: |^[\w.]+: (?=S3 at )")
@@ -167,10 +177,10 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     lacking = "".join(filter(None, found.groups())) if (found := _LACKING.search(report)) else ""
     package = lacking.replace("sluice", "sluice-kafka", 1).replace("_", "-")
     text = _REPORTS[pattern].format(cause=innermost, query=query, package=package) if pattern else innermost
-    if isinstance(error, Py4JNetworkError):
+    if isinstance(error, Py4JNetworkError) or pattern == _UNLOADED:
         return Reason(Cause.PROCESS_BROKEN, text)
     of_worker = next((cause for error, cause in _OF_WORKERS.items() if error.search(innermost)), None)
-    if of_worker is not None:
+    if of_worker is not None and pattern != _NO_ROOM:
         return Reason(of_worker, text)
     causes = {_LOST_INPUT: Cause.LOST_INPUT, _TOO_LARGE: Cause.TOO_LARGE, _NO_ROOM: Cause.NO_ROOM}
     return Reason(causes.get(pattern or "", Cause.OTHER), text)

@@ -11,6 +11,7 @@ import pytest
 from sluice.configs.settings import RestartSettings
 from sluice.state.errors import SluiceError
 from sluice.streaming.errors import CheckpointError, JobError
+from sluice.streaming.queries.reasons import Cause, reason_of
 from sluice.streaming.queries.supervision import SupervisedQuery, backoff_s
 from sluice.streaming.running_job import check_runs
 from tests.waiting import eventually
@@ -125,6 +126,30 @@ def test_a_query_that_never_gives_up_or_has_no_room_on_a_disk_goes_on_trying(err
     assert (query.state.reason == f"there is no room to write ({FULL}); make room on the disk") == (FULL in str(error))
 
     assert query.state.state == "stopped"
+
+
+@pytest.mark.parametrize("effect", ["[CANNOT_LOAD_STATE_STORE]", "Python worker exited", "KAFKA_DATA_LOSS"])
+def test_whatever_a_full_disk_leads_to_is_told_as_a_full_disk(effect: str) -> None:
+    """State in a local file that can't be written is not damaged: a restore of a backup would lose decisions."""
+    cause = f"org.rocksdb.RocksDBException: While appending to file: {FULL}"
+
+    found = reason_of(RuntimeError(f"{effect} An error occurred.\nCaused by: {cause}"), "enforce")
+
+    assert found[:2] == (Cause.NO_ROOM, f"there is no room to write ({cause}); make room on the disk")
+
+
+def test_a_library_that_java_could_not_unpack_needs_a_new_process() -> None:
+    """Java keeps the failure of a first use, also once there is room."""
+    failure = (
+        f"java.lang.RuntimeException: Unable to load the RocksDB shared library\nCaused by: java.io.IOException: {FULL}"
+    )
+
+    found = reason_of(RuntimeError(failure), "enforce")
+
+    assert found.cause is Cause.PROCESS_BROKEN
+    assert found.text.startswith(
+        "Java couldn't load one of its libraries, and tries no second time (java.io.IOException"
+    )
 
 
 @pytest.mark.parametrize("is_made", [True, False])

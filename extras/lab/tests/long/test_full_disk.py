@@ -48,6 +48,8 @@ def test_a_full_disk_ends_no_job_and_is_said_in_all_places(faulty: Faulty) -> No
         name = 'sluice_query_restarts{query="enforce"}'
         return sum(int(float(each.rsplit(" ", 1)[1])) for each in lines if each.startswith(name))
 
+    faulty.publish(50)
+    faulty.job.answered(50)  # Java has unpacked its libraries
     filler = faulty.job.folder / "filler"
     fill(filler)
     faulty.publish(500)
