@@ -1,4 +1,4 @@
-"""What keeps Sluice from running where it was put: modules of others, no assertions, closed streams.
+"""Surroundings in which Sluice can't run as it is: modules of others, no assertions, closed streams.
 
 Imports Python's own modules alone, as those of others may be the fault.
 """
@@ -18,12 +18,12 @@ NEEDED = frozenset(
 
 
 def foreign_python() -> str | None:
-    """What to change so that this Python has the modules and the assertions that Sluice needs; None if it does."""
+    """The change that gives this Python the modules and assertions that Sluice needs; None if it has them."""
     return lost_assertions() or _hidden_module()
 
 
 def lost_assertions() -> str | None:
-    """What to change so that Kafka's client reads answers, which it does in assertions; None if it does."""
+    """The change with which Kafka's client reads answers, which it does in assertions; None if it does."""
     if __debug__:
         return None
     return (
@@ -61,7 +61,7 @@ def open_standard_streams() -> None:
 def refused_output(error: Exception) -> str | None:
     """Why standard output takes nothing, with the next step; None if it isn't that which the error is about.
 
-    An empty line tells, as an error of the system doesn't name a file that is open. What was refused is forgotten.
+    An empty line tells, as an error of the system doesn't name a file that is open. The refused output is forgotten.
     """
     if not isinstance(error, OSError) or error.filename is not None:
         return None

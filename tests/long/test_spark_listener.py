@@ -1,4 +1,4 @@
-"""What an operator's own listener of Spark is told of a micro-batch, and the names of stages in Spark's UI."""
+"""An operator's own listener of Spark learns of micro-batches, and stages have names in Spark's UI."""
 
 import json
 from collections.abc import Iterator

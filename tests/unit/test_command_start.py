@@ -78,7 +78,7 @@ def started(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize(("module", "command"), [("msgspec", "--help"), ("yaml", "--help"), ("kafka", "doctor")])
 def test_a_module_that_pythonpath_hides_is_one_line_that_names_it(tmp_path: Path, module: str, command: str) -> None:
-    """Whether it is missed while the command line is loaded, or by a command."""
+    """It is missed while the command line is loaded, or by a command."""
     (tmp_path / f"{module}.py").write_text("")
 
     done = started(command, env={"PYTHONPATH": str(tmp_path)}, stdout=subprocess.DEVNULL)
@@ -114,7 +114,7 @@ def test_output_that_nothing_takes_is_one_line(command: str, unbuffered: str) ->
 
 
 def test_a_process_without_standard_streams_opens_no_file_in_their_place(tmp_path: Path) -> None:
-    """What a library or a child wrote there would be in that file."""
+    """Output of a library or a child would be in that file."""
     said = tmp_path / "said"
     closed = 'exec "$@" <&- >&- 2>&-'
     program = (
