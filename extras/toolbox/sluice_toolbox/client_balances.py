@@ -92,11 +92,12 @@ def _counters(payloads: Iterable[bytes], pages: int, client: Client) -> Iterator
 
 
 def tags_of_key(key: str) -> tuple[Tags, bool]:
-    """The tags that a counter is kept for, and whether it is that of a shadow quota. Topics are not told apart."""
+    """The tags that a counter is kept for, and whether it is that of a shadow quota."""
     tenant, _, member = key.removeprefix(SHADOW_KEY_PREFIX).partition(COMMON_MARK)
     tags, shadow = member or tenant, key.startswith(SHADOW_KEY_PREFIX)
     if tags.startswith("topic:"):
-        return Tags(topic=tags), shadow
+        topic, partition = tags.removeprefix("topic:").rsplit("|", 1)
+        return Tags(topic=unquote(topic), partition=int(partition)), shadow
     if tags.startswith(TENANT_KEY_PREFIX):
         return Tags(tenant=unquote(tags.removeprefix(TENANT_KEY_PREFIX))), shadow
     return Tags(*client_of_key(tags)), shadow

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 SAMPLE = "start_ms: bigint, last_event_ms: bigint, value: double"
 COUNTER = (
-    "user: string, client_id: string, topic: string, tenant: string, shadow: boolean, quota: string,"
+    "user: string, client_id: string, topic: string, partition: int, tenant: string, shadow: boolean, quota: string,"
     f" last_event_ms: bigint, samples: array<struct<{SAMPLE}>>, tokens: double, tokens_ms: bigint"
 )
 """Types of a counter: one quota of one entity. `value` is in the quota's unit: bytes, requests, points or partitions.
 
 `tokens` are those of `controller_mutation_rate` at `tokens_ms`, None without a bucket; all times are in epoch
-milliseconds. A name is "" where the counter is kept for all of them.
+milliseconds. A name is "" where the counter is kept for all of them, the partition -1.
 """
 
 DECODER = "sluice_counters"
@@ -30,7 +30,8 @@ def read_state(spark: "SparkSession", checkpoint: str, batch_id: int | None = No
     """One row of COUNTER for each counter after a micro-batch; after the last committed one without `batch_id`.
 
     It only reads, beside a running job too; Spark keeps the last 100 micro-batches. SQL has the function DECODER
-    afterwards, which takes `value.groupState.payload` of `format("statestore")`. Executors need this package.
+    afterwards, which takes `value.groupState.payload` of `format("statestore")`. The Python of the workers
+    (PYSPARK_PYTHON) needs this package.
 
     Spark raises what it has for a checkpoint that isn't there or not of a stateful query; StateError is for a page of
     another release.
@@ -54,6 +55,7 @@ def _rows(key: str, counters: EntityCounters) -> Iterator[dict[str, Any]]:
         bucket = counters.bucket if kind.family is Family.MUTATIONS else None
         samples = zip(rate.starts_ms, rate.last_events_ms, rate.values, strict=True)
         yield names | {
+            "partition": tags.partition,
             "shadow": is_shadow,
             "quota": kind.value,
             "last_event_ms": counters.last_event_ms,

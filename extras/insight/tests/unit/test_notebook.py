@@ -1,10 +1,7 @@
 """The notebook of docs/examples over the tables of a week: each cell runs, and its tables say what was used."""
 
-import ast
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,24 +11,10 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import Json
+from tests.notebooks import run_cells
 from tests.recorded import START_MS, event, event_at, write_tables
 
 NOTEBOOK = REPOSITORY / "docs" / "examples" / "week.ipynb"
-
-
-def run_cells(notebook: Path, printed: pytest.CaptureFixture[str]) -> list[Any]:
-    """The output of each code cell: the value of its last expression, else what it prints."""
-    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
-    names: dict[str, Any] = {}
-    shown = []
-    for number, cell in enumerate(cells):
-        body = ast.parse("".join(cell["source"])).body
-        last = body.pop() if isinstance(body[-1], ast.Expr) else None
-        assert last is None or isinstance(last, ast.Expr)
-        exec(compile(ast.Module(body, []), f"cell {number}", "exec"), names)  # noqa: S102 - our own notebook
-        value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names) if last else None  # noqa: S307
-        shown.append(printed.readouterr().out if value is None else value)
-    return shown
 
 
 def test_the_notebook_shows_a_week_by_tenant_and_explains_the_hour_with_most_waits(

@@ -9,6 +9,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from sluice.configs.settings import Settings
+from sluice.jvm.jars import REPOSITORY
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -23,9 +24,12 @@ from tests.builders import creates_event
 from tests.commands import Ended, run_sluice
 from tests.integration.job_process import JobProcess, Json, wait_until
 from tests.mixed_load import EARLY_USERS, QUOTAS, requests_of
+from tests.notebooks import run_cells
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+NOTEBOOK = REPOSITORY / "docs" / "examples" / "state.ipynb"
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -103,7 +107,9 @@ def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: s
     assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
 
 
-def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_a_running_jobs_balances_are_read_beside_it(
+    kafka_broker: str, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
     """To the last token, by the command and by Spark; the checkpoint stays as it is, and the job goes on."""
     folder = tmp_path / "read"
     job = job_with(folder, kafka_broker, "checkpoint", pages=8, shuffle_partitions=2)
@@ -146,6 +152,11 @@ def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path:
     in_sql = f"inline({DECODER}(value.groupState.payload))"
     stored = spark.read.format("statestore").load(location).selectExpr(in_sql)
     assert stored.exceptAll(newest).count() == newest.exceptAll(stored).count() == 0 < newest.count()
+    client = "client_id = '' AND quota = 'controller_mutation_rate' AND user != 'other'"
+    _, now, then, quotas = run_cells(NOTEBOOK, capsys, CHECKPOINT=location, CLIENT=client, BATCHES_AGO=100)
+    assert (now["tokens"].tolist(), then["tokens"].tolist()) == ([after["tokens"]], [before_it["tokens"]])
+    assert now["in_window"].tolist() == [10_000.0]
+    assert dict(zip(quotas["quota"], quotas["counters"], strict=True))["controller_mutation_rate"] == 2
 
 
 def files_of(folder: Path) -> set[tuple[str, int]]:

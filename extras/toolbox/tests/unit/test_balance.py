@@ -108,11 +108,14 @@ def test_a_shadow_quotas_counter_is_told_apart() -> None:
 
 def test_a_page_is_a_row_for_each_quota_of_an_entity() -> None:
     """Tokens are those of the bucket as it is stored: 55 less 60, at that moment."""
-    page = charged((Tags("alice"), MUTATIONS, 5.0, 60.0, T), (Tags("", "app"), BYTES, 1.0, 20.0, T))
+    of_topic = (Tags(topic="a.b", partition=3), BYTES, 1.0, 20.0, T)
+    page = charged((Tags("alice"), MUTATIONS, 5.0, 60.0, T), (Tags("", "app"), BYTES, 1.0, 20.0, T), of_topic)
 
-    alice, app = sorted(counters_of_page(bytes_of(page)), key=lambda row: row["client_id"])
+    alice, topic, app = sorted(counters_of_page(bytes_of(page)), key=lambda row: (row["client_id"], row["topic"]))
 
-    nobody = {"user": "", "client_id": "", "topic": "", "tenant": "", "shadow": False, "last_event_ms": T}
+    nobody = {"user": "", "client_id": "", "topic": "", "partition": -1, "tenant": ""}
+    nobody |= {"shadow": False, "last_event_ms": T}
+    assert (topic["topic"], topic["partition"], topic["user"]) == ("a.b", 3, "")
     sample = {"start_ms": T, "last_event_ms": T}
     assert alice == nobody | {
         "user": "alice",
