@@ -48,6 +48,10 @@ class QuotasTableError(SluiceError):
     """The quotas table is missing, broken or can't be written, or its path holds another table."""
 
 
+class BrokenQuotasError(QuotasTableError):
+    """A version of the quotas table has rows that no command would have written."""
+
+
 class TableReadError(SluiceError):
     """A Delta table can't be read, or has lost rows."""
 

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import Field, PrimitiveType
 
-from sluice.sinks.errors import QuotasTableError, storage_reason
+from sluice.sinks.errors import BrokenQuotasError, QuotasTableError, storage_reason
 from sluice.sinks.tables.newest import Commit
 from sluice.sinks.tables.operators import OperatorsTable
 from sluice.sinks.tables.trouble import warn_of_owner
@@ -204,14 +204,23 @@ class QuotasTable(OperatorsTable):
     def history(self) -> Iterator[QuotaChange]:
         """Every change, newest version first; found by comparing versions, so it includes changes by Spark SQL.
 
-        The author is "unknown" for a removal or commit by someone who gave no name.
+        The author is "unknown" for a removal or commit by someone who gave no name. A version with a broken row was
+        never in force: it is passed over, unless it is the latest.
         """
         table = self._open()
-        newer = self._read(table).entries
+        version, newer = table.version(), self._read(table).entries
         for commit in _commits(table):
-            older = self._read(self._open(commit["version"] - 1)).entries if commit["version"] > 0 else {}
-            yield from _changes(commit, older, newer)
-            newer = older
+            if commit["version"] == version:
+                version, older = self._in_force_before(version)
+                yield from _changes(commit, older, newer)
+                newer = older
+
+    def _in_force_before(self, version: int) -> tuple[int, dict[EntryKey, QuotaEntry]]:
+        """The newest version before this one without a broken row, and its quotas; -1 and none if there is none."""
+        for earlier in range(version - 1, -1, -1):
+            with suppress(BrokenQuotasError):
+                return earlier, self._read(self._open(earlier)).entries
+        return -1, {}
 
     def entries_at(self, at: datetime) -> list[QuotaEntry]:
         """The quotas in force at a time, those of the first version before it; every commit since is looked at."""
@@ -264,7 +273,7 @@ class QuotasTable(OperatorsTable):
     def _content(self, scanned: Table, version: int) -> "_Content":
         for field in QUOTAS_SCHEMA.fields:
             if scanned[field.name].null_count:
-                raise QuotasTableError(
+                raise BrokenQuotasError(
                     f"the quotas table {self.path} has a row without {field.name} in version {version};"
                     " correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
                 )
@@ -277,13 +286,13 @@ class QuotasTable(OperatorsTable):
             try:
                 entry = _entry(*values)
             except (InvalidQuotaError, ValueError) as error:
-                raise QuotasTableError(
+                raise BrokenQuotasError(
                     f"the quotas table {self.path} has a broken row {values} in version {version}:"
                     f" {storage_reason(error)}; correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
                 ) from None
             entries[entry.entity, entry.kind, entry.shadow] = entry
         if len(entries) != len(rows):
-            raise QuotasTableError(
+            raise BrokenQuotasError(
                 f"the quotas table {self.path} has two rows of the same entity, key and mode in version"
                 f" {version}; delete one with Spark SQL (DELETE or RESTORE TABLE)"
             )

@@ -239,6 +239,20 @@ def test_a_row_that_another_tool_broke(table: QuotasTable, column: str, value: s
         table.entries()
 
 
+def test_history_passes_over_versions_with_a_broken_row_once_the_table_is_mended(table: QuotasTable) -> None:
+    """Versions stay for ever, so a row that was wrong for a minute would else end every later look at the history."""
+    table.create([ALICE], "carol", MONDAY)
+    DeltaTable(table.path).update(updates={"value": "0"})
+    DeltaTable(table.path).update(updates={"key": "'bytes'"})
+    with pytest.raises(QuotasTableError, match="broken row .* in version 2"):
+        list(table.history())
+
+    DeltaTable(table.path).restore(0)
+    table.alter(lambda entries: [*entries, BOB], "dave", TUESDAY)
+
+    assert [(each.version, each.new) for each in table.history()] == [(4, BOB), (0, ALICE)]
+
+
 def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(QuotasTableError, match="can't be written"):
