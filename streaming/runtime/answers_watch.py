@@ -7,6 +7,7 @@ import msgspec
 
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Decision
 from sluice.state.errors import UNREADABLE
@@ -26,6 +27,12 @@ _LEAST_OF_A_PARTITION = 100
 _MOST_JOBS = 10
 _LONGEST_ID = 100
 """Jobs that are told apart, and characters of their ids: a forger of more must fill neither memory nor log."""
+
+_KNOWN_ANSWERS = 10_000
+"""Newest answers whose times are kept, 2 MB: several polls of them, as a copy of the job may be seconds behind."""
+
+A_COPY = "a copy of this job's checkpoint"
+"""What stands for the id of a job that has this job's own."""
 
 
 def decisions_watch(
@@ -95,28 +102,34 @@ def _start(before: int, end: int) -> int:
 
 @projects(Decision)
 class _Marks(msgspec.Struct):
-    """The fields of a decision that name its job. A forged one may have no `job_id`."""
+    """The fields of a decision that name its job and its request. A forged one may have no `job_id`."""
 
+    decision_id: str
     decided_at_ms: int
     job_id: str | None = None
+    source_topic_id: str | None = None
 
 
 _MARKS = msgspec.json.Decoder(_Marks)
 
 
 class ForeignDecisions:
-    """Decisions with another job_id on the job's own topic: two jobs decide each request, or somebody forges.
+    """Decisions of others on the job's own topic: a second job decides each request too, or somebody forges.
 
     Counts those in the newest records of the topic that another job made since this job's checkpoint was made. Earlier
-    ones are those of the job that this one follows.
+    ones are those of the job that this one follows. A job on a copy of the checkpoint has the same job_id: it is seen
+    by requests that have two answers of different times since this process started, as one that a crash repeats keeps
+    its time.
     """
 
     def __init__(self, topic: str, identity: JobIdentity) -> None:
         self.count = 0
         self.jobs: list[str] = []
-        """The beginnings of the other jobs' ids; `unknown` for a job that writes none."""
+        """The beginnings of the other jobs' ids; `unknown` for a job that writes none, `A_COPY` for one with ours."""
         self._topic = topic
         self._identity = identity
+        self._started_at_ms = now_ms()
+        self._times: dict[tuple[str | None, str], int] = {}
         self._log = logging.getLogger("sluice.foreign")
 
     def on_decision(self, value: bytes | None) -> None:
@@ -125,15 +138,34 @@ class ForeignDecisions:
             marks = _MARKS.decode(value or b"")
         except UNREADABLE:
             return
-        if marks.job_id == self._identity.job_id or marks.decided_at_ms <= self._identity.made_at_ms:
+        if marks.decided_at_ms <= self._identity.made_at_ms:
             return
-        self.count += 1
-        self._note((marks.job_id or "unknown")[:_LONGEST_ID])
+        if marks.job_id != self._identity.job_id:
+            self._note((marks.job_id or "unknown")[:_LONGEST_ID])
+        elif marks.decided_at_ms >= self._started_at_ms and self._has_other_time(marks):
+            self._note(A_COPY)
+
+    def _has_other_time(self, marks: _Marks) -> bool:
+        """Whether the request has another answer, made at another time."""
+        first = self._times.setdefault((marks.source_topic_id, marks.decision_id), marks.decided_at_ms)
+        if len(self._times) > _KNOWN_ANSWERS:
+            del self._times[next(iter(self._times))]
+        return first != marks.decided_at_ms
 
     def _note(self, job_id: str) -> None:
+        self.count += 1
         if job_id in self.jobs or len(self.jobs) == _MOST_JOBS:
             return
         self.jobs.append(job_id)
+        if job_id == A_COPY:
+            self._log.error(
+                "topic %s has two answers of this job's job_id, %s, to the same requests: a second job runs on %s, and"
+                " charges every request again; stop one of them",
+                self._topic,
+                self._identity.job_id,
+                A_COPY,
+            )
+            return
         self._log.error(
             "topic %s has decisions with another job_id, %s, than this job's, %s: a second job on this topic, which"
             " charges every request again, or somebody else who writes there; stop that job or give it topics of its"

@@ -244,7 +244,7 @@ def test_history_passes_over_versions_with_a_broken_row_once_the_table_is_mended
     table.create([ALICE], "carol", MONDAY)
     DeltaTable(table.path).update(updates={"value": "0"})
     DeltaTable(table.path).update(updates={"key": "'bytes'"})
-    with pytest.raises(QuotasTableError, match="broken row .* in version 2"):
+    with pytest.raises(QuotasTableError, match=r"broken row .* in version 2"):
         list(table.history())
 
     DeltaTable(table.path).restore(0)
