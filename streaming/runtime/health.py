@@ -32,6 +32,9 @@ log = logging.getLogger("sluice.job")
 MAX_CONNECTIONS = 32
 """Callers at a time; a further one closes the connection that has been idle for longest."""
 
+_FOREIGN_FOR_S = 300.0
+"""Decisions of another job are a trouble for so long after the newest: it ends without a restart of this job."""
+
 _MAX_HEARTBEAT_AGE_S = 30.0
 _BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -56,6 +59,7 @@ class JobHealth:
         self._phase: str | None = None
         self._step_at_s: float | None = time.monotonic()
         self._foreign: dict[str, Any] = {"count": 0, "jobs": []}
+        self._foreign_until_s = 0.0
         self._mirror: dict[str, Any] | None = None
         self._inputs: dict[str, str | None] = {}
         self._is_native_missing = False
@@ -138,6 +142,8 @@ class JobHealth:
 
     def report_foreign(self, count: int, jobs: Sequence[str]) -> None:
         """Report the decisions of other jobs that were seen on the decisions topic, and the ids of those jobs."""
+        if count > self._foreign["count"]:
+            self._foreign_until_s = time.monotonic() + _FOREIGN_FOR_S
         self._foreign = {"count": count, "jobs": list(jobs)}
         self._foreign_decisions.set(count)
 
@@ -179,7 +185,7 @@ class JobHealth:
             self._facts(),
             job=JobSeen(answers=True, step_ms=self._step_ms()),
             queries=self._query_reasons(),
-            foreign=self._foreign["jobs"] if self._foreign["count"] else None,
+            foreign=self._foreign["jobs"] if time.monotonic() < self._foreign_until_s else None,
             inputs=self._inputs.copy(),
             mirror=None if mirror.get("ok", True) else mirror["reason"],
             native=PYTHON_INSTEAD if self._is_native_missing else None,

@@ -187,6 +187,15 @@ def test_decisions_of_other_jobs_are_in_the_body_and_a_metric(server: HttpServer
     assert "\nsluice_foreign_decisions 7.0\n" in get(server, "/metrics")[1]
 
 
+def test_another_job_that_was_stopped_is_no_trouble_five_minutes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, now = JobHealth("enforce", stalled_after_s=0), [1_000.0]
+    with monkeypatch.context() as context:
+        context.setattr(time, "monotonic", lambda: now[0])
+        for count, now[0], seen in ((2, 1_000.0, 1), (2, 1_299.0, 1), (2, 1_300.0, 0), (3, 1_300.0, 1)):
+            job.report_foreign(count, ["another"])
+            assert [each.name for each in job.troubles()].count("foreign_decisions") == seen
+
+
 def test_dead_letters_since_the_start_and_known_entities_are_metrics(server: HttpServer, health: JobHealth) -> None:
     for count in (2, 0, 3):
         health.count_dead_letters(count)
