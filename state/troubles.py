@@ -321,8 +321,8 @@ def topic_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     texts += list(seen.unfit)[:MOST_NAMED]
     if texts:
         severity: Severity = "fail" if seen.missing or any(seen.unfit.values()) else "warn"
-        meanwhile, step = "all that needs no such topic goes on", "`sluice topics` says how to mend it"
-        yield Trouble("topic_unfit", severity, "; ".join(texts), meanwhile=meanwhile, next=step)
+        meanwhile, cures = "all that needs no such topic goes on", "; ".join(texts)  # that end with a command to copy
+        yield Trouble("topic_unfit", severity, "topics are not as Sluice needs them", meanwhile=meanwhile, next=cures)
 
 
 def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:

@@ -32,7 +32,7 @@ _KNOWN_ANSWERS = 10_000
 """Newest answers whose times are kept, 2 MB: several polls of them, as a copy of the job may be seconds behind."""
 
 A_COPY = "a copy of this job's checkpoint"
-"""What stands for the id of a job that has this job's own."""
+"""Stands for the id of a job that has this job's own."""
 
 
 def decisions_watch(
@@ -146,7 +146,7 @@ class ForeignDecisions:
             self._note(A_COPY)
 
     def _has_other_time(self, marks: _Marks) -> bool:
-        """Whether the request has another answer, made at another time."""
+        """True if the request has another answer, made at another time."""
         first = self._times.setdefault((marks.source_topic_id, marks.decision_id), marks.decided_at_ms)
         if len(self._times) > _KNOWN_ANSWERS:
             del self._times[next(iter(self._times))]

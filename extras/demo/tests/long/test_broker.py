@@ -147,8 +147,8 @@ def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path:
 
     assert run_doctor(settings, lines.append) == 1
     cure = "`sluice topics` makes them, as `sluice run` does at its start"
-    goes_on = "all that needs no such topic goes on; `sluice topics` says how to mend it"
-    expected = f"FAIL  topics: not there: topic {missing} ({cure}): {goes_on}"
+    unfit = "topics are not as Sluice needs them: all that needs no such topic goes on"
+    expected = f"FAIL  topics: {unfit}; not there: topic {missing} ({cure})"
     assert [line for line in lines if line.startswith("FAIL")] == [expected]
 
     ensure_topics(settings.topics, settings.kafka)

@@ -202,7 +202,8 @@ def test_a_topic_that_differs_from_what_is_needed_is_a_warning_and_one_that_lose
 
     exit_code = run_doctor(settings, lines.append)
 
-    assert lines[0].startswith(f"{begin}  topics: topic quota-requests: x; kafka-configs.sh y: ")
+    assert lines[0].startswith(f"{begin}  topics: topics are not as Sluice needs them: ")
+    assert lines[0].endswith("; topic quota-requests: x; kafka-configs.sh y"), "a command that is copied to its end"
     assert exit_code == code
 
 
