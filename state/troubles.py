@@ -332,6 +332,7 @@ def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     count = len(plugins or {})
     step = "name it again, in server.properties and where kafka-configs.sh --entity-type brokers has set it: no restart"
     known = {int(node[1]): beat for name, beat in (beats or {}).items() if (node := _BROKER.fullmatch(name))}
+    having = f"of {len(nodes) or len(known)} with the plugin"
     if plugins and nodes and (missing := sorted(plugins.keys() - nodes)):
         text = f"broker {_names(missing)} of {count} is without client.quota.callback.class of the plugin"
         add = "run sluice broker-plugin and add its lines to server.properties"
@@ -341,23 +342,23 @@ def plugin_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     if deaf := sorted(node for node in nodes if (plugins or {})[node] == "deaf"):
         unheard = f"broker {_names(deaf)} of {count} is without the plugin's reporter in metric.reporters"
     elif blind := sorted(node for node, beat in known.items() if not beat.metrics_seen):
-        unheard = f"broker {_names(blind)} of {count or len(known)} doesn't hand its metrics to the plugin"
+        unheard = f"broker {_names(blind)} {having} doesn't hand it its metrics"
     if unheard:
         meanwhile = "no charge there is published, though known shares hold"
         yield Trouble("plugin_deaf", "fail", unheard, meanwhile=meanwhile, next=f"{step} is needed")
     releases = {node: _numbers(beat.release) for node, beat in known.items()}
     if old := sorted(node for node, numbers in releases.items() if numbers < _numbers(RELEASE)):
-        has = ", ".join(sorted({".".join(map(str, releases[node])) or f"before {RELEASE}" for node in old}))
-        text = f"broker {_names(old)} of {count or len(known)} has plugin {has}, the job is {RELEASE}"
+        has = ", ".join(sorted({".".join(map(str, releases[node])) or f"a release before {RELEASE}" for node in old}))
+        text = f"broker {_names(old)} {having} has {has} of it, the job is {RELEASE}"
         meanwhile, copy = "clients there are throttled as it does", "copy the jar of `sluice broker-plugin` there"
         yield Trouble("plugin_old", "warn", text, meanwhile=meanwhile, next=f"{copy}, and restart the broker")
     log = "lines with sluice in its log say why, and a restart of the broker ends it"
     stay = "shares stay as they are there"
     if beats is not None and facts.heard_s and (silent := sorted(nodes - known.keys())):
-        text = f"broker {_names(silent)} of {count}: no heartbeat in {facts.heard_s} s"
+        text = f"broker {_names(silent)} {having}: no heartbeat in {facts.heard_s} s"
         yield Trouble("gateway_silent", "fail", text, meanwhile=stay, next=log)
     if down := sorted(node for node, beat in known.items() if beat.threads_down):
-        text = f"broker {_names(down)} of {count or len(known)}: threads that don't work"
+        text = f"broker {_names(down)} {having}: threads that don't work"
         yield Trouble("threads_down", "fail", text, meanwhile=stay, next=log)
 
 

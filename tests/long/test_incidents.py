@@ -43,7 +43,7 @@ FREE = {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9}
 LIVE: dict[str, tuple[str, str]] = {
     "broker_away": ("doesn't answer", "SluiceTroubleWarns"),
     "plugin_missing": ("broker 2 of 2 is without client.quota.callback.class", "SluiceTrouble"),
-    "plugin_old": ("broker 1 of 2 has plugin 0.1.9, the job is 0.2.0", "SluiceTroubleWarns"),
+    "plugin_old": ("broker 1 of 1 with the plugin has 0.1.9 of it, the job is 0.2.0", "SluiceTroubleWarns"),
     "own_login": ("which is Sluice's own, is limited: producer_byte_rate", "SluiceTroubleWarns"),
     "tightened": ("brokers are tightened", "SluiceBrokerTightened"),
     "hold": ("it floods", "SluiceClientStopped"),

@@ -362,7 +362,9 @@ def test_a_heartbeat_tells_of_its_gateway_and_is_no_decision() -> None:
     brokers = {"host-1": ("0a1b2c3d", "broker 1"), "host-2": ("1a1b2c3d", "broker 2")}
     assert newest == brokers | {"edge-3": ("0a1b2c3d", "edge-3")}
     facts = replace(model.gateways.facts(AT_MS), plugins=dict.fromkeys((1, 2, 3), "there"))
-    assert [trouble.text for trouble in troubles_of(facts, AT_MS)] == ["broker 3 of 3: no heartbeat in 60 s"]
+    assert [trouble.text for trouble in troubles_of(facts, AT_MS)] == [
+        "broker 3 of 3 with the plugin: no heartbeat in 60 s"
+    ]
     assert not model.total
 
 

@@ -341,13 +341,15 @@ def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named(
     seen = checks.heartbeats([beat(1, 1), beat(2), beat(1), None, b"GatewayHeartbeat", b"{}"])
 
     assert checks.threads_verdict({1, 2}, seen) == "those of all 2 brokers live"
-    with pytest.raises(CheckError, match="broker 3 of 2: no heartbeat in 10 s"):
+    with pytest.raises(CheckError, match="broker 3 of 2 with the plugin: no heartbeat in 10 s"):
         checks.threads_verdict({1, 3}, seen)
-    with pytest.raises(CheckError, match="broker 2 of 2: threads that don't work"):
+    with pytest.raises(CheckError, match="broker 2 of 2 with the plugin: threads that don't work"):
         checks.threads_verdict({1, 2}, checks.heartbeats([beat(1), beat(2, 1)]))
-    with pytest.raises(CheckError, match=r"broker 1 of 2 doesn't hand its metrics to the plugin: .* no restart"):
+    with pytest.raises(CheckError, match=r"broker 1 of 2 with the plugin doesn't hand it its metrics: .* no restart"):
         checks.threads_verdict({1, 2}, checks.heartbeats([beat(1, metrics_seen=False), beat(2, 1)]))
-    with pytest.raises(CheckWarningError, match=r"^broker 2 of 2 has plugin 0\.1\.0, the job is .* copy the jar of "):
+    with pytest.raises(
+        CheckWarningError, match=r"^broker 2 of 2 with the plugin has 0\.1\.0 of it, the job is .* copy the jar of "
+    ):
         checks.threads_verdict({1, 2}, checks.heartbeats([beat(1), beat(2, release="0.1.0")]))
 
 
