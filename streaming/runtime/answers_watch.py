@@ -29,7 +29,7 @@ _LONGEST_ID = 100
 """Jobs that are told apart, and characters of their ids: a forger of more must fill neither memory nor log."""
 
 _KNOWN_ANSWERS = 10_000
-"""Newest answers whose times are kept, 2 MB: several polls of them, as a copy of the job may be seconds behind."""
+"""Newest answers whose times are kept by a hash, several polls of them: a copy of the job may be seconds behind."""
 
 A_COPY = "a copy of this job's checkpoint"
 """Stands for the id of a job that has this job's own."""
@@ -129,7 +129,7 @@ class ForeignDecisions:
         self._topic = topic
         self._identity = identity
         self._started_at_ms = now_ms()
-        self._times: dict[tuple[str | None, str], int] = {}
+        self._times: dict[int, int] = {}
         self._log = logging.getLogger("sluice.foreign")
 
     def on_decision(self, value: bytes | None) -> None:
@@ -147,7 +147,8 @@ class ForeignDecisions:
 
     def _has_other_time(self, marks: _Marks) -> bool:
         """True if the request has another answer, made at another time."""
-        first = self._times.setdefault((marks.source_topic_id, marks.decision_id), marks.decided_at_ms)
+        request = hash((marks.source_topic_id, marks.decision_id))  # a forger's ids may have any length
+        first = self._times.setdefault(request, marks.decided_at_ms)
         if len(self._times) > _KNOWN_ANSWERS:
             del self._times[next(iter(self._times))]
         return first != marks.decided_at_ms
