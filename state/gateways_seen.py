@@ -37,6 +37,9 @@ class GatewaySeen(NamedTuple):
     instance: str
     at_ms: int
     read_ms: int
+    """Time at which it was read; for a reader that came later, at which it would have been."""
+    decided_ms: int
+    """Time of its decision, by the job's clock."""
     heartbeat: Heartbeat
     loads: tuple[tuple[int, Load], ...] = ()
     """Times and loads of its heartbeats of the last 10 s, the newest last."""
@@ -72,14 +75,20 @@ class GatewaysSeen:
         self._most = most
         self._lock = Lock()
         self._seen = OrderedDict[tuple[str, str], GatewaySeen]()
+        self._lag_ms = 0
+        """By how much the newest decision was read later than the job's clock said when it was made."""
 
-    def add(self, name: str | None, instance: str | None, heartbeat: Heartbeat, at_ms: int, now_ms: int) -> None:
-        """Take a heartbeat of `at_ms` whose decision is read at `now_ms`; one that was only decided late is left out.
+    def add(
+        self, name: str | None, instance: str | None, heartbeat: Heartbeat, at_ms: int, now_ms: int, decided_ms: int
+    ) -> None:
+        """Take a heartbeat of `at_ms` whose decision, made at `decided_ms` by the job's clock, is read at `now_ms`.
 
-        Its lists are cut at the lengths that an event may have: a forged record might have more.
+        One that was only decided late is left out. Its lists are cut at the lengths that an event may have: a forged
+        record might have more.
         """
         key = (name or "", instance or "")
         with self._lock:
+            self._lag_ms = now_ms - decided_ms
             known = self._seen.get(key)
             if known is not None and is_late(at_ms, known.at_ms):
                 return
@@ -90,7 +99,7 @@ class GatewaysSeen:
                 del heartbeat.load.log_dirs[MAX_LOG_DIRS:]
                 before = () if known is None else known.loads
                 loads = (*(each for each in before if at_ms - MEAN_OF_MS < each[0] < at_ms), (at_ms, heartbeat.load))
-            self._seen[key] = GatewaySeen(*key, at_ms, now_ms, heartbeat, loads)
+            self._seen[key] = GatewaySeen(*key, at_ms, now_ms, decided_ms, heartbeat, loads)
             self._seen.move_to_end(key)
             while len(self._seen) > self._most:
                 self._seen.popitem(last=False)
@@ -101,9 +110,15 @@ class GatewaysSeen:
             self._seen.clear()
 
     def all(self) -> list[GatewaySeen]:
-        """The newest heartbeat of each process, by name."""
+        """The newest heartbeat of each process, by name.
+
+        A reader that begins with the records of some minutes reads old ones now: their age is that between decisions.
+        """
         with self._lock:
-            return sorted(self._seen.values(), key=lambda seen: (seen.name, seen.instance))
+            heard = [
+                seen._replace(read_ms=min(seen.read_ms, seen.decided_ms + self._lag_ms)) for seen in self._seen.values()
+            ]
+        return sorted(heard, key=lambda seen: (seen.name, seen.instance))
 
     def newest(self) -> dict[str, GatewaySeen]:
         """The newest process of each gateway, by name: one that was started again has another instance.

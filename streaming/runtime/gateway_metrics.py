@@ -49,6 +49,7 @@ class _Beat(msgspec.Struct):
     """The fields of a decision on a heartbeat."""
 
     timestamp_ms: int
+    decided_at_ms: int
     gateway: str | None = None
     instance: str | None = None
     heartbeat: Heartbeat | UnsetType = UNSET
@@ -78,7 +79,7 @@ class GatewayMetrics(Collector):
         if beat.heartbeat is not UNSET:
             now_ms = self._clock_ms()
             at_ms = min(beat.timestamp_ms, now_ms + FUTURE_MS)
-            self._seen.add(beat.gateway, beat.instance, beat.heartbeat, at_ms, now_ms)
+            self._seen.add(beat.gateway, beat.instance, beat.heartbeat, at_ms, now_ms, beat.decided_at_ms)
 
     def facts(self, now_ms: int) -> Facts:
         """The heartbeats of gateways that were heard lately, their capacities and their clocks."""

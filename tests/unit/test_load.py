@@ -111,7 +111,7 @@ def test_a_missing_capacity_file_is_named(tmp_path: Path) -> None:
 
 def hear(seen: GatewaysSeen, at_ms: int, load: Mapping[str, object], gateway: str = "a", read_ms: int = 0) -> None:
     heartbeat = convert({"staleness_ms": 1, "counters": 0, "load": load}, Heartbeat)
-    seen.add(gateway, f"{gateway}-1", heartbeat, at_ms, read_ms or at_ms)
+    seen.add(gateway, f"{gateway}-1", heartbeat, at_ms, read_ms or at_ms, decided_ms=at_ms)
 
 
 def test_gateways_seen_have_the_mean_load_of_ten_seconds_the_busiest_gateway_first() -> None:
@@ -129,6 +129,26 @@ def test_gateways_seen_have_the_mean_load_of_ten_seconds_the_busiest_gateway_fir
     assert (busiest.low_disk, other.low_disk) == (None, "broker 1: /data has 5 of 100 bytes free")
 
     assert [each.gateway.name for each in seen.loads(AT_MS + 49_500)] == []
+
+
+@pytest.mark.parametrize("job_ahead_ms", [0, 3_600_000, -3_600_000])
+def test_a_reader_that_begins_with_records_of_before_hears_only_who_still_speaks(job_ahead_ms: int) -> None:
+    """By any clock of the job: a broker that is dead for minutes must not look alive for another one."""
+    seen, beat = GatewaysSeen(), convert({"staleness_ms": 1, "counters": 0}, Heartbeat)
+    for second in range(0, 301):
+        for gateway in ("dead", "alive")[second > 100 :]:
+            at_ms = AT_MS + 1_000 * second
+            seen.add(gateway, gateway, beat, at_ms, now_ms=AT_MS + 400_000, decided_ms=at_ms + job_ahead_ms)
+
+    assert set(seen.facts(AT_MS + 400_000).beats or {}) == seen.heard(AT_MS + 400_000) == {"alive"}
+
+
+def test_a_job_whose_clock_is_set_back_silences_nobody() -> None:
+    seen, beat = GatewaysSeen(), convert({"staleness_ms": 1, "counters": 0}, Heartbeat)
+    for gateway, decided_ms in (("a", AT_MS), ("b", AT_MS - 3_600_000)):
+        seen.add(gateway, gateway, beat, AT_MS, AT_MS, decided_ms)
+
+    assert seen.heard(AT_MS + 1_000) == {"a", "b"}
 
 
 def test_a_forged_load_in_the_decisions_topic_breaks_no_page() -> None:

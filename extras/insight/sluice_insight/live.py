@@ -562,7 +562,8 @@ class LiveModel:
         second.lag_ms = max(second.lag_ms, now_ms - at_ms)
         if decision.heartbeat is not UNSET:
             second.heartbeats += 1
-            self.gateways.add(decision.gateway, decision.instance, decision.heartbeat, at_ms, now_ms)
+            made_ms = decision.decided_at_ms
+            self.gateways.add(decision.gateway, decision.instance, decision.heartbeat, at_ms, now_ms, made_ms)
             return
         verdict = decision.verdict
         self.total[verdict] += 1
