@@ -225,7 +225,9 @@ class QuotasTable(OperatorsTable):
     def entries_at(self, at: datetime) -> list[QuotaEntry]:
         """The quotas in force at a time, those of the first version before it; every commit since is looked at."""
         commits = _commits(self._open())
-        return self.entries(next((commit["version"] for commit in commits if _time_of(commit) <= at), 0))
+        version = next((commit["version"] for commit in commits if _time_of(commit) <= at), 0)
+        in_force, entries = self._in_force_before(version + 1)
+        return [*entries.values()] if in_force >= 0 else self.entries(version)
 
     def version_at(self, changed_at: datetime, newest: int) -> int | None:
         """The version, up to `newest`, that a change at this time made; from the log alone. None if it doesn't say."""

@@ -253,6 +253,15 @@ def test_history_passes_over_versions_with_a_broken_row_once_the_table_is_mended
     assert [(each.version, each.new) for each in table.history()] == [(4, BOB), (0, ALICE)]
 
 
+def test_a_version_with_a_broken_row_was_in_force_at_no_time(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    DeltaTable(table.path).update(updates={"value": "0"})
+    at = datetime.now(UTC)
+    DeltaTable(table.path).restore(0)
+
+    assert table.entries_at(at) == [ALICE]
+
+
 def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(QuotasTableError, match="can't be written"):

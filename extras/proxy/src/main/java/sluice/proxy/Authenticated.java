@@ -9,16 +9,15 @@ import java.util.Set;
  * 0.18.0 tells filters of it, and 0.12.0, which this is compiled against, doesn't.
  */
 final class Authenticated {
-    private static final Method SUBJECT = find();
+    private static final Method SUBJECT = method(FilterContext.class, "authenticatedSubject");
+    private static final Method PRINCIPALS = SUBJECT == null ? null : method(SUBJECT.getReturnType(), "principals");
 
     private Authenticated() {}
 
     /** The name; "" if Kroxylicious has authenticated nobody, or doesn't say. */
     static String userOf(FilterContext context) {
         try {
-            Set<?> principals = SUBJECT == null
-                    ? Set.of()
-                    : (Set<?>) SUBJECT.getReturnType().getMethod("principals").invoke(SUBJECT.invoke(context));
+            Set<?> principals = PRINCIPALS == null ? Set.of() : (Set<?>) PRINCIPALS.invoke(SUBJECT.invoke(context));
             for (Object each : principals) {
                 if (each.getClass().getName().equals("io.kroxylicious.proxy.authentication.User")) {
                     return (String) each.getClass().getMethod("name").invoke(each);
@@ -30,9 +29,9 @@ final class Authenticated {
         return "";
     }
 
-    private static Method find() {
+    private static Method method(Class<?> of, String name) {
         try {
-            return FilterContext.class.getMethod("authenticatedSubject");
+            return of.getMethod(name);
         } catch (NoSuchMethodException error) {
             return null;
         }
