@@ -1,7 +1,8 @@
 """Makes all that a checkout needs beside packages: native library, jars, archives of their classes, Sluice's own jars.
 
 `python -m scripts.prepare`, which ./scripts/setup runs, does so in one process: several would each take a third of a
-second just to find that all is there. With `--demo` it leaves out what `sluice demo` doesn't start, a proxy's archive.
+second just to find that all is there. With `--demo` it leaves out what `sluice demo` doesn't start: the archive of a
+proxy, and the jar of shared storage.
 """
 
 import sys
@@ -18,14 +19,14 @@ from sluice_native import build as native
 from sluice_proxy.jars import PROXY_CLASSES, PROXY_JARS
 
 
-def prepare(archives: Sequence[ArchivedClasses]) -> None:
-    """Make what is missing, of archives these. Raises JavaBuildError, JarError and JavaError."""
+def prepare(archives: Sequence[ArchivedClasses], *, of_storage: bool) -> None:
+    """Make what is missing, of archives these, `of_storage` too. Raises JavaBuildError, JarError and JavaError."""
     with ThreadPoolExecutor() as pool:
         library = pool.submit(native.main)
         # together: the registry's answers take the time, not bytes
         list(pool.map(JarSet.paths, (SPARK_JARS, BROKER_JARS, PROXY_JARS)))
         made = [pool.submit(classes.make) for classes in archives]
-        build_jars()
+        build_jars(of_storage=of_storage)
         while wait([library], timeout=SAID_S).not_done:  # all other steps say themselves how far they are
             print("setup: compiling the native library", file=sys.stderr, flush=True)
         for step in (library, *made):
@@ -33,7 +34,8 @@ def prepare(archives: Sequence[ArchivedClasses]) -> None:
 
 
 if __name__ == "__main__":
+    is_whole = "--demo" not in sys.argv
     try:
-        prepare([SPARK_CLASSES, BROKER_CLASSES, *([PROXY_CLASSES] if "--demo" not in sys.argv else [])])
+        prepare([SPARK_CLASSES, BROKER_CLASSES, *([PROXY_CLASSES] if is_whole else [])], of_storage=is_whole)
     except SluiceError as error:
         sys.exit(f"setup: {error}")

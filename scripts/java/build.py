@@ -16,7 +16,6 @@ from sluice.jvm.jars import BUILT, REPOSITORY, SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import OLDEST
 from sluice.state.errors import SluiceError
 from sluice_proxy import jars as proxy
-from sluice_shared_storage import jars as object_store
 
 _POM = {"": "http://maven.apache.org/POM/4.0.0"}
 
@@ -55,20 +54,25 @@ def build_plugin(broker_jars: Sequence[Path], folder: Path, compiler: Compiler =
     return build_jar(folder / plugin.JAR_NAME, PLUGIN.sources, broker_jars, PLUGIN.release, compiler)
 
 
-def build_jars() -> list[Path]:
-    """All jars, compiled where they aren't of these sources. Raises JavaBuildError, JarError and JavaError."""
-    sets = (SPARK_JARS, proxy.PROXY_JARS, object_store.S3_JARS)
+def build_jars(*, of_storage: bool = True) -> list[Path]:
+    """All jars, or all but that of shared storage, whose package a demo's set-up doesn't install.
+
+    They are compiled where they aren't of these sources. Raises JavaBuildError, JarError and JavaError.
+    """
     with ThreadPoolExecutor() as pool:  # the registry's answers take the time, not bytes
-        of_spark, of_proxy, of_s3 = pool.map(JarSet.paths, sets)
+        of_spark, of_proxy = pool.map(JarSet.paths, (SPARK_JARS, proxy.PROXY_JARS))
     of_pyspark = sorted(pyspark_jars().glob("*.jar"))
     clients = [jar for jar in of_spark if jar.name.startswith("kafka-clients-")]
     of_brokers = [jar for pattern in _COMPILED_AGAINST for jar in of_pyspark if jar.match(pattern)]
-    spark_jar = object_store.BUILT / object_store.JAR_NAME
     made = [
         build_plugin([*clients, *of_brokers], BUILT, java_compiler),
         build_jar(proxy.BUILT / proxy.JAR_NAME, PROXY.sources, of_proxy, PROXY.release, java_compiler),
-        build_jar(spark_jar, _STORAGE.sources, [*of_s3, *of_pyspark], _STORAGE.release, java_compiler),
     ]
+    if of_storage:
+        from sluice_shared_storage import jars as object_store
+
+        jar, against = object_store.BUILT / object_store.JAR_NAME, [*object_store.S3_JARS.paths(), *of_pyspark]
+        made.append(build_jar(jar, _STORAGE.sources, against, _STORAGE.release, java_compiler))
     remove_others(made)
     return made
 

@@ -6,7 +6,9 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import venv
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
 EXTRAS = ("demo", "elastic", "http", "insight", "lab", "native", "proxy", "shared_storage", "toolbox")
+OF_DEMO = ("elastic", "insight", "proxy", "toolbox", "demo", "native")
 DEMO_LOCK = "extras/demo/requirements.lock"
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
@@ -168,16 +171,37 @@ def test_a_demo_needs_less_and_the_rest_comes_beside_it_when_another_command_nee
         assert _setup(project, command=(*flags, "true")).returncode == 0
 
     calls = [line for line in (project / ".venv" / "calls").read_text().splitlines() if line.startswith("-m ")]
-    own, of_demo = "-m pip install --no-deps --no-build-isolation", "elastic insight proxy toolbox demo native"
+    own = "-m pip install --no-deps --no-build-isolation"
     assert calls == [
         f"-m pip install --require-hashes -r {DEMO_LOCK}",
-        f"{own} -e. {' '.join(f'-eextras/{name}' for name in of_demo.split())}",
+        f"{own} -e. {' '.join(f'-eextras/{name}' for name in OF_DEMO)}",
         *["-m scripts.prepare --demo"] * 2,
         INSTALL,
         f"{own} -eextras/shared_storage -eextras/http -eextras/lab",
         *["-m scripts.prepare"] * 2,
         "-m scripts.prepare --demo",
     ]
+
+
+def test_a_demo_starts_with_what_its_set_up_installs() -> None:
+    """No other package can be imported here: the first command of the README runs where none of them is."""
+    lock = (REPOSITORY / DEMO_LOCK).read_text().splitlines()
+    installed = {line.partition("==")[0] for line in lock if "==" in line} | {"pip", "setuptools"}
+    installed |= {"sluice-kafka", *(f"sluice-kafka-{name}" for name in OF_DEMO)}
+    distributions = packages_distributions().items()
+    others = [module for module, names in distributions if not {canonical(each) for each in names} & installed]
+    assert {"sluice_shared_storage", "sluice_lab", "hypothesis"} <= {*others}
+    started = "scripts.prepare, sluice.streaming.job, sluice_demo.command, sluice_insight.console.server"
+    program = f"import sys; sys.modules.update(dict.fromkeys({others})); import {started}, sluice_toolbox.checks"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def canonical(name: str) -> str:
+    """The name of a package as a lock has it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_a_demo_has_the_versions_and_hashes_of_the_projects_lock() -> None:
