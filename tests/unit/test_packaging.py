@@ -289,7 +289,7 @@ def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
         *project["dependency-groups"]["docs"],
     ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
-    for extra in ("demo", "elastic", "insight", "lab", "proxy", "shared_storage", "toolbox", "http"):
+    for extra in ("demo", "elastic", "insight", "lab", "proxy", "shared_storage", "telemetry", "toolbox", "http"):
         of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
         asked += of_extra["project"]["dependencies"]
     lock = (REPOSITORY / "requirements.lock").read_text()

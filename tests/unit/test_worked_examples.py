@@ -6,22 +6,16 @@ import pkgutil
 
 import pytest
 
-import scripts
-import sluice
-import sluice_demo
-import sluice_http
-import sluice_insight
-import sluice_lab
-import sluice_proxy
-import sluice_toolbox
-
-PACKAGES = (sluice, sluice_http, sluice_insight, sluice_proxy, sluice_toolbox, sluice_demo, sluice_lab, scripts)
+PACKAGES = (
+    *("sluice", "sluice_demo", "sluice_http", "sluice_insight", "sluice_lab", "sluice_proxy", "sluice_telemetry"),
+    *("sluice_toolbox", "scripts"),
+)
 OWN_PACKAGES = ("sluice_lab.testbed.object_store_server",)  # which run with packages of a lock of their own
 
 MODULES = [
     module.name
     for each in PACKAGES
-    for module in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")
+    for module in pkgutil.walk_packages(importlib.import_module(each).__path__, f"{each}.")
     if module.name not in OWN_PACKAGES
 ]
 

@@ -18,7 +18,7 @@ from scripts.java.build import remove_others
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
-EXTRAS = ("demo", "elastic", "http", "insight", "lab", "native", "proxy", "shared_storage", "toolbox")
+EXTRAS = ("demo", "elastic", "http", "insight", "lab", "native", "proxy", "shared_storage", "telemetry", "toolbox")
 OF_DEMO = ("elastic", "insight", "proxy", "toolbox", "demo", "native")
 DEMO_LOCK = "extras/demo/requirements.lock"
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
@@ -177,7 +177,7 @@ def test_a_demo_needs_less_and_the_rest_comes_beside_it_when_another_command_nee
         f"{own} -e. {' '.join(f'-eextras/{name}' for name in OF_DEMO)}",
         *["-m scripts.prepare --demo"] * 2,
         INSTALL,
-        f"{own} -eextras/shared_storage -eextras/http -eextras/lab",
+        f"{own} -eextras/shared_storage -eextras/http -eextras/telemetry -eextras/lab",
         *["-m scripts.prepare"] * 2,
         "-m scripts.prepare --demo",
     ]
