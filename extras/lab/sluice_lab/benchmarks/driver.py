@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.managers import BaseManager
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ from sluice.streaming.queries.supervision import summarize
 from sluice.streaming.runtime.kafka import requests_source, sink_properties
 from sluice.streaming.runtime.session import start_session
 from sluice_demo.job import Json
-from sluice_lab.testbed.processes import compiler_cpu_s, descendants, resident_mib
+from sluice_lab.testbed.processes import compiler_cpu_s, descendants, resident_mib, thread_cpu_s
 
 _POLL_S = 0.02
 _EVENT_SCHEMA = (
@@ -91,6 +92,7 @@ class Driver:
     def __init__(self) -> None:
         self._stops: list[Callable[[], object]] = []
         self._began_s = 0.0
+        self._sampled_batch, self._sampled_cpu_s = -1, dict[str, float]()
         self._cpu_before: dict[str, float] = {}
 
     def session(self, settings: Path, stock: bool = False) -> None:
@@ -139,12 +141,27 @@ class Driver:
         spent = {f"{part}_cpu_s": cpu_s - self._cpu_before[part] for part, cpu_s in self._cpu_s().items()}
         return {"batches": self._batches(), "took_s": took_s, **spent}
 
+    def sample(self) -> Json:
+        """Of the micro-batches since the last sample: Spark's milliseconds, jobs and CPU time; see parts_of."""
+        batches = self._batches()
+        batch_id, cpu_s = batches[-1]["batch_id"] if batches else -1, self._part_cpu_s()
+        number, before_s = batch_id - self._sampled_batch, self._sampled_cpu_s
+        self._sampled_batch, self._sampled_cpu_s = batch_id, cpu_s
+        kept = batches[-number:] if number else []
+        return {
+            "batches": [batch["stages_ms"] for batch in kept],
+            "jobs": self._jobs(len(kept)),
+            "number": number,
+            "cpu_ms": {part: 1000 * (spent_s - before_s.get(part, 0.0)) for part, spent_s in cpu_s.items()},
+        }
+
     def resident_mib(self) -> float:
         """Resident memory of Java and of all Python processes."""
         return resident_mib([os.getpid(), *descendants(os.getpid())])
 
     def _begin(self, settings: Path) -> Settings:
         self._began_s, self._cpu_before = time.monotonic(), self._cpu_s()
+        self._sampled_batch = -1
         return with_pages(load_settings(settings))
 
     def _start_enforce(self, settings: Settings) -> None:
@@ -165,12 +182,37 @@ class Driver:
         python_s = sum(each.user + each.system + each.children_user + each.children_system for each in workers)
         return {"java": sum(java.cpu_times()[:2]), "compiler": compiler_cpu_s(java.pid), "python": python_s}
 
+    def _part_cpu_s(self) -> dict[str, float]:
+        """CPU seconds so far of each part of Java, and of Python."""
+        gateway = self._spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way to its JVM
+        return thread_cpu_s(gateway.proc.pid) | {"Python": self._cpu_s()["python"]}  # type: ignore[union-attr]
+
+    def _jobs(self, number: int) -> list[Json]:
+        """Milliseconds of the newest jobs and of the stages of each, from what Spark keeps for its UI."""
+        store = self._spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - PySpark has no public way to it
+        jobs, found = store.jobsList(None), list[Json]()
+        for job in map(jobs.apply, range(min(number, jobs.size()))):
+            stages = sorted(map(job.stageIds().apply, range(job.stageIds().size())))
+            found.append(
+                {"ms": _took_ms(job), "stages_ms": [_took_ms(store.lastStageAttempt(each)) for each in stages]}
+            )
+        return found
+
     def _batches(self) -> list[Json]:
         return [summarize(progress) for progress in self._query.recentProgress if progress["numInputRows"]]
 
     def _check(self) -> None:
         if not self._query.isActive:
             raise BenchError(f"query {self._query.name} ended: {str(self._query.exception())[-800:]}")
+
+
+def _took_ms(part: Any) -> int:
+    """Milliseconds of a job or stage of Spark's status store; 0 for one that runs."""
+    times = part.submissionTime(), part.completionTime()
+    if any(time.isEmpty() for time in times):
+        return 0
+    begin_ms, end_ms = (time.get().getTime() for time in times)
+    return int(end_ms - begin_ms)
 
 
 class DriverManager(BaseManager):

@@ -20,6 +20,7 @@ MEASURES = {
     "throughput": "requests/s against a copy that decides nothing, and CPU time of a request",
     "tenants": "requests/s with a tenant's counter beside the client's",
     "latency": "against the copy",
+    "micro-batch": "where its time goes, in the first minute and later",
     "audit": "decisions/s into Delta",
     "beside-kafka": "clients of three libraries at full speed, with the plugin, proxies and Kafka's own quotas",
     "proxy-filter": "throughput and latency of a proxy that throttles nobody, with and without the filter",
@@ -138,7 +139,9 @@ class Scale:
     seconds: Annotated[
         int,
         typer.Option(
-            min=0, show_default="120 and 600; quick: 70", help="Length of a run of beside-kafka and invented-names."
+            min=0,
+            show_default="120 and 600; quick: 70",
+            help="Length of a run of beside-kafka and invented-names, and of the time until micro-batch is warm.",
         ),
     ] = 0
     libraries: Annotated[

@@ -62,15 +62,44 @@ def resident_mib(pids: Iterable[int]) -> float:
     return resident_bytes / 2**20
 
 
+_THREADS = {
+    "C1 Compiler": "compilers",
+    "C2 Compiler": "compilers",
+    "Executor task": "tasks",
+    "stream executio": "query's thread",
+    "GC Thread": "garbage collection",
+    "G1 ": "garbage collection",
+    "dag-scheduler": "scheduler",
+    "dispatcher": "scheduler",
+    "task-result": "scheduler",
+    "spark-listener": "listeners",
+}
+"""How the name of a thread begins -> the part of Java that it belongs to."""
+
+
+def thread_group(name: str) -> str:
+    """The part of Java that a thread belongs to, by the first 15 letters of its name, which Linux keeps.
+
+    >>> thread_group("C2 CompilerThre"), thread_group("stream executio"), thread_group("rocksdb:high")
+    ('compilers', "query's thread", 'other threads of Java')
+    """
+    return next((group for start, group in _THREADS.items() if name.startswith(start)), "other threads of Java")
+
+
+def thread_cpu_s(pid: int) -> dict[str, float]:
+    """CPU seconds so far of a Java process by part of it. Those of threads that have ended are lost."""
+    spent_s: dict[str, float] = {}
+    for thread in (Path("/proc") / str(pid) / "task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+            group = thread_group((thread / "comm").read_text())
+            spent_ns = int((thread / "schedstat").read_text().split()[0])
+            spent_s[group] = spent_s.get(group, 0.0) + spent_ns / 1e9
+    return spent_s
+
+
 def compiler_cpu_s(pid: int) -> float:
     """CPU seconds so far of the threads in which a Java process compiles: for minutes, until it is warm."""
-    process, tasks = psutil.Process(pid), Path("/proc") / str(pid) / "task"
-    spent_s = 0.0
-    for thread in process.threads():
-        with suppress(FileNotFoundError):  # Java ends compiler threads that have nothing to do
-            if (tasks / str(thread.id) / "comm").read_text().startswith(("C1 Compiler", "C2 Compiler")):
-                spent_s += thread.user_time + thread.system_time
-    return spent_s
+    return thread_cpu_s(pid).get("compilers", 0.0)
 
 
 def folder_bytes(folder: Path) -> int:
