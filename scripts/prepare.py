@@ -2,7 +2,7 @@
 
 `python -m scripts.prepare`, which ./scripts/setup runs, does so in one process: several would each take a third of a
 second just to find that all is there. With `--demo` it leaves out what `sluice demo` doesn't start: the archive of a
-proxy, and the jar of shared storage.
+proxy, and the jars of shared storage and telemetry.
 """
 
 import sys

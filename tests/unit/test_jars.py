@@ -54,7 +54,11 @@ def test_the_poms_have_the_versions_that_the_jars_are_compiled_against() -> None
     of_plugin, of_storage = _pom_versions("gateways/kafka"), _pom_versions("extras/shared_storage")
     there = {*SPARK_JARS.expected(), *S3_JARS.expected(), *os.listdir(pyspark_jars())}
 
+    of_telemetry = _pom_versions("extras/telemetry")
+
     assert _pom_versions("extras/proxy") == _jar_versions(PROXY_JARS)
+    assert of_telemetry.pop("sluice-kafka-plugin") == "0"
+    assert {f"{artifact}-{version}.jar" for artifact, version in of_telemetry.items()} <= {*BROKER_JARS.expected()}
     assert {*of_plugin} == {"kafka-clients", "jackson-databind", "slf4j-api"}
     assert {f"{artifact}-{version}.jar" for artifact, version in [*of_plugin.items(), *of_storage.items()]} <= there
 

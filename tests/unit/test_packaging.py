@@ -264,13 +264,15 @@ def test_the_extra_demo_has_all_that_there_is(wheel: Path, extras: dict[str, Pat
             assert files < {*archive.namelist()}
 
 
-def test_the_extra_of_shared_storage_has_its_jar_and_the_checksums_of_others(extras: dict[str, Path]) -> None:
+def test_extras_with_java_have_their_jars_and_the_checksums_of_others(extras: dict[str, Path]) -> None:
     with zipfile.ZipFile(extras["shared_storage"]) as archive:
         names = {*archive.namelist()}
     assert {f"sluice_shared_storage/{name}" for name in ("s3-jars.sha256", "s3-jars.xml", "stores.py")} < names
     assert {name for name in names if name.endswith(".jar")} == {
         f"sluice_shared_storage/built/{jar.name}" for jar in SHARED_STORAGE_BUILT.glob("*.jar")
     }
+    with zipfile.ZipFile(extras["telemetry"]) as archive:
+        assert "sluice_telemetry/built/sluice-kafka-telemetry.jar" in archive.namelist()
 
 
 def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:

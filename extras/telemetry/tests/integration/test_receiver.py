@@ -1,0 +1,218 @@
+"""The receiver in a real broker: records of real clients and of the broker itself, and pushes that nobody wants."""
+
+import gzip
+import itertools
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from time import monotonic, sleep
+from uuid import uuid4
+
+import confluent_kafka
+import psutil
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer
+
+from scripts.java.build import module
+from scripts.java.compiler import compile_java
+from sluice.jvm.jars import REPOSITORY, JarSet
+from sluice.jvm.java import find_java
+from sluice.jvm.plugin import KAFKA_REPORTER_CLASS, plugin_jar
+from sluice_demo.broker import Broker
+from sluice_demo.jars import BROKER_JARS
+from sluice_lab.testbed.jars import KAFKA_RELEASE_JARS, NEW_BROKER_JARS
+from sluice_lab.testbed.jmx import beans
+from sluice_telemetry.jars import OLD_RECEIVER_CLASS, RECEIVER_CLASS, telemetry_jar
+from sluice_telemetry.records import BROKER_METRICS, TOPIC, BrokerRecord, ClientRecord, read_record
+from sluice_telemetry.subscription import subscribe
+from sluice_toolbox.machine import Jvm
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+EXTRA = REPOSITORY / "extras" / "telemetry"
+OTHER_RECEIVER = "sluice.telemetry.OtherReceiver"
+GZIP = 1
+CLIENTS, CONNECTIONS, INTERVAL_S = 1_000, 50, 30
+
+
+class TelemetryBroker:
+    """A broker with these reporters, whose clients are asked to push."""
+
+    def __init__(self, folder: Path, jars: JarSet, *reporters: str, interval_ms: int = 500) -> None:
+        classes, self.pushes = folder / "classes", folder / "pushes"
+        classes.mkdir(parents=True)
+        self.pushes.mkdir()
+        tests = sorted((EXTRA / "tests" / "java").rglob("*.java"))
+        compile_java(tests, [*BROKER_JARS.paths(), telemetry_jar()], classes, 11)
+        properties = {"metric.reporters": ",".join((KAFKA_REPORTER_CLASS, *reporters)), "test.pushes": str(self.pushes)}
+        properties["sluice.bootstrap.servers"] = "127.0.0.1:{port}"
+        self.broker = Broker(folder / "broker", properties, jars, [telemetry_jar(), classes], jmx=True)
+        self.broker.start()
+        self.servers = self.broker.bootstrap_servers
+        with closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
+            admin.create_topics({"orders": {"num_partitions": 1, "replication_factor": 1}})
+        subscribe({"bootstrap_servers": self.servers}, interval_ms)
+        with closing(Pusher(self.servers)) as pusher:
+            eventually(lambda: pusher.subscription(uuid4().bytes)[1] == interval_ms)
+
+    def records(self) -> Iterator[ClientRecord | BrokerRecord]:
+        """All records of the topic, then new ones, for two minutes."""
+        with closing(KafkaConsumer(TOPIC, bootstrap_servers=self.servers, auto_offset_reset="earliest")) as consumer:
+            until = monotonic() + 120
+            while monotonic() < until:
+                for records in consumer.poll(timeout_ms=200).values():
+                    for record in records:
+                        if (read := read_record(record.value)) is not None:
+                            yield read
+
+    def count(self, name: str) -> float:
+        with Jvm() as jvm:
+            (count,) = beans(jvm, self.broker.jmx_port).read("sluice:type=telemetry,*", name).values()
+            return count
+
+
+class Pusher:
+    """A connection on which any number of clients get their subscription and push, as the protocol has it."""
+
+    def __init__(self, servers: str) -> None:
+        host, _, port = servers.rpartition(":")
+        self._socket, self._numbers = socket.create_connection((host, int(port)), timeout=60), itertools.count()
+
+    def _ask(self, api: int, body: bytes) -> bytes:
+        asked = struct.pack(">hhih3sb", api, 0, next(self._numbers), 3, b"raw", 0) + body
+        self._socket.sendall(struct.pack(">i", len(asked)) + asked)
+        return self._read(*struct.unpack(">i", self._read(4)))[5:]
+
+    def _read(self, size: int) -> bytes:
+        read = b""
+        while len(read) < size:
+            read += self._socket.recv(size - len(read)) or pytest.fail("the broker has closed the connection")
+        return read
+
+    def subscription(self, instance: bytes) -> tuple[int, int]:
+        """Its id, and how many ms there are between two pushes."""
+        answer = self._ask(71, instance + b"\0")
+        after_compressions = 26 + answer[26]
+        return struct.unpack_from(">i", answer, 22)[0], struct.unpack_from(">i", answer, after_compressions)[0]
+
+    def push(self, instance: bytes, subscription: int, metrics: bytes, compression: int = 0) -> int:
+        """The broker's error code."""
+        length, size = b"", len(metrics) + 1
+        while size > 127:
+            length, size = length + bytes([size & 127 | 128]), size >> 7
+        head = instance + struct.pack(">i?b", subscription, False, compression) + length + bytes([size])
+        return int(struct.unpack_from(">h", self._ask(72, head + metrics + b"\0"), 4)[0])
+
+    def push_once(self, metrics: bytes, compression: int = 0) -> int:
+        """The same of a new client."""
+        instance = uuid4().bytes
+        return self.push(instance, self.subscription(instance)[0], metrics, compression)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (BROKER_JARS, RECEIVER_CLASS),
+        pytest.param((NEW_BROKER_JARS, RECEIVER_CLASS), marks=pytest.mark.long),
+        pytest.param((NEW_BROKER_JARS, OLD_RECEIVER_CLASS), marks=pytest.mark.long),
+    ],
+    ids=lambda param: f"{param[0].name}-{param[1].rpartition('.')[2]}",
+)
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[TelemetryBroker]:
+    jars, receiver = request.param
+    made = TelemetryBroker(tmp_path_factory.mktemp("telemetry"), jars, receiver, OTHER_RECEIVER)
+    yield made
+    made.broker.stop()
+
+
+def test_a_client_and_the_broker_say_of_themselves_what_the_page_promises(broker: TelemetryBroker) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.servers, "client.id": "app"})
+    client, own = None, None
+    for record in broker.records():
+        producer.produce("orders", bytes(1_000))
+        producer.poll(0)
+        if isinstance(record, BrokerRecord):
+            own = record
+        elif record.metrics.get("producer.request.latency.max", 0) > 0:
+            client = record
+        if client and own:
+            break
+
+    assert client
+    assert own
+    assert (client.client_id, client.user, client.broker) == ("app", "ANONYMOUS", own.broker)
+    assert client.software.startswith("confluent-kafka-python ")
+    assert {"producer.produce.throttle.time.avg", f"producer.node.request.latency.avg.{own.broker}"} < {*client.metrics}
+    assert {"request_queue_size", "request_handler_idle", "mutes"} < {*own.metrics} <= {*BROKER_METRICS}
+    eventually((broker.pushes / "app").exists)  # the receiver beside it got the same
+
+
+def test_pushes_that_nobody_can_read_are_counted_and_the_next_one_is_written(broker: TelemetryBroker) -> None:
+    with closing(Pusher(broker.servers)) as pusher:
+        assert pusher.push_once(b"\xff" * 1_000) == 0
+        assert pusher.push_once(b"\x0a\xff\xff\x7f") == 0  # a message that is longer than all of it
+        assert pusher.push_once(bytes(400_000)) == 0
+        assert pusher.push_once(gzip.compress(bytes(64 << 20)), GZIP) != 0  # the broker refuses it, and tells nobody
+        eventually(lambda: broker.count("pushes-unreadable") == 2)
+        assert pusher.push_once(b"\x0a\x00") == 0
+
+    assert any(isinstance(each, ClientRecord) and each.client_id == "raw" for each in broker.records())
+    assert [broker.count(name) for name in ("pushes-too-large", "pushes-dropped", "errors")] == [1, 0, 0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", ["4.0", "4.1"])
+def test_the_class_for_older_brokers_needs_nothing_newer(tmp_path: Path, release: str) -> None:
+    sources = [path for folder in module(EXTRA).sources for path in folder.rglob("*.java")]
+    older = [source for source in sources if source.stem != RECEIVER_CLASS.rpartition(".")[2]]
+    compile_java(older, [*KAFKA_RELEASE_JARS[release].paths(), plugin_jar()], tmp_path, 11)
+
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_a_thousand_clients_cost_a_fiftieth_of_a_core_and_20_mib(tmp_path: Path) -> None:
+    """They push by the wire what a consumer of Kafka 4.4 pushes; the base is another receiver, which keeps files."""
+    payload = (EXTRA / "tests" / "data" / "java-consumer-4.4.push").read_bytes()
+    base, own = (_cost(tmp_path / each, each, payload) for each in (OTHER_RECEIVER, RECEIVER_CLASS))
+    print(f"\n{len(payload)} bytes a push; broker {base[0]:.3f} -> {own[0]:.3f} cores", end="")
+    print(f", of which own threads {own[1]:.4f}; live heap {base[2]:.1f} -> {own[2]:.1f} MiB")
+
+    assert own[1] < 0.02
+    assert own[2] - base[2] < 20
+
+
+def _cost(folder: Path, receiver: str, payload: bytes) -> tuple[float, float, float]:
+    """Cores of a broker and of the receiver's threads while clients push for a minute, and MiB of live objects then."""
+    made = TelemetryBroker(folder, BROKER_JARS, receiver, interval_ms=10_000)  # brokers refuse pushes that come sooner
+    pushers = [Pusher(made.servers) for _ in range(CONNECTIONS)]
+    clients = [(pusher, uuid4().bytes) for _, pusher in zip(range(CLIENTS), itertools.cycle(pushers))]
+    known = [(pusher, instance, pusher.subscription(instance)[0]) for pusher, instance in clients]
+    began, before = monotonic(), (0.0, 0.0)
+    for number, (pusher, instance, subscription) in enumerate(known * 3):
+        if number == CLIENTS:
+            before, began_s = _cpu_s(made.broker.pid), monotonic()
+        sleep(max(0, began + number * INTERVAL_S / CLIENTS - monotonic()))
+        assert pusher.push(instance, subscription, payload) == 0
+    took_s, after = monotonic() - began_s, _cpu_s(made.broker.pid)
+    jcmd = [str(Path(find_java()[0]).resolve().with_name("jcmd")), str(made.broker.pid), "GC.class_histogram"]
+    shown = subprocess.run(jcmd, capture_output=True, text=True, check=True)
+    made.broker.stop()
+    live_mib = int(shown.stdout.split()[-1]) / (1 << 20)
+    return (after[0] - before[0]) / took_s, (after[1] - before[1]) / took_s, live_mib
+
+
+def _cpu_s(pid: int) -> tuple[float, float]:
+    """CPU seconds of a process, and of its threads that are the receiver's or its producer's."""
+    process = psutil.Process(pid)
+    own = 0.0
+    for thread in process.threads():
+        name = Path(f"/proc/{pid}/task/{thread.id}/comm").read_text()
+        own += (thread.user_time + thread.system_time) * name.startswith(("sluice-telemetr", "kafka-producer-"))
+    return sum(process.cpu_times()[:2]), own
