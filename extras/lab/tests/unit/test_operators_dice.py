@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Cluster, Event, date
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import answered_event
 from sluice.state.contract.gateway_topics import Sums
@@ -28,7 +29,6 @@ from sluice.state.quotas.kinds import Coexistence, QuotaKind
 from sluice.state.shares.counter_share import CounterShare
 from tests.audit_tables import rows
 from tests.builders import DEFAULTS, Json, member, quota
-from tests.operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Cluster, Event, date
 
 KINDS = ("produce", "mutation", "tenant", "heartbeat", "long", "foreign")
 REQUESTS, DECISIONS, LETTERS, SUMS, WAITS = TOPICS = [
