@@ -23,9 +23,8 @@ from sluice.streaming.enforce.parsing import parse_request
 from sluice.streaming.enforce.wire import Source
 from sluice_demo.broker import Broker
 from sluice_demo.jars import BROKER_JARS
-from sluice_lab.testbed.jmx import beans
+from sluice_lab.testbed.jmx import read_beans
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
-from sluice_toolbox.machine import Jvm
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import changed
 from tests.kafka_bound import BURST_S, check_bound
@@ -102,9 +101,8 @@ class PluginBroker:
 
     def metric(self, name: str) -> float:
         """An attribute of the plugin's own bean."""
-        with Jvm() as jvm:
-            (value,) = beans(jvm, self.broker.jmx_port).read("sluice:type=gateway,*", name).values()
-            return value
+        (value,) = read_beans(self.broker.jmx_port, "sluice:type=gateway,*", name).values()
+        return value
 
 
 def publish_overrides(servers: str, decider: str, overrides: Sequence[Override], **login: Any) -> None:

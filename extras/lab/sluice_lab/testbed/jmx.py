@@ -1,15 +1,36 @@
 """JMX attributes of other Java processes, read through py4j, which comes with pyspark."""
 
+import atexit
+from contextlib import closing
+from functools import cache
 from typing import Any
 
 from sluice_toolbox.machine import Jvm
 
 
+def read_beans(port: int, pattern: str, attribute: str) -> dict[str, float]:
+    """What `Beans.read` finds in the process that answers on this port. All reads of this process share one Java."""
+    jvm = _own_jvm()
+    with closing(_connector(jvm, port)) as connector:
+        return Beans(jvm, connector.getMBeanServerConnection()).read(pattern, attribute)
+
+
+@cache
+def _own_jvm() -> Jvm:
+    jvm = Jvm()
+    atexit.register(jvm.__exit__)
+    return jvm
+
+
 def beans(jvm: Jvm, port: int) -> "Beans":
     """The beans of the process that answers on this port. Raises Py4JJavaError if none does."""
+    return Beans(jvm, _connector(jvm, port).getMBeanServerConnection())
+
+
+def _connector(jvm: Jvm, port: int) -> Any:
     remote = jvm.packages.javax.management.remote
     url = remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi")
-    return Beans(jvm, remote.JMXConnectorFactory.connect(url).getMBeanServerConnection())
+    return remote.JMXConnectorFactory.connect(url)
 
 
 def own_beans(jvm: Jvm) -> "Beans":

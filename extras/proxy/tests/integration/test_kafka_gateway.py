@@ -45,7 +45,7 @@ from sluice_demo.jars import BROKER_JARS
 from sluice_elastic.disks import read_log_dirs
 from sluice_elastic.log_dirs import LogDirs
 from sluice_lab.testbed.full_speed_clients import ReconnectingClient, produce_request, read_answer, request_bytes
-from sluice_lab.testbed.jmx import beans
+from sluice_lab.testbed.jmx import read_beans
 from sluice_lab.testbed.quotas_without_job import publish_limits
 from sluice_proxy.gateway import KafkaGateway
 from sluice_proxy.jars import proxy_class_path
@@ -506,8 +506,7 @@ def test_connections_that_come_too_fast_are_closed_and_others_are_served_at_once
 def questions(proxied: Proxied) -> float:
     """Metadata requests that the broker has answered in the version in which proxies ask, and no client here."""
     name = "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Metadata,version=12"
-    with Jvm() as jvm:
-        return sum(beans(jvm, proxied.broker.jmx_port).read(name, "Count").values())
+    return sum(read_beans(proxied.broker.jmx_port, name, "Count").values())
 
 
 def oldest_versions(servers: str) -> dict[int, int]:
