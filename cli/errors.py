@@ -30,7 +30,3 @@ class BadInputError(SluiceError):
 
 class NotInForceError(SluiceError):
     """A hold or release is written, and not in force everywhere."""
-
-
-class UnmuteError(SluiceError):
-    """The control record couldn't be published, or nothing answers it."""

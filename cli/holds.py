@@ -16,7 +16,7 @@ from sluice.process.clock import now_ms
 from sluice.process.format import moment, printable
 from sluice.process.texts import counter_text
 from sluice.process.times import from_ms, read_length
-from sluice.state.contract.records import NO_LOGIN, Unmute, UnmutedEntity
+from sluice.state.contract.records import NO_LOGIN
 from sluice.state.overrides.operator_holds import (
     MAX_HOLDS,
     MAX_LASTING_MS,
@@ -158,11 +158,13 @@ def _own_tenants(kafka: Mapping[str, str], entries: Sequence[QuotaEntry]) -> set
 
 def _unknown_names(table: TableOptions, client: Tags, entries: Sequence[QuotaEntry]) -> Iterator[str]:
     """A line for each name that nobody has been seen with; none while the table of decisions is behind."""
-    from sluice.cli.unmute import nobody_text  # Kafka's client is slow to import
+    from sluice.sinks.tables.last_decisions import nobody_text  # Delta's library is slow to import
+    from sluice.sinks.tables.query import Tables
 
-    for entity in (UnmutedEntity(client.user or None), UnmutedEntity(client_id=client.client_id or None)):
-        asked = Unmute("unmute", entity)
-        if line := nobody_text(table.settings.delta, asked, entries, datetime.now(UTC)):
+    delta = table.settings.delta
+    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
+    for names in ((client.user or None, None), (None, client.client_id or None)):
+        if line := nobody_text(tables, *names, entries, datetime.now(UTC)):
             yield line
 
 

@@ -17,10 +17,8 @@ from sluice.cli.errors import BadInputError, CheckError, CheckWarningError, Usag
 from sluice.cli.extras import CommandLine
 from sluice.cli.options import (
     BootstrapServersOption,
-    ClientIdOption,
     ConfigOption,
     JobConfigOption,
-    UserOption,
     command_group,
     job_settings,
     settings_file,
@@ -34,9 +32,7 @@ from sluice.process.errors import SpanError
 from sluice.process.format import printable
 from sluice.process.surroundings import foreign_python, refused_output
 from sluice.sinks.errors import NoTableError, QueryError, UnreadableTableError
-from sluice.state.contract.records import Unmute, UnmutedEntity
-from sluice.state.decisions.checks import check_unmute
-from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
+from sluice.state.errors import InvalidQuotaError, SluiceError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.runtime.log import OWNER_ONLY, configure_logging, leave_rotation_signals
 
@@ -219,37 +215,6 @@ def broker_plugin(
             f"--principal is {principal!r}; expected principals such as User:sluice or User:a;User:b"
         )
     for line in write_broker_plugin(settings, out, principal, exempt_client_id):
-        typer.echo(line)
-
-
-@app.command()
-def unmute(
-    user: UserOption = None,
-    client_id: ClientIdOption = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Topic, with --partition, in place of a client.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="Partition of the topic.", min=0)] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Tenant, in place of a client.")] = None,
-    quota: Annotated[str | None, typer.Option("--quota", help="Reset the counter of this quota only.")] = None,
-    config: ConfigOption = None,
-    bootstrap_servers: BootstrapServersOption = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the job's answer.", min=0)] = 60,
-) -> None:
-    """Reset the counters of a client, or that of a tenant, and end the waits in every gateway.
-
-    Correct the limit first: under the old one the next request is throttled again. Publishes a control record to the
-    requests topic and waits for the job's answer. A counter that several clients share, such as a user's, is reset for
-    all of them; client-ids with counters of their own are named, not reset.
-    """
-    if user is None and client_id is None and topic is None and tenant is None and partition is None:
-        raise UsageError("nobody to unmute; give --user, --client-id or both, --topic with --partition, or --tenant")
-    wanted = Unmute("unmute", UnmutedEntity(user, client_id, topic, partition, tenant), quota)
-    try:
-        check_unmute(wanted)
-    except InvalidRequestError as error:
-        raise UsageError(str(error)) from None
-    from sluice.cli.unmute import run_unmute  # Kafka's client is slow to import
-
-    for line in run_unmute(job_settings(config, bootstrap_servers), wanted, timeout_s):
         typer.echo(line)
 
 

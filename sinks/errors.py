@@ -100,10 +100,6 @@ class EarlierTableError(QueryError):
         return type(self), self._facts
 
 
-class UsageUnknownError(SluiceError):
-    """There is no table of metrics yet, or it can't be read, so recent usage is unknown."""
-
-
 def storage_reason(error: Exception) -> str:
     """An error of delta-rs in one line: it writes trees of causes, in colours, then details of its own code.
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
@@ -12,19 +12,16 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from msgspec import structs
 
-from sluice.cli.errors import UnmuteError
 from sluice.cli.quota_text import no_members_text
-from sluice.configs.settings import DeltaSettings, Settings
+from sluice.configs.settings import Settings
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.process.format import error_line
-from sluice.process.texts import client_text, counter_text
-from sluice.sinks.errors import QueryError, UsageUnknownError
-from sluice.sinks.tables.last_decisions import last_seen_ms
-from sluice.sinks.tables.query import Tables, last_written
+from sluice.process.texts import counter_text
+from sluice.sinks.tables.last_decisions import nobody_text
+from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.sinks.tables.recent_usage import RecentUsage, Usage
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute
 from sluice.state.decisions.charge_plan import plan_resets, unmuted_kinds
@@ -33,14 +30,13 @@ from sluice.state.quotas.entity import Tags, bounded_name, client_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from sluice_toolbox.errors import UnmuteError, UsageUnknownError
+from sluice_toolbox.recent_usage import RecentUsage, Usage
 
 _WAIT_MS = 100
 _SEND_TIMEOUT_MS = 10_000
 
 _MOST_NAMES = 5
-
-_FRESH = timedelta(minutes=1)
-"""Age of the newest decisions up to which the table knows who is there: in an incident an unmute works without it."""
 
 _NOBODYS_CLIENT_ID = "\0"
 """Stands for every client-id that no quota names."""
@@ -97,7 +93,8 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     if (tenant := unmute.entity.tenant) is not None and (hint := no_members_text(tenant, entries)):
         yield f"{hint}; nothing to reset"
         return
-    if hint := nobody_text(settings.delta, unmute, entries, datetime.now(UTC)):
+    tables = Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options)
+    if hint := nobody_text(tables, unmute.entity.user, unmute.entity.client_id, entries, datetime.now(UTC)):
         yield f"{hint}; nothing to reset"
         return
     if not plan_resets(unmute, Quotas(entries, version)).counters:
@@ -114,24 +111,6 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     for charge in limited or answer.charges:  # without any limit they may have had one, whose waits are ended
         yield f"{charge.quota}: the counter of {counter_text(Tags.of(charge.entity))} is reset"
     yield from client_ids_apart(unmute, entries, partial(_recent, settings))
-
-
-def nobody_text(delta: DeltaSettings, unmute: Unmute, entries: Iterable[QuotaEntry], now: datetime) -> str | None:
-    """A line that nobody has the names to unmute; None if somebody has, or the table of decisions is behind."""
-    names = {"user": unmute.entity.user, "client_id": unmute.entity.client_id}
-    asked = {part: name for part, name in names.items() if name}
-    if not asked or any(getattr(entry.entity, part) == name for entry in entries for part, name in asked.items()):
-        return None
-    written_at = last_written([delta.decisions], delta.storage_options)
-    if written_at is None or now - written_at > _FRESH:
-        return None
-    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
-    try:
-        if any(last_seen_ms(tables, at=now, **(dict.fromkeys(names) | {part: asked[part]})) for part in asked):
-            return None
-    except QueryError:
-        return None
-    return f"no decision and no quota names {client_text(names['user'], names['client_id'])}; check the spelling"
 
 
 def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from sluice.sinks.errors import UsageUnknownError
 from sluice.sinks.tables.trouble import missing_rights
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_toolbox.errors import UsageUnknownError
 
 SPAN = timedelta(minutes=15)
 _MINUTE_S = 60
