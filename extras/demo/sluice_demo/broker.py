@@ -19,6 +19,9 @@ from sluice_proxy.java_server import JavaServer
 from sluice_proxy.processes import free_ports, is_free
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
+_FORMATTED: dict[JarSet, bytes] = {}
+"""The features that a node of each release begins with, as Kafka's own tool has written them in this process."""
+
 _REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
 _ATTEMPTS = 2  # a free port may be taken before Kafka listens on it
 
@@ -152,20 +155,34 @@ class Broker(JavaServer):
 
     def write_properties(self, command: Sequence[str]) -> Path:
         """Write server.properties, and format the folder at the first start."""
-        node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_cluster_id())
+        node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_uuid())
         self._port = node.cluster[node.number].client
         data, file = self._folder / "data", self._folder / "server.properties"
         properties = {**_PROPERTIES, **node.properties(), "log.dirs": str(data), **self._properties}
         lines = [property_line(key, value.replace("{port}", str(self._port))) for key, value in properties.items()]
         file.write_text("\n".join(lines) + "\n")  # Java reads Latin-1: a folder's name may have other letters
         if not (data / "meta.properties").exists():
-            tool = ["kafka.tools.StorageTool", "format", "-t", node.cluster_id, "-c", str(file)]
-            with self._log.open("w") as log:
-                format_it = dying_with_this_thread([*command, *tool])
-                formatted = subprocess.run(format_it, stdout=log, stderr=subprocess.STDOUT, check=False)
-            if formatted.returncode != 0:
-                raise BrokerError(f"{self._folder} can't be formatted: {self._reason()}; all of it: {self._log}")
+            self._format(data, node, [*command, "kafka.tools.StorageTool", "format", "-c", str(file)])
         return file
+
+    def _format(self, data: Path, node: Node, command: Sequence[str]) -> None:
+        """Make what Kafka needs in a new folder: by its own tool, or as that has made it for another node before.
+
+        But for the ids in `meta.properties` it is the same for all nodes of a release, and the tool takes a second.
+        """
+        if (made := _FORMATTED.get(self._jars)) is not None:
+            data.mkdir(exist_ok=True)
+            (data / "bootstrap.checkpoint").write_bytes(made)
+            ids = {"version": "1", "cluster.id": node.cluster_id, "node.id": node.node_id, "directory.id": new_uuid()}
+            (data / "meta.properties").write_text("".join(f"{key}={value}\n" for key, value in ids.items()))
+            return
+        with self._log.open("w") as log:
+            format_it = dying_with_this_thread([*command, "-t", node.cluster_id])
+            formatted = subprocess.run(format_it, stdout=log, stderr=subprocess.STDOUT, check=False)
+        if formatted.returncode != 0:
+            raise BrokerError(f"{self._folder} can't be formatted: {self._reason()}; all of it: {self._log}")
+        if (data / "bootstrap.checkpoint").exists():
+            _FORMATTED[self._jars] = (data / "bootstrap.checkpoint").read_bytes()
 
 
 def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
@@ -187,6 +204,6 @@ def jmx_options(port: int) -> list[str]:
     return [*(f"-Dcom.sun.management.jmxremote.{each}" for each in options), "-Djava.rmi.server.hostname=127.0.0.1"]
 
 
-def new_cluster_id() -> str:
+def new_uuid() -> str:
     """A Kafka UUID: 16 bytes in URL-safe base64 without padding; it must not start with - as an option does."""
     return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]

@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient
 
 from sluice.jvm.jars import JarSet
 from sluice.kafka_io.client import OF_PERSONS, connect
-from sluice_demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
+from sluice_demo.broker import Broker, BrokerError, Node, Ports, new_uuid, remembered_ports
 from sluice_demo.jars import BROKER_JARS
 from sluice_proxy.java_server import Service
 
@@ -41,7 +41,7 @@ class Cluster(Service):
         self._folder = folder.absolute()
         self._size, self._controllers = size + controllers, controllers
         self._properties, self._plugins, self._jars = properties, plugins, jars
-        self._cluster_id = new_cluster_id()  # of brokers that have data already, their own id counts
+        self._cluster_id = new_uuid()  # of brokers that have data already, their own id counts
         self._ports: list[Ports] = []
         self._nodes: list[Broker] = []
 
