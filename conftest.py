@@ -226,5 +226,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 @pytest.fixture(scope="session")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The class path of a broker with the plugin."""
-    return plugin_classes(tmp_path_factory.mktemp("classes"))
+    """The class path of a broker with the plugin, which one process of a test run compiles for all."""
+    folder = _shared_folder(tmp_path_factory) / "classes"
+    with FileLock(f"{folder}.lock"):
+        return plugin_classes(folder)

@@ -19,9 +19,11 @@ SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of test
 
 
 def plugin_classes(folder: Path) -> list[Path]:
-    """The class path of a broker: the plugin, made for any Kafka, and the Java code of the tests."""
+    """The class path of a broker: the plugin, made for any Kafka, and the Java code of tests; made once a folder."""
     jar = build_plugin(BROKER_JARS.paths(), folder)
     classes = folder / "classes"
+    if classes.exists():
+        return [jar, classes]
     classes.mkdir()
     compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes, PLUGIN.release)
     return [jar, classes]
@@ -78,8 +80,8 @@ class JavaProcess:
 class JavaCases(JavaProcess):
     """One Java process with the core of the plugin; it answers any number of cases."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, [*BROKER_JARS.paths(), *plugin_classes(folder)], "sluice.kafka.Cases")
+    def __init__(self, folder: Path, classes: Sequence[Path]) -> None:
+        super().__init__(folder, [*BROKER_JARS.paths(), *classes], "sluice.kafka.Cases")
 
     def answers(self, case: str, asked: Sequence[Mapping[str, object]]) -> list[Any]:
         """The plugin's answers to cases of this name."""

@@ -17,7 +17,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from scripts.java.build import PLUGIN, build_plugin
-from scripts.java.compiler import JavaBuildError, compile_java
+from scripts.java.compiler import JavaBuildError, build_jar, compile_java, javac
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
@@ -90,8 +90,8 @@ LEVELS |= {PrecedenceLevel.TOPIC: 3, PrecedenceLevel.DEFAULT_TOPIC: 6}
 
 
 @pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaCases]:
-    with JavaCases(tmp_path_factory.mktemp("cases")) as cases:
+def java(tmp_path_factory: pytest.TempPathFactory, classes: list[Path]) -> Iterator[JavaCases]:
+    with JavaCases(tmp_path_factory.mktemp("cases"), classes) as cases:
         yield cases
 
 
@@ -1016,24 +1016,29 @@ def test_properties_may_pass_anything_to_the_plugins_kafka_clients(java: JavaCas
     assert java.answer("settings", {"properties": asked}) is None
 
 
-def test_the_same_sources_make_the_same_jar_and_one_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
-    first, second = (build_plugin(BROKER_JARS.paths(), tmp_path / name) for name in ("first", "second"))
-    again = build_plugin(BROKER_JARS.paths(), tmp_path / "first", compiler=lambda _: ["no-such-javac"])
-    assert first.read_bytes() == second.read_bytes() == again.read_bytes()
-    assert again == tmp_path / "first" / JAR_NAME
+def test_the_same_sources_make_the_same_jar_and_one_that_is_there_is_not_compiled_again(
+    classes: list[Path], tmp_path: Path
+) -> None:
+    first = classes[0].read_bytes()
+    second = build_plugin(BROKER_JARS.paths(), tmp_path).read_bytes()
+    again = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda _: ["no-such-javac"])
+    assert first == second == again.read_bytes()
+    assert again == tmp_path / JAR_NAME
 
 
 @pytest.mark.parametrize("comment", [None, b"0" * 64], ids=["cut short", "of other sources"])
 def test_a_jar_that_these_sources_did_not_make_is_replaced(tmp_path: Path, comment: bytes | None) -> None:
-    jar = tmp_path / JAR_NAME
+    jar, source = tmp_path / "some.jar", tmp_path / "src" / "Some.java"
+    source.parent.mkdir()
+    source.write_text("class Some {}")
     if comment is None:
         jar.write_bytes(b"PK")
     else:
         with zipfile.ZipFile(jar, "w") as archive:
             archive.comment = comment
-    build_plugin(BROKER_JARS.paths(), tmp_path)
+    build_jar(jar, [source.parent], [], PLUGIN.release, javac)
     with zipfile.ZipFile(jar) as archive:
-        assert "sluice/kafka/SluiceQuotaCallback.class" in archive.namelist()
+        assert "Some.class" in archive.namelist()
 
 
 def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,42 +38,51 @@ FOREIGN = {
 """Variables that some program reads which the job is made of, or starts."""
 
 
-def launched(job: JobProcess) -> Child:
-    """Start it by its script: with -m the working directory would be the first to import from, as for any module."""
-    script = Path(sys.executable).with_name("sluice")
-    options = ["--config", str(job.settings_file), "--status-file", str(job.status_file)]
-    job.child = Child([str(script), "run", *options], job.folder / "job-0.log")
-    wait_until(lambda: job.running().alive and job.status().get("state") == "running", 180)
-    return job.child
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The job's working directory, with a module of somebody else."""
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "random.py").write_text("print('my own dice')")
+    return folder
 
 
-def test_nothing_of_a_foreign_environment_matters(
-    kafka_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Requests are decided and written to tables, and nothing is left but checkpoints and tables."""
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / "random.py").write_text("print('my own dice')")
-    monkeypatch.chdir(here)
-    job = JobProcess(tmp_path / "My Data #1, 'é' {2}" / "job", kafka_broker, [], audit=AUDITED)
-    for name, value in FOREIGN.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(scope="module")
+def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory, here: Path) -> Iterator[JobProcess]:
+    """A job that is started, again too, in a foreign environment."""
+    folder = tmp_path_factory.mktemp("foreign") / "My Data #1, 'é' {2}" / "job"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        job = Launched(folder, kafka_broker, [], audit=AUDITED)
+        for name, value in FOREIGN.items():
+            patch.setenv(name, value)
+        job.start()
+        yield job
 
-    child = launched(job)
+
+class Launched(JobProcess):
+    """A job that is started by its script: with -m the working directory would be the first to import from."""
+
+    def launch(self, *options: str) -> Child:
+        self._starts += 1
+        script, files = str(Path(sys.executable).with_name("sluice")), (self.settings_file, self.status_file)
+        named = [each for pair in zip(("--config", "--status-file"), map(str, files), strict=True) for each in pair]
+        self.status_file.unlink(missing_ok=True)
+        self.child = Child([script, "run", *named, *options], self.log_file)
+        return self.child
+
+
+def test_nothing_of_a_foreign_environment_matters(job: JobProcess) -> None:
+    """Requests are decided and written to tables, and libraries are unpacked where they are removed at the end."""
     job.publish([EVENT] * 20)
     job.answered(20)
     decisions = Path(job.settings.delta.decisions)
     wait_until(lambda: any(decisions.glob("date=*/*.parquet")), 120)
-    mapped = {each.path for pid in descendants(child.pid) for each in psutil.Process(pid).memory_maps()}
+    mapped = {each.path for pid in descendants(job.running().pid) for each in psutil.Process(pid).memory_maps()}
     runs = Path(job.settings.enforce.checkpoint, RUNS).resolve()
     unpacked = [path for path in mapped if "rocksdbjni" in path]
-    job.stop()
 
     assert unpacked
     assert all(Path(path).is_relative_to(runs) for path in unpacked)
-    assert not runs.exists()
-    assert sorted(path.name for path in here.iterdir()) == ["random.py"]
-    assert "Traceback" not in (job.folder / "job-0.log").read_text()
 
 
 def still_told_to_end(child: Child) -> bool:
@@ -82,14 +92,14 @@ def still_told_to_end(child: Child) -> bool:
     return child.alive
 
 
-def test_a_job_whose_files_are_taken_away_ends_so_that_its_supervisor_can_start_it(
-    kafka_broker: str, tmp_path: Path
-) -> None:
-    """The audit query alone would fail for ever. Exit code 1, also if the supervisor loses its patience meanwhile."""
-    job = JobProcess(tmp_path / "job", kafka_broker, [], audit=AUDITED)
-    job.start()
-    child = job.running()
-    (folder,) = Path(job.settings.enforce.checkpoint, RUNS).resolve().iterdir()
+def test_a_job_whose_files_are_taken_away_ends_so_that_its_supervisor_can_start_it(job: JobProcess, here: Path) -> None:
+    """The audit query alone would fail for ever. Exit code 1, also if the supervisor loses its patience meanwhile.
+
+    At the end nothing is left but checkpoints and tables.
+    """
+    child, before = job.running(), job.count(job.settings.topics.requests)
+    runs = Path(job.settings.enforce.checkpoint, RUNS).resolve()
+    (folder,) = runs.iterdir()
 
     shutil.rmtree(folder)
     job.publish([EVENT] * 20)
@@ -99,5 +109,8 @@ def test_a_job_whose_files_are_taken_away_ends_so_that_its_supervisor_can_start_
     assert child.wait(120) == 1
     assert f"{folder} was removed while the job runs" in job.last_line()
     job.start()
-    job.answered(20)
+    job.answered(before + 20)
     job.stop()
+    assert not runs.exists()
+    assert sorted(path.name for path in here.iterdir()) == ["random.py"]
+    assert "Traceback" not in job.log_file.read_text()

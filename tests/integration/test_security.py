@@ -15,7 +15,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice_demo.counts import records, rows
 from sluice_lab.testbed.processes import descendants
 from sluice_lab.testbed.reconciliation import reconcile
-from tests.commands import run_sluice
+from tests.commands import invoke, run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.integration.secure_broker import SecureBroker
 
@@ -154,21 +154,26 @@ def can_read_quotas(kafka: dict[str, str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("command", "change", "said"),
     [
-        ({}, "refuses the login"),  # a wrong password
-        ({"security.protocol": "SASL_PLAINTEXT"}, "ends connections without an answer"),
-        ({"ssl.truststore.location": "missing.pem"}, "missing.pem, which ssl.* names; expected a PEM file there"),
+        ("run", {}, "refuses the login"),  # a wrong password
+        ("topics", {}, "refuses the login"),
+        ("topics", {"security.protocol": "SASL_PLAINTEXT"}, "ends connections without an answer"),
+        (
+            *("topics", {"ssl.truststore.location": "missing.pem"}),
+            "missing.pem, which ssl.* names; expected a PEM file there",
+        ),
     ],
 )
 def test_a_refused_login_is_one_line_without_the_password(
-    broker: SecureBroker, tmp_path: Path, change: dict[str, str], said: str
+    broker: SecureBroker, tmp_path: Path, command: str, change: dict[str, str], said: str
 ) -> None:
     wrong = login(broker, "job", PASSWORDS["job"].replace("own", "0wn"))
     kafka = Properties(login(broker, "job", PASSWORDS["job"]) | (change or wrong))
     file = tmp_path / "settings.yaml"
     file.write_text(json.dumps({"kafka": kafka, "enforce": {"checkpoint": str(tmp_path / "checkpoint")}}))
-    ended = run_sluice("run", "--config", file)
+    arguments = (command, "--config", file)
+    ended = run_sluice(*arguments) if command == "run" else invoke(*arguments, code=1)
 
     assert ended.code == 1
     assert said in ended.error.splitlines()[-1]

@@ -26,7 +26,7 @@ from sluice_demo.counts import audited
 from sluice_insight.console.pages import PAGES
 from sluice_insight.console.server import running
 from tests.builders import DEFAULTS, changed, decision
-from tests.commands import SLUICE, run_sluice
+from tests.commands import SLUICE, invoke
 from tests.deciding_side import own_topics
 from tests.integration.job_process import JobProcess, wait_until
 from tests.waiting import eventually
@@ -154,7 +154,7 @@ def test_a_table_that_lost_its_files_is_named_with_the_cure_and_written_on_once_
     away.rename(folder)
 
     wait_until(lambda: audited(job.settings) == job.count(job.settings.topics.requests), 120)
-    assert "\nok    job: one runs on " in run_sluice("doctor", "--config", job.settings_file).output
+    assert "\nok    job: one runs on " in invoke("doctor", "--config", job.settings_file, code=None).output
 
 
 def settings_file(left: Left, folder: Path, **more: object) -> Path:
@@ -169,8 +169,8 @@ def settings_file(left: Left, folder: Path, **more: object) -> Path:
 def test_top_says_that_no_job_runs_and_shows_no_figures_of_then(left: Left, tmp_path: Path) -> None:
     """A rate of 0 and an empty bucket would say that the client is idle, while it waits."""
     file = settings_file(left, tmp_path)
-    table = run_sluice("top", "--once", "--since", "600", "--config", file)
-    snapshot = json.loads(run_sluice("top", "--json", "--since", "600", "--config", file).output)
+    table = invoke("top", "--once", "--since", "600", "--config", file)
+    snapshot = json.loads(invoke("top", "--json", "--since", "600", "--config", file).output)
 
     first, second, third, *_ = table.output.splitlines()
     assert first.startswith("FAIL  no job runs, 7 requests wait since ")

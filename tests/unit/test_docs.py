@@ -124,11 +124,12 @@ def _gone_file_names(page: Path) -> list[str]:
 
 @cache
 def _words() -> frozenset[str]:
-    """The words of the source, and the names of its files."""
+    """The words of the source, and the names of its files; a browser that was fetched has all words there are."""
     files = [file for folder in {*FOLDERS} - {"docs"} for file in (REPOSITORY / folder).rglob("*")]
     suffixes = (".py", ".java", ".yaml", ".json", ".xml", ".html", "")
     source = [file for file in files if file.suffix in suffixes and file != Path(__file__)]
-    texts = (file.read_text(errors="ignore") for file in source if file.is_file())
+    own = (file for file in source if file.is_file() and ".browser" not in file.parts)
+    texts = (file.read_text(errors="ignore") for file in own)
     return frozenset(file.stem for file in source).union(*(re.findall(r"\w+", text) for text in texts))
 
 

@@ -27,7 +27,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice_insight.commands.top import SINCE_S
 from tests.builders import heartbeat_of, quota
-from tests.commands import SLUICE, Ended, run_sluice
+from tests.commands import SLUICE, Ended, invoke
 
 pytestmark = pytest.mark.kafka
 
@@ -73,7 +73,7 @@ BUSY = [("alice", "Produce", 20_000), ("bob", "Produce", 5000), ("\x1b[2Jeve", "
 
 
 def top(settings_file: Path, *arguments: str) -> Ended:
-    return run_sluice("top", "--config", settings_file, *arguments)
+    return invoke("top", "--config", settings_file, *arguments, code=None)
 
 
 class Terminal:
