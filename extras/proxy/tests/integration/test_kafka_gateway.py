@@ -529,23 +529,26 @@ HANDSHAKE = b"\0\5PLAIN"
 """The body of a request that begins a login (SaslHandshake)."""
 
 
-@pytest.mark.parametrize(
-    ("version", "reason"), [(0, "use kafka-python 2.1, Sarama 1.41 or newer"), (1, "before its login is answered")]
-)
-def test_a_login_that_nobody_could_read_ends_with_a_line_in_the_log(
-    proxied: Proxied, tmp_path: Path, version: int, reason: str
-) -> None:
+def test_a_login_that_nobody_could_read_ends_with_a_line_in_the_log(proxied: Proxied, tmp_path: Path) -> None:
     """It is outside of requests, or others come while it is under way: whose would they be?"""
     settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
+    reasons = ("use kafka-python 2.1, Sarama 1.41 or newer", "before its login is answered")
     with KafkaGateway(tmp_path, settings) as gateway:
-        for _ in range(2):
+        for version in (0, 1) * 2:
             with connect(gateway.bootstrap_servers) as connection, suppress(ConnectionError):
                 connection.sendall(request_bytes(17, version, "app", HANDSHAKE))
                 ask(connection, "app")
                 while answer := connection.recv(4_096):
                     assert b"orders" not in answer
     log = (tmp_path / "proxy.log").read_text()
-    assert log.count(reason) == log.count("is closed: ") == 1
+    assert [*map(log.count, reasons), log.count("is closed: ")] == [1, 1, 2], "once each"
+
+
+@pytest.fixture(scope="module")
+def other(proxied: Proxied, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    """A proxy without limits for the tests below, of which the last one makes some."""
+    with without_limits(proxied, tmp_path_factory.mktemp("other")) as other:
+        yield other
 
 
 @contextmanager
@@ -559,10 +562,9 @@ def without_limits(proxied: Proxied, folder: Path) -> Iterator[Proxied]:
         yield found
 
 
-def test_the_log_of_a_good_start_is_short_and_warns_of_nothing(proxied: Proxied, tmp_path: Path) -> None:
-    with without_limits(proxied, tmp_path) as started:
-        eventually(lambda: started.metrics()["sluice_gateway_published_events"] > 0)
-        log = started.gateway.log.read_text()
+def test_the_log_of_a_good_start_is_short_and_warns_of_nothing(other: Proxied) -> None:
+    eventually(lambda: other.metrics()["sluice_gateway_published_events"] > 0)
+    log = other.gateway.log.read_text()
 
     assert "Sluice is gateway" in log
     for noise in ("deprecated", "can't publish", "Config values", "org.apache.kafka"):
@@ -611,26 +613,25 @@ def test_a_request_that_teaches_a_new_proxy_the_brokers_is_charged_to_nobody(pro
     assert found == [0, 1]
 
 
-def test_a_proxy_asks_for_names_of_topics_only_if_a_quota_on_topics_is_set(proxied: Proxied, tmp_path: Path) -> None:
-    with without_limits(proxied, tmp_path) as other:
-        for each in (other, proxied):  # the first request of all is for metadata
-            with connect(each.servers) as connection:
-                assert is_open(connection, "by-id")
-        before = questions(proxied)
-        fetch(other.servers, uuid4())
-        assert questions(proxied) == before
-        fetch(proxied.servers, uuid4())
-        assert questions(proxied) == before + 1  # the error in the response tells enough
+def test_a_proxy_asks_for_names_of_topics_only_if_a_quota_on_topics_is_set(proxied: Proxied, other: Proxied) -> None:
+    for each in (other, proxied):  # the first request of all is for metadata
+        with connect(each.servers) as connection:
+            assert is_open(connection, "by-id")
+    before = questions(proxied)
+    fetch(other.servers, uuid4())
+    assert questions(proxied) == before
+    fetch(proxied.servers, uuid4())
+    assert questions(proxied) == before + 1  # the error in the response tells enough
 
 
 def test_a_quota_on_a_topic_holds_a_consumer_whose_fetch_session_began_before_it(
-    proxied: Proxied, tmp_path: Path
+    proxied: Proxied, other: Proxied
 ) -> None:
     """The session's requests don't name the topic any more. Unheld, all that is waited for would come in a second."""
     filler = FullSpeedClient("filler", Role.PRODUCE, proxied.broker.bootstrap_servers, "read")
     eventually(lambda: came(filler.samples) > 40_000_000)
     filler.stop()
-    with without_limits(proxied, tmp_path) as other, Jvm(BROKER_JARS.paths()) as jvm:
+    with Jvm(BROKER_JARS.paths()) as jvm:
         java, kafka = jvm.packages.java, jvm.packages.org.apache.kafka
         properties = java.util.Properties()
         properties.setProperty("bootstrap.servers", other.servers)
