@@ -156,7 +156,7 @@ def can_read_quotas(kafka: dict[str, str]) -> bool:
 @pytest.mark.parametrize(
     ("command", "change", "said"),
     [
-        ("run", {}, "refuses the login"),  # a wrong password
+        pytest.param("run", {}, "refuses the login", marks=pytest.mark.long),  # a wrong password
         ("topics", {}, "refuses the login"),
         ("topics", {"security.protocol": "SASL_PLAINTEXT"}, "ends connections without an answer"),
         (
