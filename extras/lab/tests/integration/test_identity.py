@@ -32,7 +32,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "security.md"
 QUOTAS, PLUGIN, PROXY, PYTHON, HTTP = range(5)
 """The columns of the table."""
 
