@@ -163,8 +163,8 @@ def _unknown_names(table: TableOptions, client: Tags, entries: Sequence[QuotaEnt
 
     delta = table.settings.delta
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
-    for names in ((client.user or None, None), (None, client.client_id or None)):
-        if line := nobody_text(tables, *names, entries, datetime.now(UTC)):
+    for user, client_id in ((client.user or None, None), (None, client.client_id or None)):
+        if line := nobody_text(tables, user, client_id, entries, datetime.now(UTC)):
             yield line
 
 

@@ -9,7 +9,7 @@ from sluice_toolbox.machine import Jvm
 
 
 def read_beans(port: int, pattern: str, attribute: str) -> dict[str, float]:
-    """What `Beans.read` finds in the process that answers on this port. All reads of this process share one Java."""
+    """Read an attribute, as `Beans.read` does, of the process on this port. All reads share one Java."""
     jvm = _own_jvm()
     with closing(_connector(jvm, port)) as connector:
         return Beans(jvm, connector.getMBeanServerConnection()).read(pattern, attribute)
