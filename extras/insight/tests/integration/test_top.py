@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import NewTopic
+from kafka import KafkaProducer
 
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.entity import DEFAULT
@@ -28,6 +26,7 @@ from sluice.streaming.enforce.pipeline import Simulation
 from sluice_insight.commands.top import SINCE_S
 from tests.builders import heartbeat_of, quota
 from tests.commands import SLUICE, Ended, invoke
+from tests.deciding_side import own_settings
 
 pytestmark = pytest.mark.kafka
 
@@ -43,13 +42,10 @@ DEADLINE_S = 120.0
 
 @pytest.fixture
 def settings_file(kafka_broker: str, tmp_path: Path) -> Path:
-    """The settings of a job whose decisions topic has two partitions; nobody else's requests wait for it."""
-    topic, path = f"decisions-{uuid4().hex[:8]}", tmp_path / "settings.yaml"
-    requests = f"requests-of-{topic}"
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_broker)) as admin:
-        admin.create_topics([NewTopic(topic, 2, 1), NewTopic(requests, 1, 1)])
-    topics = f"topics: {{decisions: {topic}, requests: {requests}}}\n"
-    path.write_text(f"kafka: {{bootstrap.servers: '{kafka_broker}'}}\n{topics}")
+    """The settings of a job whose topics no other test uses, with two partitions."""
+    path, topics = tmp_path / "settings.yaml", own_settings(kafka_broker, partitions=2).topics
+    names = {name: getattr(topics, name) for name in ("requests", "decisions", "dead_letters", "limits")}
+    path.write_text(json.dumps({"kafka": {"bootstrap.servers": kafka_broker}, "topics": names}))
     return path
 
 
