@@ -513,8 +513,8 @@ def test_a_micro_batch_that_is_repeated_counts_once_and_those_of_a_job_from_a_ba
     assert found == are_new
 
 
-@pytest.mark.parametrize("kind", ["plugin", "proxy"])
 @pytest.mark.parametrize(("of_tenant", "is_charged"), [(False, True), (True, True), (True, False)])
+@pytest.mark.parametrize("kind", ["plugin", pytest.param("proxy", marks=pytest.mark.long)])
 def test_long_client_ids_that_a_client_invents_fill_no_memory(
     start: Started, kind: str, of_tenant: bool, is_charged: bool
 ) -> None:

@@ -42,8 +42,15 @@ def test_the_notebook_shows_a_week_by_tenant_and_explains_the_hour_with_most_wai
     assert "set by seed" in explained
 
 
-@pytest.mark.parametrize("waits", [True, False])
-@pytest.mark.parametrize("said", [{"user": ""}, {"user": None}, {"user": "it's", "client_id": ""}, {"user": "007"}])
+@pytest.mark.parametrize(
+    ("said", "waits"),
+    [
+        ({"user": ""}, True),
+        ({"user": None}, False),
+        ({"user": "it's", "client_id": ""}, True),
+        ({"user": "007"}, False),
+    ],
+)
 def test_the_notebook_runs_on_data_of_brokers_which_name_part_of_a_client_and_apply_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: Json, waits: bool
 ) -> None:
