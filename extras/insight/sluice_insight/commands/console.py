@@ -54,6 +54,7 @@ def _sources(settings: Settings) -> "Sources":
         settings.quota,
         Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options),
         f"http://{settings.health.place}" if settings.health.port else None,
+        settings.delta.overrides,
         broker_limits(settings.brokers),
         settings.gives_way,
         lambda: is_locked(checkpoint),

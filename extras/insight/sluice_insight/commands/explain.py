@@ -38,6 +38,10 @@ def explain(
         str | None, typer.Option("--at", help="Time after the last throttled requests (ISO 8601, UTC); else now.")
     ] = None,
     count: Annotated[int, typer.Option("--count", help="Most requests to explain, the newest first.", min=1)] = 1,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Explain why the client is slow, with its line of time, whatever the cause.")
+    ] = False,
+    since: Annotated[str, typer.Option("--since", help="Length of the line of --slow, such as 90s, 10m, 2h.")] = "10m",
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object for each decision.")] = False,
     config: ConfigOption = None,
 ) -> None:
@@ -45,19 +49,18 @@ def explain(
 
     Without an id and a name it is the last throttled request of anybody. A name that no user has is looked for among
     client-ids, and the other way, and standard error says so; it also says of which client there is no decision, and
-    what would limit it. Needs the Delta tables, which follow the decisions by a micro-batch of the audit query or more.
-    Exit code 1 if there is no such decision.
+    what would limit it. With --slow it is the cause of a client's last slow minutes: its waits, holds, busy brokers,
+    and what it saw itself if it sends telemetry. Needs the Delta tables, which follow the decisions by a micro-batch of
+    the audit query or more. Exit code 1 if there is no such decision.
     """
-    if (decision_id is not None) + (user is not None or client_id is not None) + (tenant is not None) > 1:
-        raise UsageError("give a decision's id, or --user, --client-id or both, or --tenant")
-    if decision_id is not None and DecisionId.of(decision_id) is None:
-        raise UsageError(
-            f"{decision_id!r} is no decision id; expected topic-partition-offset of the request: quota-requests-0-1"
-        )
-    if decision_id is not None and at is not None:
-        raise UsageError("--at goes with --user, --client-id and --tenant; a decision's id names one request")
+    _check_usage(decision_id, user, client_id, tenant, at, slow=slow)
     settings = job_settings(config)
     delta = settings.delta
+    if slow:
+        from sluice_insight.commands.slow import explain_slow
+
+        explain_slow(settings, user or "", client_id or "", at, since, json_output=json_output)
+        return
     # pyarrow takes half a second to import, and few commands need it
     from sluice.sinks.tables.query import Tables
     from sluice_insight.reports.explained import decisions_by_id, last_throttled_of_tenant
@@ -81,6 +84,23 @@ def explain(
     _print([explain_decision(tables, decision) for decision in decisions], json_output=json_output)
     if decision_id is None:
         say_of_then(delta, before)
+
+
+def _check_usage(
+    decision_id: str | None, user: str | None, client_id: str | None, tenant: str | None, at: str | None, *, slow: bool
+) -> None:
+    """Raise UsageError for options that don't go together."""
+    is_named = user is not None or client_id is not None
+    if (decision_id is not None) + is_named + (tenant is not None) > 1:
+        raise UsageError("give a decision's id, or --user, --client-id or both, or --tenant")
+    if decision_id is not None and DecisionId.of(decision_id) is None:
+        raise UsageError(
+            f"{decision_id!r} is no decision id; expected topic-partition-offset of the request: quota-requests-0-1"
+        )
+    if decision_id is not None and at is not None:
+        raise UsageError("--at goes with --user, --client-id and --tenant; a decision's id names one request")
+    if slow and not is_named:
+        raise UsageError("--slow needs --user, --client-id or both")
 
 
 def _print(explained: Sequence[dict[str, Any]], *, json_output: bool) -> None:

@@ -40,9 +40,10 @@ from sluice.state.quotas.tenants import Tenants
 from sluice_insight.console.check import APIS, Asked, answers, limits_of
 from sluice_insight.console.clients import ClientsQuery, select
 from sluice_insight.console.filters import LONGEST_IN_ADDRESS, digest_of
+from sluice_insight.console.slow import SlowPage
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
-from sluice_insight.reports.explained import decisions_by_id
+from sluice_insight.reports.explained import decision_of, decisions_by_id
 from sluice_insight.row_marks import RowMarks
 from sluice_insight.texts import tightened_text
 from sluice_insight.troubles_now import TroublesNow
@@ -90,6 +91,7 @@ class Facts:
     settings: QuotaSettings
     followers: Sequence[TopicFollower]
     gives_way: bool = True
+    slow: SlowPage = field(default_factory=SlowPage)
     clock: Callable[[], int] = now_ms
     """The time of a page."""
 
@@ -263,6 +265,11 @@ def check(facts: Facts, given: Given, now_ms: int) -> Context:
     return {"asked": asked, "apis": APIS, "answers": found, "stale": facts.now.is_stale(now_ms)}
 
 
+def slow(facts: Facts, given: Given, now_ms: int) -> Context:
+    """The page of a client that is slow: the cause, and the line of time that shows it."""
+    return facts.slow.of(given, now_ms)
+
+
 def request(facts: Facts, given: Given, _now_ms: int) -> Context:
     """The page of one decision, from the topic if it was read lately, else from the table."""
     decision_id = given.get("id", "").strip()[:MOST_ID]
@@ -274,7 +281,7 @@ def request(facts: Facts, given: Given, _now_ms: int) -> Context:
                 record = msgspec.json.decode(value)
             else:  # of several topics with this name the newest
                 record = next(iter(decisions_by_id(facts.tables, decision_id)), None)
-            decision = None if record is None else msgspec.convert(_without_nulls(record), Decision)
+            decision = None if record is None else decision_of(record)
         except (QueryError, msgspec.ValidationError) as error:
             trouble = str(error)
     waits = list(islice(facts.model.waits(), 20))
@@ -302,13 +309,6 @@ def _named(decision: Decision) -> Iterator[tuple[str, str]]:
     yield "Request id", decision.request_id
     yield "Job id", decision.job_id or ""
     yield "Id of the topic", decision.source_topic_id or ""
-
-
-def _without_nulls(value: Any) -> Any:
-    """The value without the nulls that a row of the table has where the record has nothing."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _counters_of(model: LiveModel, given: Given) -> list[CounterState]:
@@ -406,6 +406,7 @@ PAGES: dict[str, tuple[str, str, Callable[[Facts, Given, int], Context]]] = {
     "overview": ("/overview", "Overview", overview),
     "request": ("/request", "Request", request),
     "check": ("/check", "Would this be limited?", check),
+    "slow": ("/slow", "Why is it slow?", slow),
     "client": ("/client", "Client", client),
 }
 """Template -> path, title, and the function that fills it, in the order of the navigation."""

@@ -21,9 +21,11 @@ from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 from sluice_insight.console.app import create_app
 from sluice_insight.console.pages import DeadLetters, Facts
 from sluice_insight.console.security import LOOPBACK_HOSTS
+from sluice_insight.console.slow import SlowPage
 from sluice_insight.console.tables import REFRESH_S, WeekMinutes
 from sluice_insight.errors import ConsoleError
 from sluice_insight.live import Bounds, LiveModel
+from sluice_insight.slow.sources import TELEMETRY_TOPIC, Recorded
 from sluice_insight.troubles_now import TroublesNow
 from sluice_insight.waits import raised_limits
 
@@ -58,6 +60,8 @@ class Sources:
     quota: QuotaSettings
     tables: Tables
     health: str | None
+    overrides: str
+    """The path of the table of overrides."""
     limits: BrokerLimits = NO_LIMITS
     gives_way: bool = True
     is_locked: Callable[[], bool | None] = lambda: None
@@ -96,7 +100,7 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
     model = LiveModel(sources.quota, Bounds(counters=options.max_clients), sources.limits)
     limits, dead_letters = LimitsView(), DeadLetters()
     week = WeekMinutes(sources.tables, lambda changes: model.end_waits(raised_limits(changes)))
-    topics = sources.topics
+    topics, slow = sources.topics, SlowPage(Recorded(sources.tables, sources.overrides))
     now = TroublesNow(
         sources.kafka, topics, JobProbe(sources.health), sources.is_locked, limits, lambda: week.unreadable
     )
@@ -114,6 +118,7 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
             Reading(topics.decisions, on_decision, decisions_since_ms, fenced=True, on_restart=model.forget),
             reading_of_limits(topics.limits, limits),
             Reading(topics.dead_letters, on_dead_letter, dead_letters_since_ms, fenced=True),
+            Reading(TELEMETRY_TOPIC, slow.heard.take, decisions_since_ms),
         )
     ]
     services: list[BackgroundService] = [
@@ -121,7 +126,9 @@ def console_facts(sources: Sources, options: ConsoleOptions) -> tuple[Facts, lis
         BackgroundService("console-tables", week.renewals, REFRESH_S, stop_timeout_s=STOP_S),
         now.service(now_ms),
     ]
-    facts = Facts(model, limits, dead_letters, week, sources.tables, now, sources.quota, followers, sources.gives_way)
+    facts = Facts(
+        model, limits, dead_letters, week, sources.tables, now, sources.quota, followers, sources.gives_way, slow=slow
+    )
     return facts, services
 
 

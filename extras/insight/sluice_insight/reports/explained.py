@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from sluice.process.format import moment
 from sluice.process.texts import counter_text
 from sluice.process.times import to_ms
@@ -14,6 +16,7 @@ from sluice.sinks.tables.last_decisions import newest, of_client
 from sluice.sinks.tables.query import Tables, literal
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.contract.decision_id import DecisionId
+from sluice.state.contract.records import Decision
 from sluice.state.decisions.waits import deciding
 from sluice.state.overrides.operator_holds import OperatorHolds, holds_at
 from sluice.state.quotas.entity import QuotaEntity
@@ -58,6 +61,18 @@ def decisions_by_id(tables: Tables, decision_id: str) -> list[Json]:
         f"SELECT {_COLUMNS} FROM decisions WHERE source_topic = {literal(source.topic)}"  # noqa: S608 - names of columns, numbers and a quoted text
         f" AND source_partition = {source.partition} AND source_offset = {source.offset} ORDER BY decided_at_ms DESC"
     )
+
+
+def decision_of(row: Json) -> Decision:
+    """The record of a row of the table, or of JSON. Raises msgspec.ValidationError."""
+    return msgspec.convert(_without_nulls(row), Decision)
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without the nulls that a row of the table has where the record has nothing."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: datetime, count: int) -> list[Json]:

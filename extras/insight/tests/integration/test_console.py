@@ -228,7 +228,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(topics: TopicSet
         version = facts.limits.in_force.version if facts.limits.in_force else None
         return version, sorted(counter.key.user for counter in facts.model.counters())
 
-    sources = Sources(kafka, topics, QuotaSettings(), Tables("/none", "/none", {}), None)
+    sources = Sources(kafka, topics, QuotaSettings(), Tables("/none", "/none", {}), None, "/none")
     send(0, [QUOTA], ["alice"])
     facts, readers = console_facts(sources, ConsoleOptions())
     with running(readers):

@@ -1,0 +1,1 @@
+"""The cause of a slow client: its waits, its brokers and its own figures on one line of time, and one sentence."""

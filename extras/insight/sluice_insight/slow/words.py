@@ -1,0 +1,63 @@
+"""The line of time in words, the same in the command and on pages."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from sluice.cli.format import table_lines
+from sluice.process.format import NOTHING, duration, moment, percent, quantity
+from sluice.process.texts import client_text
+from sluice_insight.slow.line import Row
+from sluice_insight.slow.sources import Answer
+from sluice_insight.slow.verdict import near_text
+
+COLUMNS = ("TIME", "MOVED", "REQUESTS", "USED", "THROTTLED", "DECIDED", "BY", "CLIENT SAW", "BUSY BROKERS")
+
+_SAW = {
+    "throttle_ms": "throttled {}",
+    "latency_ms": "latency {}",
+    "between_polls_ms": "polled every {}",
+}
+
+
+def json_answer(answer: Answer) -> dict[str, object]:
+    """The answer as `--json` prints it."""
+    names = {"user": answer.client.user, "client_id": answer.client.client_id, "tenant": answer.client.tenant}
+    return {
+        "client": {name: value for name, value in names.items() if value},
+        "from_ms": answer.span.start_ms,
+        "to_ms": answer.span.end_ms,
+        "step_ms": answer.step_ms,
+        "causes": [asdict(each) for each in answer.causes],
+        "evidence": asdict(answer.evidence),
+        "rows": [asdict(each) for each in answer.rows],
+    }
+
+
+def lines(answer: Answer, width: int | None) -> Iterator[str]:
+    """The verdict, then the client and its tenant, the line of time, and other causes that count."""
+    yield answer.causes[0].text
+    whose = client_text(answer.client.user, answer.client.client_id)
+    tenant = f", of tenant '{answer.client.tenant}'" if answer.client.tenant else ""
+    yield f"{whose}{tenant}, {moment(answer.span.start_ms)} to {moment(answer.span.end_ms)} UTC"
+    yield from (near_text(each) for each in answer.evidence.waits if each.used is not None)
+    rows = [cells(row, answer.step_ms) for row in answer.rows]
+    yield from table_lines(COLUMNS, rows, width, ("DECIDED", "REQUESTS"), ("BUSY BROKERS", "CLIENT SAW"))
+    yield from (f"also: {each.text}" for each in answer.causes[1:])
+    if not answer.evidence.tells:
+        yield "the client sends no telemetry (KIP-714), or no broker takes it"
+
+
+def cells(row: Row, step_ms: int) -> tuple[str, ...]:
+    """A row in words, one for each of COLUMNS."""
+    return (
+        moment(row.at_ms)[-8:],
+        quantity(row.sent_bytes * 1000 / step_ms, "B") + "/s" if row.requests else NOTHING,
+        str(row.requests) if row.requests else NOTHING,
+        percent(row.used),
+        percent(row.waited_ms / step_ms) if row.waited_ms else NOTHING,
+        percent(row.decided_ms / step_ms) if row.decided_ms else NOTHING,
+        ", ".join(row.by) or NOTHING,
+        ", ".join(text.format(duration(row.client[name])) for name, text in _SAW.items() if name in row.client)
+        or NOTHING,
+        "; ".join(row.brokers) or NOTHING,
+    )

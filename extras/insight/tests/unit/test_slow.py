@@ -1,0 +1,267 @@
+"""Why a client is slow: one cause of all that is known, by rules; the line of time, the command and the page."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.process.times import to_ms
+from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
+from sluice.state.quotas.entity import QuotaEntity, Tags
+from sluice.state.quotas.kinds import QuotaKind
+from sluice_insight.console.app import Pages
+from sluice_insight.console.slow import KEPT_MS, SlowPage
+from sluice_insight.reports.span import Span
+from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
+from sluice_insight.slow.sources import Answer, Recorded
+from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
+from tests.builders import file_of, member, quota
+from tests.commands import Ended, invoke
+from tests.console_facts import HOSTILE, facts_of
+from tests.recorded import SETTINGS, event_at, write_tables
+
+T = datetime(2026, 11, 2, 10, tzinfo=UTC)
+T_MS = to_ms(T)
+MINUTES = 10
+LIMIT = quota(QuotaKind.PRODUCER_BYTE_RATE, 1e6, QuotaEntity(user="alice"))
+UNTIL = ["--at", "2026-11-02T10:10Z", "--since", "10m"]
+
+SHARES = st.floats(0, 1)
+WAITS = st.builds(
+    Wait,
+    st.sampled_from(["producer_byte_rate", "request_percentage", "operator", "disk_guard", "stored_bytes", "newer"]),
+    st.text(max_size=5),
+    SHARES,
+    SHARES,
+    st.none() | st.floats(1, 1e9),
+    st.none() | st.floats(0, 5),
+    SHARES,
+    st.text(max_size=5),
+)
+OWN = st.builds(
+    Own, st.none() | st.floats(0, 1e5), st.none() | SHARES, SHARES, st.none() | st.floats(0, 1e6), st.floats(0, 1e4)
+)
+EVIDENCE = st.builds(
+    Evidence,
+    st.just(600_000),
+    st.lists(WAITS, max_size=5),
+    SHARES,
+    st.lists(st.builds(Broker, st.just("broker 2"), SHARES, st.just("disk")), max_size=3),
+    OWN,
+    st.booleans(),
+)
+
+
+def cause(evidence: Evidence) -> Cause:
+    return verdicts(evidence)[0].cause
+
+
+@given(EVIDENCE, st.randoms())
+def test_the_order_in_which_evidence_comes_changes_no_verdict(evidence: Evidence, random: Any) -> None:
+    waits, brokers = list(evidence.waits), list(evidence.brokers)
+    random.shuffle(waits)
+    random.shuffle(brokers)
+    assert verdicts(replace(evidence, waits=waits, brokers=brokers)) == verdicts(evidence)
+
+
+@given(EVIDENCE)
+def test_nothing_is_said_of_quotas_unless_somebody_waited_for_a_part_of_the_time_that_counts(
+    evidence: Evidence,
+) -> None:
+    little = [replace(each, share=each.share * 0.09, last_minute=0.0) for each in evidence.waits]
+    assert cause(replace(evidence, waits=little)) in (Cause.BROKER, Cause.CLIENT, Cause.NETWORK, Cause.NOTHING)
+    assert all(each.share < LEAST_SHARE for each in little)
+
+
+@given(EVIDENCE, st.sampled_from(["operator", "disk_guard", "stored_bytes", "producer_byte_rate"]))
+def test_a_wait_of_the_whole_time_is_the_verdict_unless_an_earlier_cause_waited_for_half_of_it(
+    evidence: Evidence, name: str
+) -> None:
+    whole = Wait(name, "x", 1.0, 1.0)
+    found = cause(replace(evidence, waits=[*evidence.waits, whole]))
+    half = {each.cause for each in evidence.waits if max(each.share, each.last_minute) >= 0.5} | {whole.cause}
+    assert found == min(half, key=[*Cause].index)
+
+
+@given(EVIDENCE)
+def test_all_causes_are_there_in_their_order_and_nothing_stands_alone(evidence: Evidence) -> None:
+    found = [each.cause for each in verdicts(evidence)]
+    assert found == sorted(found, key=[*Cause].index)
+    assert Cause.NOTHING not in found or found == [Cause.NOTHING]
+
+
+def produces(at_s: float, wait_ms: int = 0, by: str = "producer_byte_rate", **said: Any) -> bytes:
+    """A sum of a tenth of a second that broker 2 published, with the wait that was left."""
+    waits = [{"quota": by, "entity": {"user": "alice"}, "ms": wait_ms}] if wait_ms else []
+    own = {"gateway": "b", "instance": "b-2-0a1b2c3d", "throttled_by": waits, "bytes": 100_000, "requests": 5}
+    api = said.pop("api", "Produce")
+    return event_at(T + timedelta(seconds=at_s), "alice", api, **own | said)
+
+
+def throttled(seconds: int, of_each_s: float, **said: Any) -> list[bytes]:
+    """Requests of each second, which wait for a part of it."""
+    return [produces(at_s, round(of_each_s * 1000), **said) for at_s in range(seconds)]
+
+
+@pytest.fixture
+def slow(here: Path) -> Callable[..., Ended]:
+    """Write tables with these events, and ask why alice's client is slow, in a cluster that is away."""
+
+    def ask(events: list[bytes], *options: str, code: int = 0, quotas: tuple[Any, ...] = (LIMIT,)) -> Ended:
+        write_tables(here, list(quotas), events, T - timedelta(days=1))
+        file = file_of(here / "settings.yaml", "kafka: {bootstrap.servers: '127.0.0.1:1'}")
+        client = options or ("--user", "alice", "--client-id", "app")
+        return invoke("explain", "--slow", *client, *UNTIL, "--config", file, code=code)
+
+    return ask
+
+
+def test_the_first_line_is_the_cause_and_the_table_has_each_half_minute(slow: Callable[..., Ended]) -> None:
+    """88 % of each second: 528 s of ten minutes."""
+    ended = slow(throttled(600, 0.88))
+    first, client, near, columns, *rows = ended.output.splitlines()
+
+    assert first.startswith("throttled by producer_byte_rate 1 MB/s of user 'alice', 88 % of the last 10 min (")
+    assert first.endswith(" of the limit is in use): ask for a larger limit, or send less")
+    assert client == "user 'alice' and client-id 'app', 2026-11-02 10:00:00 to 2026-11-02 10:10:00 UTC"
+    assert near == "11 % of producer_byte_rate 1 MB/s of user 'alice' is in use"
+    assert columns.split() == [
+        *("TIME", "MOVED", "REQUESTS", "USED", "THROTTLED", "DECIDED", "BY", "CLIENT", "SAW", "BUSY", "BROKERS"),
+    ]
+    assert len(rows) == 21
+    assert rows[0].split()[:7] == ["10:00:00", "100", "kB/s", "150", "11", "%", "88"]
+    assert rows[-1].startswith("the client sends no telemetry")
+    assert "sluice: topic sluice.client-telemetry can't be read: no Kafka broker answers at 127.0.0.1:1" in ended.error
+
+
+def test_waits_of_a_few_seconds_are_normal(slow: Callable[..., Ended]) -> None:
+    said = slow([produces(0, 9_000), *throttled(600, 0.0)[10:]]).output
+    assert said.startswith("no cause is known: throttled 2 % of the last 10 min, as a client near its limit is")
+
+
+def test_a_client_that_nobody_saw_has_exit_code_1(slow: Callable[..., Ended]) -> None:
+    ended = slow([produces(0)], "--client-id", "nobody", code=1)
+    assert ended.output.startswith("no cause is known: it was not throttled")
+    assert "sluice: no rows; " in ended.error
+
+
+def test_a_hold_is_the_cause_though_its_client_also_owes_its_quota_and_sends_nothing_any_more(
+    slow: Callable[..., Ended], here: Path
+) -> None:
+    hold = Override("hold", entity=CountedEntity(client_id="app"), reason="eve: it floods", consumers=True)
+    table = OverridesTable(str(here / SETTINGS.delta.overrides), {})
+    begin, end = Overrides(1, T_MS + 60_000, 600_000, [hold]), Overrides(2, T_MS + 540_000, 600_000)
+    table.append([("operator", begin), ("operator", end)])
+    said = slow(throttled(60, 0.9)).output
+
+    assert said.startswith("stopped by an operator (eve: it floods), 80 % of the last 10 min: ask who did it\n")
+    assert said.count("  operator  ") == 16  # of 20 half minutes
+    assert said.count("operator, producer_byte_rate") == 0
+
+
+def test_a_broker_that_tells_nothing_of_waits_for_mutations_makes_the_jobs_count(slow: Callable[..., Ended]) -> None:
+    """Its controller asks for them: real events have `throttled_by` empty, and the client waits all the same."""
+    limit = quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, QuotaEntity(client_id="app"))
+    events = [produces(at_s, api="Requests", mutations_charged=20, bytes=None) for at_s in range(0, 600, 20)]
+    said = slow(events, quotas=(limit,)).output
+    assert said.startswith("throttled by controller_mutation_rate 1/s of client-id 'app', ")
+
+
+def test_holds_of_days_that_overlap_count_once() -> None:
+    """A wait that an event tells counts for an hour at most, a hold as long as it is in force."""
+    tags, hours = Tags("alice", "app"), 3_600_000
+    names = (CountedEntity(user="alice"), CountedEntity(client_id="app"), CountedEntity(client_id="other"))
+    holds = [Override("hold", entity=each, reason="it floods", consumers=True) for each in names]
+    span = Span(100 * hours, 110 * hours)
+    said = [("operator", Overrides(1, 0, 1, holds)), ("operator", Overrides(2, 105 * hours, 1))]
+    (wait,) = LineOfTime(span).ended((), stops_of(said, span, tags)).waits
+    assert (wait.quota, wait.share, wait.last_minute) == ("operator", 0.5, 0.0)
+
+
+def test_the_disk_guard_stops_producers_and_no_consumer(slow: Callable[..., Ended], here: Path) -> None:
+    guard = Override("hold", reason="broker 2: /data has 1 of 100 bytes free")
+    OverridesTable(str(here / SETTINGS.delta.overrides), {}).append(
+        [("disk_guard", Overrides(1, T_MS, 60_000, [guard]))]
+    )
+    reads = [event_at(T + timedelta(seconds=at_s), "bob", "Fetch", bytes=9) for at_s in range(600)]
+    events = [produces(at_s, 10_000, by="disk_guard") for at_s in range(0, 600, 10)]
+
+    producer = slow([*events, *reads]).output
+    client = ("--user", "bob")
+    file = here / "settings.yaml"
+    consumer = invoke("explain", "--slow", *client, *UNTIL, "--config", file).output
+    assert producer.startswith("producers are stopped by the disk guard (broker 2: /data has 1 of 100 bytes free)")
+    assert consumer.startswith("no cause is known")
+
+
+def test_limits_that_gave_way_are_told_from_the_clients_own() -> None:
+    tight = Wait("producer_byte_rate", "user 'alice'", 0.5, limit=1e6, tight=0.9, why="broker 2 was tightened")
+    (found,) = verdicts(Evidence(600_000, [tight]))
+    assert found.cause is Cause.TIGHTENED
+    assert "as limits gave way (broker 2 was tightened): it ends with the load" in found.text
+
+
+def said_by(kind: str, **metrics: float) -> Telemetry:
+    return Telemetry(kind, T_MS + 5_000, "2", "i", "app", "alice", dict(metrics))
+
+
+PAUSES = {"consumer.time.between.poll.avg": 9_000.0, "consumer.poll.idle.ratio.avg": 0.02}
+REBALANCES = {"consumer.coordinator.rebalance.latency.total": 90_000.0}
+NEAR = {"request_queue_ms_p99": 1.0, "local_ms_p99.Produce": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([said_by("client", **PAUSES)], "not by the cluster: the consumer polled every 9.0 s"),
+        ([said_by("client", **REBALANCES)], "its group rebalanced 15 % of the time"),
+        ([said_by("broker", request_queue_ms_p99=140.0)], "not by quotas: broker 2's request queue (99 % wait up to"),
+        ([said_by("broker", log_flush_ms_p99=900.0)], "broker 2's disk (99 % of writes take up to 900 ms)"),
+        (
+            [said_by("client", **{"producer.request.latency.avg": 180.0}), said_by("broker", **NEAR)],
+            "not by quotas or brokers: a request takes 180 ms, of which the broker has 4 ms",
+        ),
+    ],
+)
+def test_the_page_says_what_client_and_brokers_saw(here: Path, records: list[Telemetry], said: str) -> None:
+    tables = write_tables(here, [LIMIT], throttled(60, 0.0), T - timedelta(days=1))
+    page = SlowPage(Recorded(tables, str(here / "overrides")))
+    for each in records:
+        page.heard.take(None, msgspec.json.encode(each))
+    page.heard.take(None, b"garbage")
+    facts = replace(facts_of(clock=lambda: T_MS + 600_000), slow=page)
+
+    shown = Pages(facts).page("slow", {"user": "alice", "client_id": "app"}, "")
+
+    assert said in shown.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: repr(name[:20]))
+def test_a_name_can_neither_act_on_the_page_nor_leave_its_place_in_the_query(here: Path, name: str) -> None:
+    tables = write_tables(here, [LIMIT], [produces(1)], T - timedelta(days=1))
+    page = SlowPage(Recorded(tables, str(here / "overrides")))
+    facts = replace(facts_of(clock=lambda: T_MS + 600_000), slow=page)
+    for asked in (name, f"{name}' OR '1'='1"):
+        shown = Pages(facts).page("slow", {"user": asked, "client_id": asked}, "")
+        assert "No request and no telemetry of this client is known" in shown
+        assert "<script>document" not in shown
+        assert "<img" not in shown.partition("<main>")[2]
+
+
+def test_an_answer_is_kept_for_a_moment_as_a_page_is_renewed_each_second(here: Path) -> None:
+    tables = write_tables(here, [LIMIT, member("shop", user="alice")], throttled(60, 0.9), T - timedelta(days=1))
+    page = SlowPage(Recorded(tables, str(here / "overrides")))
+    asked = page.of({"user": "alice"}, T_MS + 60_000)["answer"]
+
+    assert page.of({"user": "alice"}, T_MS + 60_000 + KEPT_MS - 1)["answer"] is asked
+    assert page.of({"user": "alice"}, T_MS + 60_000 + KEPT_MS)["answer"] is not asked
+    assert isinstance(asked, Answer)
+    assert asked.client.tenant == "shop"
