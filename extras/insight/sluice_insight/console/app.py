@@ -42,6 +42,22 @@ _FOLDER = Path(__file__).parent
 
 Given = dict[str, str]
 
+ASSETS = Mount("/assets", StaticFiles(directory=_FOLDER / "assets"))
+
+
+def environment() -> Environment:
+    """The templates, their filters and macros."""
+    found = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= FILTERS
+    found.globals["parts"] = found.get_template("parts.html").module
+    return found
+
 
 class Pages:
     """Renders whole pages, and the parts of them that server-sent events renew."""
@@ -49,15 +65,7 @@ class Pages:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._lock = Lock()
-        self._environment = Environment(
-            loader=FileSystemLoader(_FOLDER / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.filters |= FILTERS
-        self._environment.globals["parts"] = self._environment.get_template("parts.html").module
+        self._environment = environment()
         self._environment.globals["quota_kinds"] = list(QuotaKind)
         self._environment.globals["no_tenant"] = NO_TENANT
         self._environment.globals["navigation"] = [
@@ -132,7 +140,7 @@ class Endpoints:
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > MAX_FORM_BYTES:
             return PlainTextResponse("the form is too large, or of unknown length\n", 413)
-        if not is_token(_field(await request.body(), "token"), self._token):
+        if not is_token(form_of(await request.body()).get("token", ""), self._token):
             return HTMLResponse(self._pages.login(wrong=True), 403)
         answer = RedirectResponse("./", 303)
         name, value = cookie_name(self._token), cookie_of(self._token)
@@ -187,7 +195,7 @@ def create_app(facts: Facts, token: str | None, closing: Event, hosts: Sequence[
             *(Route(path, endpoints.page(name)) for name, (path, _, _) in PAGES.items()),
             Route("/events", endpoints.events),
             Route("/login", endpoints.login, methods=["GET", "POST"]),
-            Mount("/assets", StaticFiles(directory=_FOLDER / "assets")),
+            ASSETS,
         ],
         middleware=[Middleware(Guard, token=token, hosts=hosts)],
     )
@@ -198,5 +206,6 @@ def _given(request: Request) -> Given:
     return dict(request.query_params)
 
 
-def _field(body: bytes, name: str) -> str:
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)).get(name, "")
+def form_of(body: bytes) -> Given:
+    """The fields of a form."""
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

@@ -29,16 +29,16 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware in front of all pages. Without a token, only requests to `hosts` are answered.
+    """ASGI middleware in front of all pages. Without a token, only requests to `hosts` are answered, if not None.
 
     A page of another site whose name resolves to this machine (DNS rebinding) has its own name in Host. With a token
     that is no danger: such a page has no cookie of ours.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] = LOOPBACK_HOSTS) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] | None = LOOPBACK_HOSTS) -> None:
         self._app = app
         self._token = token
-        self._hosts = {host.lower() for host in hosts}
+        self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or refuse a request."""
@@ -56,7 +56,7 @@ class Guard:
     def _answerer(self, scope: Scope) -> ASGIApp:
         headers = Headers(scope=scope)
         if self._token is None:
-            if _host(headers.get("host", "")) not in self._hosts:
+            if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
                 return PlainTextResponse("the Host header names another host than the console's\n", 421)
             return self._app
         if scope["path"] in OPEN_PATHS or is_allowed(Request(scope), self._token):

@@ -1,0 +1,229 @@
+"""`own-view`: a login sees its own clients alone, whatever is in addresses, names, cookies and tokens."""
+
+import http.client
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote as encoded
+from urllib.parse import urlencode
+
+import pytest
+
+from sluice.process.http_server import HttpServer
+from sluice.process.times import from_ms
+from sluice.state.quotas.kinds import QuotaKind
+from sluice_insight.console import own
+from sluice_insight.console.own import MAX_FORM_BYTES, MOST_FAILED, SESSION_S, KafkaLogins, OwnView, Sessions, own_app
+from sluice_insight.console.slow import SlowPage
+from sluice_insight.reports.span import Span
+from sluice_insight.slow.sources import Recorded, client_ids_of
+from tests.builders import member, quota
+from tests.commands import invoke
+from tests.console_facts import HOSTILE
+from tests.recorded import START_MS, event, write_tables
+
+MINE, THEIRS = "mine-client", "secret-client"
+PASSWORDS = {"alice": "pw-Alice-1", "bob": "pw-Bob-2"}
+KAFKA = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+Get = Callable[..., tuple[int, str, str]]
+
+
+class Logins(KafkaLogins):
+    """Kafka's part, by a table of passwords; counts how often it was asked."""
+
+    asked = 0
+
+    def _accepts(self, login: Mapping[str, object]) -> bool:
+        self.asked += 1
+        return PASSWORDS.get(str(login.get("sasl_plain_username"))) == login.get("sasl_plain_password")
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def logins() -> Logins:
+    return Logins(KAFKA)
+
+
+@pytest.fixture
+def get(here: Path, clock: Clock, logins: Logins) -> Iterator[Get]:
+    """A call of the view: method, path, cookie, form; gives the status, the page and the cookie."""
+    limits = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1e3, user=name) for name in PASSWORDS]
+    tenants = [member("our-tenant", user="alice"), member("their-tenant", user="bob")]
+    names = {"alice": MINE, "bob": THEIRS}
+    events = [
+        event(at_ms, user, names[user], bytes=9_000, gateway=f"{names[user]}-gateway")
+        for at_ms in range(0, 60_000, 1_000)
+        for user in names
+    ]
+    tables = write_tables(here, [*limits, *tenants], events, from_ms(START_MS))
+    page = SlowPage(Recorded(tables, str(here / "overrides")))
+
+    def client_ids(user: str, minutes: int, at_ms: int) -> list[str]:
+        return client_ids_of(tables, user, Span(at_ms - minutes * 60_000, at_ms))
+
+    view = OwnView(logins, page, Sessions(clock), client_ids, is_secure=False, clock=lambda: START_MS + 60_000)
+    server = HttpServer(own_app(view, any_host=False), "127.0.0.1", 0, max_connections=20, cure="")
+    server.start()
+
+    def ask(path: str, cookie: str = "", form: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)) as connection:
+            headers = {"Cookie": f"sluice_own={cookie}"} if cookie else {}
+            body = None if form is None else urlencode(form)
+            connection.request("GET" if form is None else "POST", path, body, headers)
+            answer = connection.getresponse()
+            given = (answer.getheader("Set-Cookie") or "").partition(";")[0].partition("=")[2]
+            return answer.status, answer.read().decode(), given
+
+    yield ask
+    server.stop()
+
+
+def log_in(get: Get, user: str = "alice", password: str | None = None) -> tuple[int, str]:
+    form = {"user": user, "password": PASSWORDS.get(user, "x") if password is None else password}
+    status, _, cookie = get("/login", form=form)
+    return status, cookie
+
+
+def test_who_logs_in_sees_the_own_clients_and_tenant_and_nothing_of_others(get: Get) -> None:
+    _, cookie = log_in(get)
+    for path in ("/", f"/?client_id={MINE}", f"/slow.json?client_id={MINE}"):
+        status, page, _ = get(path, cookie)
+        assert (status, MINE in page, "our-tenant" in page) == (200, True, True), path
+        assert not [name for name in ("bob", THEIRS, "their-tenant") if name in page], path
+
+
+def test_no_parameter_names_another_user_or_tenant(get: Get) -> None:
+    _, cookie = log_in(get)
+    asked = [THEIRS, f"{THEIRS}' OR '1'='1", f"{THEIRS}' OR user = 'bob' --", "' OR ''='", *HOSTILE[:-2]]
+    for name in asked:
+        for rest in ("", "&user=bob&tenant=their-tenant", "&only=0&user[]=bob"):
+            for page in ("/", "/slow.json"):
+                status, found, _ = get(f"{page}?client_id={encoded(name)}{rest}", cookie)
+                assert status == 200
+                assert "their-tenant" not in found
+                assert f"{THEIRS}-gateway" not in found
+                assert "producer_byte_rate 1 kB/s of" not in found or name == MINE
+                assert page != "/" or "<script>document" not in found
+
+
+PATHS = (
+    "/",
+    "/slow.json",
+    "/?client_id=mine-client",
+    "/../",
+    "/client?user=alice",
+    "/overview",
+    "/slow",
+    "/request?id=x",
+)
+ODD_PATHS = ("/events?of=slow", "/assets/../own.py", "/assets/%2e%2e/own.html", "/slow.json/", "//", "/%2e%2e/login")
+
+
+@pytest.mark.parametrize("path", [*PATHS, *ODD_PATHS])
+def test_without_a_login_no_path_says_anything(get: Get, path: str) -> None:
+    for cookie in ("", "x" * 43, "alice", "\xff" * 20, "a" * 8_000):
+        status, page, _ = get(path, cookie)
+        assert status in (303, 307, 401, 404)
+        assert not [name for name in (*PASSWORDS, MINE, THEIRS, "tenant") if name in page]
+
+
+def test_a_session_is_of_its_user_until_it_ends(get: Get, clock: Clock) -> None:
+    _, alice = log_in(get)
+    _, bob = log_in(get, "bob")
+    assert THEIRS in get("/", bob)[1]
+    assert THEIRS not in get("/", alice)[1]
+    get("/logout", bob, {})
+    assert get("/", bob)[0] == 303
+    clock.now_s += SESSION_S
+    assert get("/", alice)[0] == 303
+    assert len({log_in(get)[1] for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [
+        *(("alice", each) for each in ("", "pw-Bob-2", "pw-Alice-1 ", "PW-ALICE-1", "pw-Alice-1\0")),
+        *((each, "pw-Alice-1") for each in ("", "Alice", "alice ", "alice,n=bob", "n=alice", "alice\0", "User:alice")),
+        ("x" * 256, "pw"),
+    ],
+)
+def test_what_kafka_does_not_accept_opens_nothing(get: Get, user: str, password: str) -> None:
+    assert log_in(get, user, password) == (403, "")
+
+
+def test_a_refused_login_is_asked_of_kafka_each_time_and_not_again_and_again(
+    get: Get, logins: Logins, clock: Clock
+) -> None:
+    """Nothing is kept of a failure: the right password counts at once, as long as there were few wrong ones."""
+    assert [log_in(get, "alice", "wrong")[0] for _ in range(2)] == [403, 403]
+    assert (log_in(get)[0], logins.asked) == (303, 3)
+    tries = [log_in(get, "alice", "wrong")[0] for _ in range(MOST_FAILED + 2)]
+    assert tries == [403] * MOST_FAILED + [429] * 2
+    assert logins.asked == 3 + MOST_FAILED
+    assert (log_in(get)[0], log_in(get, "bob")[0]) == (429, 303)  # bob isn't kept out by tries of alice
+    clock.now_s += 60
+    assert log_in(get)[0] == 303
+
+
+def test_a_form_is_bounded(get: Get) -> None:
+    assert get("/login", form={"user": "alice", "password": "x" * MAX_FORM_BYTES})[0] == 413
+
+
+def token(claims: bytes) -> str:
+    return ".".join(urlsafe_b64encode(each).decode().rstrip("=") for each in (b"{}", claims, b"signature"))
+
+
+@pytest.mark.parametrize(
+    ("text", "user"),
+    [
+        (token(b'{"sub":"alice"}'), "alice"),
+        (token(b'{"sub":"a,b=c"}'), "a,b=c"),
+        (token(b'{"sub":7}'), None),
+        (token(b'{"name":"alice"}'), None),
+        (token(b'{"sub":"al\\u0000ice"}'), None),
+        (token(b'["alice"]'), None),
+        (token(b"[" * 5_000), None),
+        (token(b'{"sub":"alice"}') + "\x01auth=Bearer x", None),
+        ("alice", None),
+    ],
+)
+def test_the_user_of_a_token_is_the_claim_that_kafka_takes(text: str, user: str | None) -> None:
+    assert KafkaLogins(KAFKA).named({"token": text, "user": "bob"}) == user
+
+
+def test_kafka_is_asked_with_the_given_login_and_not_with_sluices_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[dict[str, object]]()
+
+    def refuse(*_: object, **options: object) -> None:
+        asked.append(options)
+        raise OSError("away")
+
+    monkeypatch.setattr(own, "connect", refuse)
+    assert KafkaLogins(KAFKA).user_of({"user": "alice", "password": "p"}) is None
+    assert asked == [{"group_id": None, "sasl_plain_username": "alice", "sasl_plain_password": "p"}]
+
+
+@pytest.mark.parametrize(
+    ("kafka", "options", "said"),
+    [
+        ("", [], "kafka.security.protocol has no SASL"),
+        (", security.protocol: SASL_SSL", ["--address", "0.0.0.0"], "passwords would pass in clear text to 0.0.0.0"),  # noqa: S104 # refused
+    ],
+)
+def test_it_does_not_start_where_a_login_is_none_or_would_be_seen(
+    here: Path, kafka: str, options: list[str], said: str
+) -> None:
+    (here / "s.yaml").write_text(f"kafka: {{bootstrap.servers: '127.0.0.1:1'{kafka}}}")
+    assert said in invoke("own-view", "--config", here / "s.yaml", *options, code=2).error
