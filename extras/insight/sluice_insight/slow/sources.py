@@ -77,15 +77,18 @@ def slow_client(
 ) -> Answer:
     """Answer why a client was slow. A user or a client-id that is "" stands for any.
 
-    If `only`, what can't be told from requests of others is left out. Blocks; raises QueryError.
+    If `only`, what can't be told from requests of others is left out, and tenant and holds of a client-id that the user
+    hasn't used: anybody may name one. Blocks; raises QueryError.
     """
-    line, count = LineOfTime(span), 0
+    line, count, is_own = LineOfTime(span), 0, not only or not client.client_id
     for decision in _decisions(recorded.tables, client, span, only=only):
         line.take(decision)
         count += 1
+        is_own |= decision.client_id == client.client_id
     told = [each for each in telemetry if each.kind == "broker" or _is_of(each, client)]
-    tenant = Tags(client.user, client.client_id, tenant=_tenant(recorded.tables, client))
-    evidence = line.ended(told, stops_of(_overrides(recorded, span), span, tenant))
+    is_own |= any(each.kind == "client" for each in told)
+    tenant = Tags(client.user, client.client_id, tenant=_tenant(recorded.tables, client) if is_own else "")
+    evidence = line.ended(told, stops_of(_overrides(recorded, span), span, tenant) if is_own else {})
     is_known = bool(count) or evidence.tells
     return Answer(tenant, span, line.step, line.rows, evidence, verdicts(evidence), is_known)
 

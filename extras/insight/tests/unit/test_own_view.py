@@ -12,6 +12,9 @@ import pytest
 
 from sluice.process.http_server import HttpServer
 from sluice.process.times import from_ms
+from sluice.sinks.tables.overrides import OverridesTable
+from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.console import own
 from sluice_insight.console.own import MAX_FORM_BYTES, MOST_FAILED, SESSION_S, KafkaLogins, OwnView, Sessions, own_app
@@ -60,7 +63,7 @@ def logins() -> Logins:
 def get(here: Path, clock: Clock, logins: Logins) -> Iterator[Get]:
     """A call of the view: method, path, cookie, form; gives the status, the page and the cookie."""
     limits = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1e3, user=name) for name in PASSWORDS]
-    tenants = [member("our-tenant", user="alice"), member("their-tenant", user="bob")]
+    tenants = [member("our-tenant", user="alice"), member("their-tenant", client_id="secret-*")]
     names = {"alice": MINE, "bob": THEIRS}
     events = [
         event(at_ms, user, names[user], bytes=9_000, gateway=f"{names[user]}-gateway")
@@ -68,6 +71,9 @@ def get(here: Path, clock: Clock, logins: Logins) -> Iterator[Get]:
         for user in names
     ]
     tables = write_tables(here, [*limits, *tenants], events, from_ms(START_MS))
+    entities = CountedEntity(client_id=THEIRS), CountedEntity(tenant="their-tenant"), CountedEntity(user="bob")
+    holds = [Override("hold", entity=each, reason="their-reason", consumers=True) for each in entities]
+    OverridesTable(str(here / "overrides"), {}).append([("operator", Overrides(1, START_MS, 600_000, holds))])
     page = SlowPage(Recorded(tables, str(here / "overrides")))
 
     def client_ids(user: str, minutes: int, at_ms: int) -> list[str]:
@@ -101,7 +107,8 @@ def test_who_logs_in_sees_the_own_clients_and_tenant_and_nothing_of_others(get: 
     for path in ("/", f"/?client_id={MINE}", f"/slow.json?client_id={MINE}"):
         status, page, _ = get(path, cookie)
         assert (status, MINE in page, "our-tenant" in page) == (200, True, True), path
-        assert not [name for name in ("bob", THEIRS, "their-tenant") if name in page], path
+        assert not [name for name in ("bob", THEIRS, "their-tenant", "their-reason") if name in page], path
+    assert "their-reason" in get("/", log_in(get, "bob")[1])[1]
 
 
 def test_no_parameter_names_another_user_or_tenant(get: Get) -> None:
@@ -113,6 +120,7 @@ def test_no_parameter_names_another_user_or_tenant(get: Get) -> None:
                 status, found, _ = get(f"{page}?client_id={encoded(name)}{rest}", cookie)
                 assert status == 200
                 assert "their-tenant" not in found
+                assert "their-reason" not in found
                 assert f"{THEIRS}-gateway" not in found
                 assert "producer_byte_rate 1 kB/s of" not in found or name == MINE
                 assert page != "/" or "<script>document" not in found
