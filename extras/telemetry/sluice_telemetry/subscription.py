@@ -1,7 +1,4 @@
-"""The subscription by which brokers ask clients for their metrics (KIP-714).
-
-`python -m sluice_telemetry.subscription` prints its settings as `kafka-configs.sh` takes them.
-"""
+"""The subscription by which brokers ask clients for their metrics (KIP-714)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,26 +6,23 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-_PRODUCER = (
-    *("produce.throttle.time", "request.latency", "node.request.latency", "record.queue.time", "requests.in.flight"),
-    *("record.error.total", "record.retry.total", "waiting.threads", "buffer.available", "bufferpool.wait.ratio"),
-)
-_CONSUMER = (
-    *("fetch.manager.fetch.throttle.time", "fetch.manager.fetch.latency", "fetch.manager.records.lag.max"),
-    *("node.request.latency", "poll.idle.ratio", "time.between.poll", "last.poll", "coordinator.commit.latency"),
-    *("coordinator.rebalance", "coordinator.failed.rebalance", "coordinator.last.rebalance"),
-)
 METRICS = (
-    *(f"org.apache.kafka.producer.{name}" for name in _PRODUCER),
-    *(f"org.apache.kafka.consumer.{name}" for name in _CONSUMER),
+    *("org.apache.kafka.producer.", "org.apache.kafka.consumer.poll.", "org.apache.kafka.consumer.time."),
+    *("org.apache.kafka.consumer.last.", "org.apache.kafka.consumer.node.", "org.apache.kafka.consumer.request."),
+    *("org.apache.kafka.consumer.fetch.manager.fetch.", "org.apache.kafka.consumer.fetch.manager.records.lag.max"),
+    "org.apache.kafka.consumer.coordinator.",
 )
-"""Beginnings of the names of those metrics that the receiver keeps; a client sends no others."""
+"""Prefixes of the names of those metrics that the receiver keeps; a client sends nothing else."""
 
 NAME = "sluice"
 
 
 def subscription(interval_ms: int = 30_000) -> dict[str, str]:
-    """Settings of a resource of the type `client-metrics`: how often all clients push which metrics."""
+    """Settings of a resource of the type `client-metrics`: how often all clients push which metrics.
+
+    >>> subscription()["interval.ms"]
+    '30000'
+    """
     return {"interval.ms": str(interval_ms), "metrics": ",".join(METRICS)}
 
 
@@ -39,7 +33,3 @@ def subscribe(options: Mapping[str, Any], interval_ms: int = 30_000) -> None:
         admin.alter_configs([ConfigResource(ConfigResourceType.CLIENT_METRICS, NAME, subscription(interval_ms))])
     finally:
         admin.close()
-
-
-if __name__ == "__main__":
-    print(",".join(f"{key}=[{value}]" for key, value in subscription().items()))

@@ -21,6 +21,9 @@ LEAST_SHARE = 0.1
 SELDOM_MS = 3_000.0
 """Time between two polls from which a consumer reads less than it could."""
 
+BUSY = 0.8
+"""Part of the time between two polls from which a consumer has no time to read, if nothing says how often it polls."""
+
 SMALL_BYTES, MANY_PER_S = 1_000.0, 100.0
 """Bytes of a Produce, and its requests a second, from which small batches are a cause."""
 
@@ -195,9 +198,11 @@ def _client(own: Own) -> Iterator[Verdict]:
     def found(text: str, share: float = 1.0) -> Verdict:
         return Verdict(Cause.CLIENT, share, f"not by the cluster: {text}")
 
-    if (own.between_polls_ms or 0.0) >= SELDOM_MS and own.poll_idle is not None and own.poll_idle < 0.5:
-        every = duration(own.between_polls_ms or 0.0)
-        yield found(f"the consumer polled every {every}; look at what it does between two polls", 1 - own.poll_idle)
+    busy, every_ms = 1 - (1.0 if own.poll_idle is None else own.poll_idle), own.between_polls_ms
+    if busy > 0.5 and every_ms is not None and every_ms >= SELDOM_MS:
+        yield found(f"the consumer polled every {duration(every_ms)}; look at what it does between two polls", busy)
+    elif busy > BUSY and every_ms is None:  # librdkafka says no more
+        yield found(f"the consumer's own work takes {percent(busy)} of its time, between two polls", busy)
     if own.rebalancing >= LEAST_SHARE:
         text = f"its group rebalanced {percent(own.rebalancing)} of the time; see which members come and go"
         yield found(text, own.rebalancing)

@@ -222,6 +222,10 @@ NEAR = {"request_queue_ms_p99": 1.0, "local_ms_p99.Produce": 3.0}
     ("records", "said"),
     [
         ([said_by("client", **PAUSES)], "not by the cluster: the consumer polled every 9.0 s"),
+        (
+            [said_by("client", **{"consumer.poll.idle.ratio.avg": 0.03})],
+            "the consumer's own work takes 97 % of its time",
+        ),
         ([said_by("client", **REBALANCES)], "its group rebalanced 15 % of the time"),
         ([said_by("broker", request_queue_ms_p99=140.0)], "not by quotas: broker 2's request queue (99 % wait up to"),
         ([said_by("broker", log_flush_ms_p99=900.0)], "broker 2's disk (99 % of writes take up to 900 ms)"),

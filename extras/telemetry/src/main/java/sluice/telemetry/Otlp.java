@@ -48,13 +48,11 @@ final class Otlp {
             double number = point.hasAsInt() ? point.getAsInt() : point.getAsDouble();
             put(own, number, metrics);
             for (KeyValue attribute : point.getAttributesList()) {
-                if (attribute.getKey().equals("node_id") || attribute.getKey().equals("node.id")) {
-                    AnyValue value = attribute.getValue();
-                    Matcher broker = BROKER.matcher(
-                            value.hasStringValue() ? value.getStringValue() : Long.toString(value.getIntValue()));
-                    if (broker.matches()) {
-                        put(own + "." + broker.group(1), number, metrics);
-                    }
+                AnyValue value = attribute.getValue();
+                Matcher broker = BROKER.matcher(
+                        value.hasStringValue() ? value.getStringValue() : Long.toString(value.getIntValue()));
+                if (attribute.getKey().matches("node[._]id") && broker.matches()) {
+                    put(own + "." + broker.group(1), number, metrics);
                 }
             }
         }

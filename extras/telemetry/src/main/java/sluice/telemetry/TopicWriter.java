@@ -39,12 +39,13 @@ final class TopicWriter implements AutoCloseable {
     private static final Map<String, Object> PRODUCER = Map.of(
             "acks", "1",
             "enable.idempotence", "false",
-            "linger.ms", "100",
-            "compression.type", "gzip", // every reader has it
+            "linger.ms", "200",
+            "compression.type", "gzip", // needs no native library
             "buffer.memory", "2097152",
             "max.block.ms", "2000",
             "request.timeout.ms", "10000",
-            "delivery.timeout.ms", "20000");
+            "delivery.timeout.ms", "20000",
+            "enable.metrics.push", "false");
 
     final AtomicLong published = new AtomicLong();
     final AtomicLong failed = new AtomicLong();
