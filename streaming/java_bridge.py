@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.traceback_utils import SCCallSiteSync
 
 
 def java(spark: SparkSession | SparkContext) -> Any:
@@ -41,8 +42,11 @@ def hadoop_configuration(spark: SparkSession) -> Any:
     return _java_context(spark).hadoopConfiguration()
 
 
-STAGES = "decide requests and write the answers"
-"""Name, in Spark's UI, of the stages of an action of KafkaSink."""
+class NamedStages(SCCallSiteSync):
+    """Gives the stages of PySpark's actions in this block a name in Spark's UI, instead of a line of its own code."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self._context, self._call_site = spark.sparkContext, name
 
 
 class KafkaSink:
@@ -62,7 +66,7 @@ class KafkaSink:
 
     def write(self, rows: DataFrame) -> None:
         """Write rows (topic, key, value, headers if any), each to its own topic, in one action of this thread."""
-        self._context.setLocalProperty("callSite.short", STAGES)  # PySpark's own actions take it away again
+        self._context.setLocalProperty("callSite.short", "decide requests and write the answers")  # for Spark's UI
         self._write(rows._jdf.queryExecution(), *self._arguments)  # noqa: SLF001
 
 

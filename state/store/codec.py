@@ -74,8 +74,8 @@ def encode(counters: Mapping[str, EntityCounters], pages: int) -> bytes:
     return b"".join([_HEAD.pack(CODEC_VERSION, pages, len(counters), len(rates), samples, len(names)), names, *columns])
 
 
-def decode(payload: bytes, pages: int) -> dict[str, EntityCounters]:
-    """The counters of a stored page, of `pages` in all, by key.
+def decode(payload: bytes, pages: int | None) -> dict[str, EntityCounters]:
+    """The counters of a stored page, of `pages` in all or, for None, of any number, by key.
 
     Raises StateError for another number of pages, an unknown version or damaged bytes.
     """
@@ -98,7 +98,7 @@ def pages_of(payload: bytes) -> int:
     return pages
 
 
-def _check_head(payload: bytes, pages: int) -> None:
+def _check_head(payload: bytes, pages: int | None) -> None:
     """Raises StateError for an unknown version, and for another number of pages."""
     if len(payload) < _HEAD.size:
         raise StateError(f"stored state is cut short ({len(payload)} bytes); restore the checkpoint from a backup")
@@ -108,7 +108,7 @@ def _check_head(payload: bytes, pages: int) -> None:
             f"stored state has codec version {version}, this release reads {CODEC_VERSION}; "
             "run the release that wrote it, or start with a new checkpoint"
         )
-    if stored_pages != pages:
+    if pages not in (None, stored_pages):
         raise StateError(
             f"the checkpoint was made with state.pages = {stored_pages}, the settings say {pages}; "
             f"set state.pages back to {stored_pages}, or start with a new checkpoint"

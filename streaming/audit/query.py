@@ -32,14 +32,12 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.own_tables import OwnTables
 from sluice.streaming.checkpoint.spark_files import coverage
 from sluice.streaming.errors import JobError
+from sluice.streaming.java_bridge import NamedStages
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_source
 from sluice.streaming.runtime.recorded import see_tables
 
 QUERY_NAME = "audit"
-
-OBSERVED = "sluice"
-"""Name of the figures of a micro-batch among Spark's observed metrics."""
 
 log = logging.getLogger("sluice.audit")
 
@@ -137,7 +135,8 @@ class AuditWriter:
         options = dict(self._delta.storage_options)
         plan = Plan(self._feeds, self._unreadable, options, requests, self._bounds, self._window_s, exclusions)
         tasks = records if self._tasks is None else records.coalesce(self._tasks)
-        found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
+        with NamedStages(records.sparkSession, "record answers in the tables"):
+            found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
         return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
 
     def _excluded(
@@ -228,20 +227,17 @@ class AuditWriter:
         for report in reports:
             counts.update({(topic, field, reason): count for topic, field, reason, count in report.faults})
         for (topic, field, reason), count in counts.items():
-            path = self._unreadable.path
-            log.warning(
-                "%d records of topic %s are unreadable (%s %s); they are in %s", count, topic, field, reason, path
-            )
+            text = "%d records of topic %s are unreadable (%s %s); they are in %s"
+            log.warning(text, count, topic, field, reason, self._unreadable.path)
 
 
 def _time_bounds(settings: Settings) -> TimeBounds:
     """Bounds on the age of genuine records when they are read, with generous margins."""
     topics, enforce = settings.topics, settings.enforce
     retentions = (topics.requests_retention_ms, max(topics.decisions_retention_ms, topics.dead_letters_retention_ms))
-    if -1 in (*retentions, topics.decisions_retention_ms, topics.dead_letters_retention_ms):
-        kept_ms = _LONGEST_RETENTION_MS
-    else:
-        kept_ms = min(max(sum(retentions), _SHORTEST_RETENTION_MS), _LONGEST_RETENTION_MS)
+    is_forever = -1 in (*retentions, topics.decisions_retention_ms, topics.dead_letters_retention_ms)
+    sum_ms = _LONGEST_RETENTION_MS if is_forever else sum(retentions)
+    kept_ms = min(max(sum_ms, _SHORTEST_RETENTION_MS), _LONGEST_RETENTION_MS)
     return TimeBounds(
         past_ms=min(enforce.max_past_ms, _LONGEST_RETENTION_MS) + kept_ms + _MAX_CLOCK_DIFFERENCE_MS,
         future_ms=min(enforce.max_future_ms, _LONGEST_RETENTION_MS) + _MAX_CLOCK_DIFFERENCE_MS,
@@ -286,7 +282,7 @@ class AuditQuery(GatedQuery):
         read_at = F.current_timestamp().alias("read_at")
         epoch = epoch_header().alias("epoch")
         rows = records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at, epoch)
-        return rows.observe(OBSERVED, *figures(self._settings))
+        return rows.observe("sluice", *figures(self._settings))
 
     def _write_batch(self, records: DataFrame, batch_id: int) -> None:
         # The query's id is the checkpoint's, and a backup's too.
@@ -303,8 +299,7 @@ class AuditQuery(GatedQuery):
 
     def _known_topics(self) -> set[str]:
         delta = self._settings.delta
-        options = dict(delta.storage_options)
-        paths = delta.decisions, delta.dead_letters
+        options, paths = dict(delta.storage_options), (delta.decisions, delta.dead_letters)
         return {each for path in paths for each in topic_ids(DeltaTable(path, storage_options=options))}
 
     def _requests(self, batch_id: int) -> RequestsTopic:

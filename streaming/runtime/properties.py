@@ -47,6 +47,7 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
+    "spark.scheduler.listenerbus.exitTimeout": "10s",  # else the job waits at its end for a listener that blocks
     "spark.redaction.regex": REDACTED,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.debug.maxToStringFields": "1000",

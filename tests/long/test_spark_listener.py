@@ -1,7 +1,6 @@
 """An operator's own listener of Spark learns of micro-batches, and stages have names in Spark's UI."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
@@ -18,16 +17,15 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.audit.query import OBSERVED, AuditQuery
+from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.enforce.pipeline import Simulation
-from sluice.streaming.java_bridge import STAGES, KafkaSink
+from sluice.streaming.java_bridge import KafkaSink
 from tests.audit_tables import tables_in
 from tests.builders import changed, quota
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 LONGEST_S = 120
-FORGER = '"verdict":"THROTTLE","throttled_by":[{'
 
 
 class Listener(StreamingQueryListener):
@@ -46,14 +44,6 @@ class Listener(StreamingQueryListener):
 
 
 @pytest.fixture
-def listener(spark: SparkSession) -> Iterator[Listener]:
-    listener = Listener()
-    spark.streams.addListener(listener)
-    yield listener
-    spark.streams.removeListener(listener)
-
-
-@pytest.fixture
 def settings(kafka_broker: str, tmp_path: Path) -> Settings:
     """Empty tables, and topics of their own."""
     names, unique = ("requests", "decisions", "dead_letters", "limits", "sums"), uuid4().hex[:8]
@@ -64,44 +54,47 @@ def settings(kafka_broker: str, tmp_path: Path) -> Settings:
     return settings
 
 
-def test_a_listener_sees_decisions_throttled_dead_letters_and_lag(
-    spark: SparkSession, listener: Listener, settings: Settings
-) -> None:
+def test_a_listener_sees_decisions_throttled_dead_letters_and_lag(spark: SparkSession, settings: Settings) -> None:
     """Heartbeats are no decisions of requests, and a name that looks like a verdict throttles nobody."""
     quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="alice")])
-    produced = {"api": "Produce", "timestamp_ms": now_ms()}
-    inline = {"user": "bob", "throttled_by": [{"quota": "producer_byte_rate", "entity": {"user": "bob"}, "ms": 5}]}
-    beat = {"api": "GatewayHeartbeat", "gateway": "g", "instance": "g-1"}
+    waits = [{"quota": "producer_byte_rate", "entity": {"user": "bob"}, "ms": 5}]
     events: list[dict[str, object]] = [
-        {"user": FORGER, "bytes": 1},
+        {"user": '"verdict":"THROTTLE","throttled_by":[{', "bytes": 1},
         {"user": "alice", "bytes": 20_000},
-        inline | {"bytes": 1, "instance": "g-1"},
-        beat | {"heartbeat": {"staleness_ms": 1, "counters": 2, "shares": []}},
+        {"user": "bob", "bytes": 1, "instance": "g-1", "throttled_by": waits},
+        {"api": "GatewayHeartbeat", "instance": "g-1", "heartbeat": {"staleness_ms": 1, "counters": 2}},
     ]
+    produced = {"api": "Produce", "timestamp_ms": now_ms()}
     values = [*(json.dumps(produced | event).encode() for event in events), b"garbage"]
     made = list(Simulation(quotas, settings).decide(values))
     assert [record.topic for record in made].count(settings.topics.decisions) == len(events)
     with KafkaProducer(bootstrap_servers=settings.kafka["bootstrap.servers"]) as producer:
         for record in made:
             producer.send(record.topic, record.value, record.key)
+    spark.streams.addListener(listener := Listener())
     query = AuditQuery(spark, settings)
     query.start()
     try:
         progress = listener.told.get(timeout=LONGEST_S)
     finally:
         query.stop()
+        spark.streams.removeListener(listener)
 
-    found = progress.observedMetrics[OBSERVED].asDict()
+    found = progress.observedMetrics["sluice"].asDict()
     assert 0 <= found.pop("lag_ms") < LONGEST_S * 1000
     assert found == {"decisions": 3, "throttled": 2, "dead_letters": 1}
+    assert stages_of(spark, str(progress.runId)) == {"record answers in the tables"}
 
 
 def test_stages_of_the_enforce_query_have_a_name_that_a_person_knows(spark: SparkSession, settings: Settings) -> None:
     rows = spark.range(3).selectExpr(f"'{settings.topics.decisions}' AS topic", "string(id) AS value", "id % 2 AS key")
     spark.sparkContext.setJobGroup("named", "")
-
     KafkaSink(spark, settings.kafka).write(rows.repartition("key").selectExpr("topic", "binary(value) AS value"))
 
+    assert stages_of(spark, "named") == {"decide requests and write the answers"}
+
+
+def stages_of(spark: SparkSession, group: str) -> set[str]:
     tracker: Any = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup("named")]
-    assert {tracker.getStageInfo(stage).name for job in jobs for stage in job.stageIds} == {STAGES}
+    jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
+    return {tracker.getStageInfo(stage).name for job in jobs for stage in job.stageIds}

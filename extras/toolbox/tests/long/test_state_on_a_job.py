@@ -149,6 +149,10 @@ def test_a_running_jobs_balances_are_read_beside_it(
         "shadow": False,
     }
     assert (before_it["tokens"], before_it["tokens_ms"]) == (55.0 - 10_000, start_ms)
+    (odd := tmp_path / "odd name").symlink_to(location)
+    for place, batch_id, reason in (Path(location), 999, "no micro-batch 999, but 0 to "), (odd, None, "a blank"):
+        with pytest.raises(CheckpointError, match=reason):
+            read_state(spark, place, batch_id)
     in_sql = f"inline({DECODER}(value.groupState.payload))"
     stored = spark.read.format("statestore").load(location).selectExpr(in_sql)
     assert stored.exceptAll(newest).count() == newest.exceptAll(stored).count() == 0 < newest.count()

@@ -11,6 +11,7 @@ from hypothesis import given
 
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
+from sluice.state.errors import StateError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name, client_key, client_of_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
@@ -111,22 +112,23 @@ def test_a_page_is_a_row_for_each_quota_of_an_entity() -> None:
     of_topic = (Tags(topic="a.b", partition=3), BYTES, 1.0, 20.0, T)
     page = charged((Tags("alice"), MUTATIONS, 5.0, 60.0, T), (Tags("", "app"), BYTES, 1.0, 20.0, T), of_topic)
 
-    alice, topic, app = sorted(counters_of_page(bytes_of(page)), key=lambda row: (row["client_id"], row["topic"]))
+    alice, topic, app = sorted(counters_of_page(bytes_of(page)) or (), key=lambda row: (row["client_id"], row["topic"]))
 
     nobody = {"user": "", "client_id": "", "topic": "", "partition": -1, "tenant": ""}
     nobody |= {"shadow": False, "last_event_ms": T}
     assert (topic["topic"], topic["partition"], topic["user"]) == ("a.b", 3, "")
     sample = {"start_ms": T, "last_event_ms": T}
-    assert alice == nobody | {
-        "user": "alice",
-        "quota": "controller_mutation_rate",
-        "samples": [sample | {"value": 60.0}],
-        "tokens": -5.0,
-        "tokens_ms": T,
-    }
+    of_bucket = {"samples": [sample | {"value": 60.0}], "tokens": -5.0, "tokens_ms": T}
+    assert alice == nobody | {"user": "alice", "quota": "controller_mutation_rate"} | of_bucket
     unlimited = {"tokens": None, "tokens_ms": None}
     samples = {"samples": [sample | {"value": 20.0}]}
     assert app == nobody | {"client_id": "app", "quota": "producer_byte_rate"} | samples | unlimited
+
+
+def test_sqls_null_has_no_counters_and_other_bytes_are_refused_in_one_line() -> None:
+    assert counters_of_page(None) is None
+    with pytest.raises(StateError, match="cut short"):
+        counters_of_page(b"\1")
 
 
 def test_a_gateways_clock_may_be_ahead() -> None:
