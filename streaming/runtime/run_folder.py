@@ -65,7 +65,7 @@ class RunFolder:
         if lost:
             raise RunFolderError(
                 f"{self.folder / lost[0]} was removed while the job runs, and only a new process makes it again;"
-                " leave it out where temporary files are cleaned"
+                " leave it out where temporary files are cleaned; if Spark has ended by itself, its last error says why"
             )
 
     def remove_others(self) -> None:
