@@ -235,3 +235,15 @@ def test_it_does_not_start_where_a_login_is_none_or_would_be_seen(
 ) -> None:
     (here / "s.yaml").write_text(f"kafka: {{bootstrap.servers: '127.0.0.1:1'{kafka}}}")
     assert said in invoke("own-view", "--config", here / "s.yaml", *options, code=2).error
+
+
+def test_sessions_and_refused_names_are_kept_within_their_bounds(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    monkeypatch.setattr(own, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(own, "MOST_NAMES", 3)
+    sessions = Sessions(clock)
+    opened = [sessions.begin("alice") for _ in range(10)]
+    for number in range(10):
+        assert sessions.may_try(f"user-{number}")
+
+    assert [sessions.user(each) for each in opened] == [None] * 7 + ["alice"] * 3
+    assert len(sessions._failed) == 3

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sluice.process.times import to_ms
 from sluice.sinks.tables.overrides import OverridesTable
+from sluice.sinks.tables.query import Tables
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import QuotaEntity, Tags
@@ -20,6 +21,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.console.app import Pages
 from sluice_insight.console.slow import KEPT_MS, SlowPage
 from sluice_insight.reports.span import Span
+from sluice_insight.slow import sources
 from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
 from sluice_insight.slow.sources import Answer, Recorded
 from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
@@ -269,3 +271,14 @@ def test_an_answer_is_kept_for_a_moment_as_a_page_is_renewed_each_second(here: P
     assert page.of({"user": "alice"}, T_MS + 60_000 + KEPT_MS)["answer"] is not asked
     assert isinstance(asked, Answer)
     assert asked.client.tenant == "shop"
+
+
+def test_answers_and_telemetry_are_kept_within_their_bounds(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST_TELEMETRY", 3)
+    page = SlowPage(Recorded(Tables(str(here / "none"), str(here / "none"), {}), str(here / "none")))
+    for number in range(150):
+        page.heard.take(None, msgspec.json.encode(said_by("client", number=float(number))))
+        assert "nothing is recorded yet" in str(page.of({"user": f"u{number}"}, T_MS)["trouble"])
+
+    assert len(page._kept) == 100
+    assert [each.metrics["number"] for each in page.heard.within(Span(0, 2 * T_MS))] == [147.0, 148.0, 149.0]
