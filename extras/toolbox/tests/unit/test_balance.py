@@ -12,7 +12,7 @@ from hypothesis import given
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.errors import StateError
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name, client_key, client_of_key
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
@@ -37,11 +37,6 @@ QUOTAS = Quotas([quota(MUTATIONS, 5.0, user="alice"), quota(BYTES, 1.0, user="bo
 def held(page: Page, client: Client, now_ms: int = T, quotas: Quotas | None = QUOTAS) -> list[Balance]:
     """The balances of a client when all counters are in one page."""
     return balances([bytes_of(page)], 1, client, quotas, SETTINGS, now_ms)
-
-
-@given(user=names, client_id=names)
-def test_a_counters_names_are_read_from_its_key(user: str, client_id: str) -> None:
-    assert client_of_key(client_key(user, client_id)) == (user, client_id)
 
 
 def test_tokens_are_those_of_now() -> None:
@@ -123,6 +118,13 @@ def test_a_page_is_a_row_for_each_quota_of_an_entity() -> None:
     unlimited = {"tokens": None, "tokens_ms": None}
     samples = {"samples": [sample | {"value": 20.0}]}
     assert app == nobody | {"client_id": "app", "quota": "producer_byte_rate"} | samples | unlimited
+
+
+@given(user=names, client_id=names)
+def test_a_row_of_the_state_has_the_names_of_any_client(user: str, client_id: str) -> None:
+    (row,) = counters_of_page(bytes_of(charged((Tags(user, client_id), BYTES, 1.0, 20.0, T)))) or ()
+
+    assert (row["user"], row["client_id"]) == (user, client_id)
 
 
 def test_sqls_null_has_no_counters_and_other_bytes_are_refused_in_one_line() -> None:
