@@ -12,7 +12,7 @@ from sluice.state.quotas.kinds import Window
 
 pytestmark = pytest.mark.spark
 
-SEQUENCES = 5_000  # of each kind: 10 000 in all
+drawn = pytest.mark.parametrize("sequences", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
 EPOCH_MS = 1_700_000_000_000  # shipped Kafka's bucket is full at its first use only because the clock is far from 0
 RANDOM = random.Random(20_260_101)
 
@@ -73,11 +73,12 @@ class Java(NamedTuple):
         return config.quota(self.upper_bound(limit))
 
 
-def test_token_buckets_agree_with_java(spark: Any) -> None:
+@drawn
+def test_token_buckets_agree_with_java(spark: Any, sequences: int) -> None:
     """Tokens after every step, and the wait that shipped Kafka computes from them, clock steps included."""
     java = Java.of(spark._jvm)
     different = []
-    for number in range(SEQUENCES):
+    for number in range(sequences):
         window, limit = random_window(), random_limit()
         ours, config = TokenBucket(), java.config(window, limit)
         javas = java.token_bucket()
@@ -94,11 +95,12 @@ def test_token_buckets_agree_with_java(spark: Any) -> None:
     assert different == []
 
 
-def test_sampled_rates_agree_with_java(spark: Any) -> None:
+@drawn
+def test_sampled_rates_agree_with_java(spark: Any, sequences: int) -> None:
     """Rate, window and wait after every step: expiry, padding and the ring's overwriting included."""
     java = Java.of(spark._jvm)
     different = []
-    for number in range(SEQUENCES):
+    for number in range(sequences):
         window, limit = random_window(), random_limit()
         ours, config = SampledRate(), java.config(window, limit)
         javas = java.rate(java.seconds, java.windowed_sum())
