@@ -1,6 +1,8 @@
 """An operator's own listener of Spark learns of micro-batches, and stages have names in Spark's UI."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
@@ -12,7 +14,9 @@ from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from scripts.java.compiler import compile_java
 from sluice.configs.settings import Properties, Settings
+from sluice.jvm.class_archive import class_path
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
@@ -22,10 +26,13 @@ from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.java_bridge import KafkaSink
 from tests.audit_tables import tables_in
 from tests.builders import changed, quota
+from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 LONGEST_S = 120
+REQUEST = b'{"api": "Fetch", "user": "alice"}'
+DATA = Path(__file__).parent.parent / "data"
 
 
 class Listener(StreamingQueryListener):
@@ -92,6 +99,25 @@ def test_stages_of_the_enforce_query_have_a_name_that_a_person_knows(spark: Spar
     KafkaSink(spark, settings.kafka).write(rows.repartition("key").selectExpr("topic", "binary(value) AS value"))
 
     assert stages_of(spark, "named") == {"decide requests and write the answers"}
+
+
+def test_a_listener_that_blocks_keeps_no_decision_and_not_the_end_of_the_job(kafka_broker: str, tmp_path: Path) -> None:
+    compile_java([DATA / "BlockingListener.java"], class_path(), tmp_path, 17)
+    spark = {"spark.sql.streaming.streamingQueryListeners": "BlockingListener"}
+    spark["spark.driver.extraClassPath"] = str(tmp_path)
+    job = JobProcess(tmp_path / "job", kafka_broker, [], spark=spark)
+    job.start()
+    try:
+        job.publish([REQUEST])
+        wait_until(lambda: "the listener blocks" in job.log_file.read_text(), LONGEST_S)
+        job.publish([REQUEST])
+        job.answered(2)
+        child = job.running()
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(LONGEST_S) == 0
+    finally:
+        job.stop()
+    assert len(job.decisions()) == 2
 
 
 def stages_of(spark: SparkSession, group: str) -> set[str]:
