@@ -1,4 +1,7 @@
-"""The subscription by which brokers ask clients for their metrics (KIP-714)."""
+"""The subscription by which brokers ask clients for their metrics (KIP-714).
+
+`python -m sluice_telemetry.subscription` prints its settings as `kafka-configs.sh` takes them.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,23 +9,27 @@ from typing import Any
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-METRICS = (
-    *("org.apache.kafka.producer.", "org.apache.kafka.consumer.poll.", "org.apache.kafka.consumer.time."),
-    *("org.apache.kafka.consumer.last.", "org.apache.kafka.consumer.node.", "org.apache.kafka.consumer.request."),
-    *("org.apache.kafka.consumer.fetch.manager.fetch.", "org.apache.kafka.consumer.fetch.manager.records.lag.max"),
-    "org.apache.kafka.consumer.coordinator.",
+_PRODUCER = (
+    *("produce.throttle.time", "request.latency", "node.request.latency", "record.queue.time", "requests.in.flight"),
+    *("record.error.total", "record.retry.total", "waiting.threads", "buffer.available", "bufferpool.wait.ratio"),
 )
-"""Prefixes of the names of those metrics that the receiver keeps; a client sends nothing else."""
+_CONSUMER = (
+    *("fetch.manager.fetch.throttle.time", "fetch.manager.fetch.latency", "fetch.manager.records.lag.max"),
+    *("node.request.latency", "poll.idle.ratio", "time.between.poll", "last.poll", "coordinator.commit.latency"),
+    *("coordinator.rebalance", "coordinator.failed.rebalance", "coordinator.last.rebalance"),
+    "coordinator.heartbeat.response",
+)
+METRICS = (
+    *(f"org.apache.kafka.producer.{name}" for name in _PRODUCER),
+    *(f"org.apache.kafka.consumer.{name}" for name in _CONSUMER),
+)
+"""Beginnings of the names of those metrics that the receiver keeps; a client sends no others."""
 
 NAME = "sluice"
 
 
 def subscription(interval_ms: int = 30_000) -> dict[str, str]:
-    """Settings of a resource of the type `client-metrics`: how often all clients push which metrics.
-
-    >>> subscription()["interval.ms"]
-    '30000'
-    """
+    """Settings of a resource of the type `client-metrics`: how often all clients push which metrics."""
     return {"interval.ms": str(interval_ms), "metrics": ",".join(METRICS)}
 
 
@@ -33,3 +40,7 @@ def subscribe(options: Mapping[str, Any], interval_ms: int = 30_000) -> None:
         admin.alter_configs([ConfigResource(ConfigResourceType.CLIENT_METRICS, NAME, subscription(interval_ms))])
     finally:
         admin.close()
+
+
+if __name__ == "__main__":
+    print(",".join(f"{key}=[{value}]" for key, value in subscription().items()))

@@ -35,6 +35,9 @@ pytestmark = pytest.mark.kafka
 
 EXTRA = REPOSITORY / "extras" / "telemetry"
 OTHER_RECEIVER = "sluice.telemetry.OtherReceiver"
+PUSH = (EXTRA / "tests" / "data" / "java-consumer-4.4.push").read_bytes()
+"""One push of a consumer of Kafka 4.4, as the subscription asks for."""
+JVM = ("-XX:TieredStopAtLevel=4",)  # Java's optimizing compiler, as in production
 GZIP = 1
 CLIENTS, CONNECTIONS, INTERVAL_S = 1_000, 50, 30
 
@@ -42,15 +45,18 @@ CLIENTS, CONNECTIONS, INTERVAL_S = 1_000, 50, 30
 class TelemetryBroker:
     """A broker with these reporters, whose clients are asked to push."""
 
-    def __init__(self, folder: Path, jars: JarSet, *reporters: str, interval_ms: int = 500) -> None:
+    def __init__(
+        self, folder: Path, jars: JarSet, *reporters: str, interval_ms: int = 500, writes_to: str = "127.0.0.1:{port}"
+    ) -> None:
         classes, self.pushes = folder / "classes", folder / "pushes"
         classes.mkdir(parents=True)
         self.pushes.mkdir()
         tests = sorted((EXTRA / "tests" / "java").rglob("*.java"))
         compile_java(tests, [*BROKER_JARS.paths(), telemetry_jar()], classes, 11)
         properties = {"metric.reporters": ",".join((KAFKA_REPORTER_CLASS, *reporters)), "test.pushes": str(self.pushes)}
-        properties["sluice.bootstrap.servers"] = "127.0.0.1:{port}"
-        self.broker = Broker(folder / "broker", properties, jars, [telemetry_jar(), classes], jmx=True)
+        properties["sluice.bootstrap.servers"] = writes_to
+        plugins = [telemetry_jar(), classes]
+        self.broker = Broker(folder / "broker", properties, jars, plugins, jvm_options=JVM, jmx=True)
         self.broker.start()
         self.servers = self.broker.bootstrap_servers
         with closing(KafkaAdminClient(bootstrap_servers=self.servers)) as admin:
@@ -167,6 +173,17 @@ def test_pushes_that_nobody_can_read_are_counted_and_the_next_one_is_written(bro
     assert [broker.count(name) for name in ("pushes-too-large", "pushes-dropped", "errors")] == [1, 0, 0]
 
 
+def test_pushes_that_cannot_be_written_fill_no_memory_and_no_client_waits_for_them(tmp_path: Path) -> None:
+    made = TelemetryBroker(tmp_path, BROKER_JARS, RECEIVER_CLASS, writes_to="127.0.0.1:1")
+    with closing(Pusher(made.servers)) as pusher:
+        for _ in range(60):
+            assert pusher.push_once(bytes(100_000)) == 0
+
+    assert made.count("pushes") == 60
+    assert made.count("pushes-dropped") == 60 - (4 << 20) // 100_000
+    made.broker.stop()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("release", ["4.0", "4.1"])
 def test_the_class_for_older_brokers_needs_nothing_newer(tmp_path: Path, release: str) -> None:
@@ -179,16 +196,15 @@ def test_the_class_for_older_brokers_needs_nothing_newer(tmp_path: Path, release
 @pytest.mark.alone
 def test_a_thousand_clients_cost_a_fiftieth_of_a_core_and_20_mib(tmp_path: Path) -> None:
     """They push by the wire what a consumer of Kafka 4.4 pushes; the base is another receiver, which keeps files."""
-    payload = (EXTRA / "tests" / "data" / "java-consumer-4.4.push").read_bytes()
-    base, own = (_cost(tmp_path / each, each, payload) for each in (OTHER_RECEIVER, RECEIVER_CLASS))
-    print(f"\n{len(payload)} bytes a push; broker {base[0]:.3f} -> {own[0]:.3f} cores", end="")
+    base, own = (_cost(tmp_path / each, each) for each in (OTHER_RECEIVER, RECEIVER_CLASS))
+    print(f"\n{len(PUSH)} bytes a push; broker {base[0]:.3f} -> {own[0]:.3f} cores", end="")
     print(f", of which own threads {own[1]:.4f}; live heap {base[2]:.1f} -> {own[2]:.1f} MiB")
 
     assert own[1] < 0.02
     assert own[2] - base[2] < 20
 
 
-def _cost(folder: Path, receiver: str, payload: bytes) -> tuple[float, float, float]:
+def _cost(folder: Path, receiver: str) -> tuple[float, float, float]:
     """Cores of a broker and of the receiver's threads while clients push for a minute, and MiB of live objects then."""
     made = TelemetryBroker(folder, BROKER_JARS, receiver, interval_ms=10_000)  # brokers refuse pushes that come sooner
     pushers = [Pusher(made.servers) for _ in range(CONNECTIONS)]
@@ -199,7 +215,7 @@ def _cost(folder: Path, receiver: str, payload: bytes) -> tuple[float, float, fl
         if number == CLIENTS:
             before, began_s = _cpu_s(made.broker.pid), monotonic()
         sleep(max(0, began + number * INTERVAL_S / CLIENTS - monotonic()))
-        assert pusher.push(instance, subscription, payload) == 0
+        assert pusher.push(instance, subscription, PUSH) == 0
     took_s, after = monotonic() - began_s, _cpu_s(made.broker.pid)
     jcmd = [str(Path(find_java()[0]).resolve().with_name("jcmd")), str(made.broker.pid), "GC.class_histogram"]
     shown = subprocess.run(jcmd, capture_output=True, text=True, check=True)

@@ -1,8 +1,8 @@
 """The use of a limit in the whole cluster, in the beans of each broker, against the bytes that clients sent and got."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -10,11 +10,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.process.background import BackgroundService
+from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.cluster import Cluster, make_topic
 from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import JobInMemory, settings_with_limits
 from sluice_telemetry.jars import RECEIVER_CLASS, telemetry_jar
+from sluice_telemetry.utilization import utilization
 from sluice_toolbox.machine import Jvm
 from tests.broker_plugin import SECRET
 from tests.builders import quota
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.kafka
 
 LIMIT = 4_000_000.0
 SPAN_S = 10  # of a meter; in it both limits let through more than is sent
+NAME = "quota-utilization"
 RECORD, RECORDS = bytes(10_000), 800
 LIMITS = [
     quota(QuotaKind.PRODUCER_BYTE_RATE, LIMIT, client_id="app"),
@@ -43,36 +46,88 @@ def _decide(kafka: dict[str, str], settings: Settings) -> Iterator[None]:
     consumer.assign([TopicPartition(settings.topics.requests, each, 0) for each in range(settings.topics.partitions)])
     job = JobInMemory(settings, LIMITS)
     while True:
-        _, sums = job.decide(record.value() for record in consumer.consume(100_000, timeout=0.05))
+        decided, sums = job.decide(record.value() for record in consumer.consume(100_000, timeout=0.05))
+        decided.outputs.pop(job.pipeline.waits_topic, None)
+        for output in decided.outputs.records():  # heartbeats among them, which say that all is decided until then
+            producer.produce(output.topic, output.value, output.key)
         for record in sums:
             producer.produce(settings.topics.sums, record, b"0")
         producer.flush()
         yield
 
 
-def test_each_broker_shows_the_use_of_the_whole_limit_by_the_clients_bytes(tmp_path: Path) -> None:
-    with Cluster(tmp_path, 2, _properties, [plugin_jar(), telemetry_jar()]) as cluster, Jvm() as jvm:
+Beans = Callable[[str], list[float]]
+"""The quota-utilization in the beans of all brokers whose name fits a pattern."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Beans]]:
+    """Two brokers whose sums are decided, and their beans."""
+    plugins, folder = [plugin_jar(), telemetry_jar()], tmp_path_factory.mktemp("cluster")
+    with Cluster(folder, 2, _properties, plugins) as cluster, Jvm() as jvm:
         servers = cluster.bootstrap_servers
         make_topic(servers, "orders", [1, 1])
         kafka = {"bootstrap.servers": servers, "client.id": SECRET}
         settings = settings_with_limits(servers, LIMITS, client_id=SECRET)
         readers = [beans(jvm, broker.jmx_port).read for broker in cluster.brokers]
-
-        def shown(group: str) -> list[float]:
-            name = f"sluice:type={group},client-id=app"
-            return [percent for read in readers for percent in read(name, "quota-utilization").values()]
-
         with BackgroundService("deciding", partial(_decide, kafka, settings), 0.1):
-            used = 100 * RECORDS * len(RECORD) / SPAN_S / LIMIT
-            producer = Producer({"bootstrap.servers": servers, "client.id": "app"})
-            for number in range(RECORDS):
-                producer.produce("orders", RECORD, partition=number % 2)
-            producer.flush()
-            eventually(lambda: shown("Produce") == pytest.approx([used, used], rel=0.05))
+            yield (
+                servers,
+                lambda of: [each for read in readers for each in read(f"sluice:{of}", "quota-utilization").values()],
+            )
 
-            consumer = Consumer({"bootstrap.servers": servers, "client.id": "app", "group.id": "app"})
-            consumer.assign([TopicPartition("orders", number, 0) for number in range(2)])
-            assert sum(len(consumer.consume(1, timeout=60)) for _ in range(RECORDS)) == RECORDS
-            eventually(lambda: shown("Fetch") == pytest.approx([used, used], rel=0.05))
-            eventually(lambda: shown("Produce") == [0, 0])  # it is over
-            consumer.close()
+
+def _watch(shown: Beans, most: dict[str, list[float]]) -> Iterator[None]:
+    """Note the most that each broker has shown of each quota."""
+    while True:
+        for group, known in most.items():
+            known[:] = map(max, shown(f"type={group},client-id=app") or known, known)
+        yield
+
+
+def _most(samples: Sequence[tuple[int, float]]) -> float:
+    """The most that a client used of its limit in any span of a meter, by what it has sent or got."""
+    return max(utilization(samples, LIMIT, until_ms=at_ms) for at_ms, _ in samples)
+
+
+def test_each_broker_shows_the_use_of_the_whole_limit_by_the_clients_bytes(cluster: tuple[str, Beans]) -> None:
+    servers, shown = cluster
+    sent, got = list[tuple[int, float]](), list[tuple[int, float]]()
+    most = {"Produce": [0.0, 0.0], "Fetch": [0.0, 0.0]}
+    with BackgroundService("watching", partial(_watch, shown, most), 0.1):
+        producer = Producer({"bootstrap.servers": servers, "client.id": "app"})
+        for number in range(RECORDS):
+            producer.produce("orders", RECORD, partition=number % 2, callback=lambda *_: sent.append(_sample()))
+        producer.flush()
+        consumer = Consumer({"bootstrap.servers": servers, "client.id": "app", "group.id": "app"})
+        consumer.assign([TopicPartition("orders", number, 0) for number in range(2)])
+        while len(got) < RECORDS:
+            got += [_sample() for _ in consumer.consume(100, timeout=1)]
+        consumer.close()
+        for group, known in most.items():
+            eventually(partial(_is_over, shown, group, known))
+
+    assert len(sent) == RECORDS
+    assert most["Produce"] == pytest.approx([_most(sent)] * 2, rel=0.05)
+    assert most["Fetch"] == pytest.approx([_most(got)] * 2, rel=0.05)
+
+
+def _is_over(shown: Beans, group: str, most: Sequence[float]) -> bool:
+    """True once each broker has shown the use of a quota, and shows no more than a consumer without records uses."""
+    return min(most) > 0 and max(shown(f"type={group},client-id=app")) < 0.1
+
+
+def _sample() -> tuple[int, float]:
+    return now_ms(), len(RECORD)
+
+
+def test_more_clients_than_are_shown_take_no_more_memory(cluster: tuple[str, Beans]) -> None:
+    servers, shown = cluster
+    counters = [[{"client_id": f"client-{number}"}, [[0, LIMIT, 0, 0, [[0, 1.0]]]]] for number in range(1_500)]
+    sums = {"job_id": "j", "batch": 1, "decided_at_ms": now_ms(), "base_ms": now_ms(), "sums": counters}
+    sums |= {"quotas": [QuotaKind.PRODUCER_BYTE_RATE.value], "gateways": [["g", True, 0]]}
+    producer = Producer({"bootstrap.servers": servers, "client.id": SECRET})
+    producer.produce("quota-sums", json.dumps(sums), b"0")
+    producer.flush()
+
+    eventually(lambda: len(shown("type=Produce,*")) + len(shown("type=Fetch,*")) == 2 * 1_000)

@@ -22,7 +22,7 @@ final class Otlp {
     private static final String PREFIX = "org.apache.kafka.";
     private static final List<String> WANTED = List.of(
             "throttle.time", ".latency.", "queue.time", ".poll.", "rebalance", "record.error.total", "record.retry.total", "lag.max",
-            "bufferpool.wait.ratio", "waiting.threads", "buffer.available", "requests.in.flight");
+            "bufferpool.wait.ratio", "waiting.threads", "buffer.available", "requests.in.flight", "heartbeat.response");
     private static final Pattern BROKER = Pattern.compile("(?:node-)?(\\d{1,10})"); // Java's clients, librdkafka's
 
     private Otlp() {}
@@ -48,11 +48,13 @@ final class Otlp {
             double number = point.hasAsInt() ? point.getAsInt() : point.getAsDouble();
             put(own, number, metrics);
             for (KeyValue attribute : point.getAttributesList()) {
-                AnyValue value = attribute.getValue();
-                Matcher broker = BROKER.matcher(
-                        value.hasStringValue() ? value.getStringValue() : Long.toString(value.getIntValue()));
-                if (attribute.getKey().matches("node[._]id") && broker.matches()) {
-                    put(own + "." + broker.group(1), number, metrics);
+                if (attribute.getKey().equals("node_id") || attribute.getKey().equals("node.id")) {
+                    AnyValue value = attribute.getValue();
+                    Matcher broker = BROKER.matcher(
+                            value.hasStringValue() ? value.getStringValue() : Long.toString(value.getIntValue()));
+                    if (broker.matches()) {
+                        put(own + "." + broker.group(1), number, metrics);
+                    }
                 }
             }
         }

@@ -38,7 +38,7 @@ final class Receiver implements AutoCloseable {
     private static final long MAX_QUEUED_BYTES = 4 << 20;
     private static final int MAX_TEXT = 256;
     private static final long BROKER_NS = TimeUnit.SECONDS.toNanos(10);
-    private static final long POLL_MS = 500;
+    private static final long PAUSE_MS = 500;
     private static final long CLOSE_MS = 2_000;
 
     private final Settings settings;
@@ -66,9 +66,18 @@ final class Receiver implements AutoCloseable {
                 .forEach((name, count) -> metrics.addMetric(
                         new MetricName(name, "telemetry", "", Map.of("node", settings.node)),
                         (Measurable) (config, nowMs) -> count.get()));
-        this.use = settings.hasPlugin ? new ClusterUse(settings.configs, settings.clientOf("use"), metrics) : null;
+        this.use = settings.hasPlugin ? use() : null;
         thread.setDaemon(true);
         thread.start();
+    }
+
+    private ClusterUse use() {
+        try {
+            return new ClusterUse(settings.configs, settings.clientOf("use"), metrics);
+        } catch (RuntimeException | LinkageError error) { // the broker would not start
+            LOG.error("Sluice shows no quota-utilization: the plugin's jar is of another version", error);
+            return null;
+        }
     }
 
     /** Takes a push, or counts that it doesn't. Never waits, and never throws. */
@@ -132,13 +141,14 @@ final class Receiver implements AutoCloseable {
         writer.close();
     }
 
+    /** Takes pushes by the batch: to wake up for each would cost more than to read it. */
     private void round() throws InterruptedException, JsonProcessingException {
+        Thread.sleep(PAUSE_MS);
         if (!writer.isReady()) {
-            Thread.sleep(POLL_MS);
             return;
         }
-        Map.Entry<Map<String, Object>, byte[]> push = queue.poll(POLL_MS, TimeUnit.MILLISECONDS);
-        if (push != null) {
+        Map.Entry<Map<String, Object>, byte[]> push;
+        while ((push = queue.poll()) != null) {
             queuedBytes.addAndGet(-push.getValue().length);
             try {
                 write("client/" + push.getKey().get("client_instance_id"), push.getKey(), Otlp.read(push.getValue()));

@@ -11,9 +11,7 @@ import org.apache.kafka.common.config.ConfigException;
 final class Settings {
     private static final String CLIENT_PREFIX = "sluice.client.";
 
-    /** All of the broker's. */
     final Map<String, ?> configs;
-
     final String node;
     final String topic;
 
@@ -30,7 +28,7 @@ final class Settings {
 
     /** Properties of a Kafka client for this purpose. */
     Map<String, Object> clientOf(String purpose) {
-        Map<String, Object> client = new HashMap<>();
+        Map<String, Object> client = new HashMap<>(Map.of("enable.metrics.push", "false"));
         configs.forEach((key, value) -> {
             if (key.startsWith(CLIENT_PREFIX)) {
                 client.put(key.substring(CLIENT_PREFIX.length()), value);

@@ -39,13 +39,12 @@ final class TopicWriter implements AutoCloseable {
     private static final Map<String, Object> PRODUCER = Map.of(
             "acks", "1",
             "enable.idempotence", "false",
-            "linger.ms", "200",
-            "compression.type", "gzip", // needs no native library
+            "linger.ms", "100",
+            "compression.type", "gzip", // every reader has it
             "buffer.memory", "2097152",
             "max.block.ms", "2000",
             "request.timeout.ms", "10000",
-            "delivery.timeout.ms", "20000",
-            "enable.metrics.push", "false");
+            "delivery.timeout.ms", "20000");
 
     final AtomicLong published = new AtomicLong();
     final AtomicLong failed = new AtomicLong();
