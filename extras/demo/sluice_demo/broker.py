@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from sluice.cli.broker_plugin import property_line
@@ -21,6 +22,8 @@ from sluice_proxy.processes import free_ports, is_free
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
 _FORMATTED: dict[JarSet, bytes] = {}
 """The features that a node of each release begins with, as Kafka's own tool has written them in this process."""
+
+_FORMATS = Lock()  # nodes that start at once, as those of a cluster do, wait for the first
 
 _REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
 _ATTEMPTS = 2  # a free port may be taken before Kafka listens on it
@@ -162,7 +165,8 @@ class Broker(JavaServer):
         lines = [property_line(key, value.replace("{port}", str(self._port))) for key, value in properties.items()]
         file.write_text("\n".join(lines) + "\n")  # Java reads Latin-1: a folder's name may have other letters
         if not (data / "meta.properties").exists():
-            self._format(data, node, [*command, "kafka.tools.StorageTool", "format", "-c", str(file)])
+            with _FORMATS:
+                self._format(data, node, [*command, "kafka.tools.StorageTool", "format", "-c", str(file)])
         return file
 
     def _format(self, data: Path, node: Node, command: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ with Gateway({"bootstrap.servers": sys.argv[1]}, GatewayOptions(name="elsewhere"
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A running `sluice demo` of an install with all extras, and its output. Its jars come from the registry."""
-    extras = [build_extra(extra, tmp_path) for extra in EXTRAS]
+    extras = [build_extra(extra, tmp_path, through_sdist=True) for extra in EXTRAS]
     programs = install(build_wheel(tmp_path), tmp_path / "demo", "all", beside=extras)
     (tmp_path / "home").mkdir()
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SLUICE_HOME")}

@@ -216,11 +216,11 @@ print(type(engine_of(is_native=True)).__name__, engine_missing(), unbatched(), s
 
 @pytest.fixture(scope="module")
 def extras(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of the extras of a release."""
+    """The wheels of the extras of a release; those by way of their sdists run in `test_wheel.py`."""
     out, variables = tmp_path_factory.mktemp("extras"), {"SLUICE_NATIVE_TARGET": "none"}
     for extra in EXTRAS:
         variables[f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA_{extra.upper()}"] = "1.2.3"
-    return {extra: build_extra(extra, out, variables, through_sdist=True) for extra in EXTRAS}
+    return {extra: build_extra(extra, out, variables) for extra in EXTRAS}
 
 
 def test_the_extra_job_has_the_console_whose_pages_show(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:
