@@ -17,7 +17,7 @@ from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.reports.span import Span
-from sluice_insight.slow.verdict import DISK_MS, LEAST_IDLE, QUEUE_MS, Broker, Evidence, Own, Wait
+from sluice_insight.slow.verdict import BUSY_IDLE, LEAST_IDLE, QUEUE_MS, SLOW_MS, Broker, Evidence, Own, Wait
 from sluice_insight.texts import tightened_text
 from sluice_insight.waits import Waited, reported_waits
 
@@ -281,16 +281,17 @@ def _mean(records: Iterable[Telemetry], names: Iterable[str]) -> float | None:
 def busy_signal(metrics: Mapping[str, float | None]) -> str | None:
     """The reason why a broker is busy, by its figures of 10 s; None if it isn't.
 
-    >>> busy_signal({"request_queue_ms_p99": 140.0}), busy_signal({"request_handler_idle": 0.4})
-    ('request queue (99 % wait up to 140 ms)', None)
+    >>> [busy_signal({"request_queue_ms_p99": 140.0, "request_handler_idle": idle}) for idle in (0.2, 0.6)]
+    ['request queue (99 % wait up to 140 ms)', None]
     """
-    if (queue_ms := metrics.get("request_queue_ms_p99") or 0.0) >= QUEUE_MS:
+    queue_ms, idle_part = metrics.get("request_queue_ms_p99") or 0.0, metrics.get("request_handler_idle")
+    if queue_ms >= (QUEUE_MS if idle_part is not None and idle_part < BUSY_IDLE else SLOW_MS):
         return f"request queue (99 % wait up to {duration(queue_ms)})"
     for name, threads in (("request_handler_idle", "request handlers"), ("network_idle", "network threads")):
         if (idle := metrics.get(name)) is not None and idle < LEAST_IDLE:
             return f"{threads} ({percent(1 - idle)} busy)"
     disk_ms = max(metrics.get(name) or 0.0 for name in ("log_flush_ms_p99", "local_ms_p99.Produce"))
-    return f"disk (99 % of writes take up to {duration(disk_ms)})" if disk_ms >= DISK_MS else None
+    return f"disk (99 % of writes take up to {duration(disk_ms)})" if disk_ms >= SLOW_MS else None
 
 
 def _busy(records: Iterable[Telemetry]) -> list[Broker]:

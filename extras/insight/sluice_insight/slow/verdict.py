@@ -30,8 +30,12 @@ SMALL_BYTES, MANY_PER_S = 1_000.0, 100.0
 FAR_MS, FAR_TIMES = 100.0, 3.0
 """Latency for the client, and how many times that of the broker it is, from which the time is lost between both."""
 
-QUEUE_MS, DISK_MS, LEAST_IDLE = 100.0, 200.0, 0.1
-"""99th percentiles of a broker's request queue and of its log, and the idle part of its threads, that slow clients."""
+SLOW_MS, QUEUE_MS = 500.0, 100.0
+"""99th percentile of a broker's disk or request queue that slows clients, and that of a queue whose threads are busy:
+one request of a hundred that waits for a tenth of a second slows nobody down."""
+
+LEAST_IDLE, BUSY_IDLE = 0.1, 0.3
+"""The idle part of a broker's threads that slows clients, and that which makes a queue worth a word."""
 
 
 class Cause(StrEnum):
