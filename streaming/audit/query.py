@@ -135,8 +135,7 @@ class AuditWriter:
         options = dict(self._delta.storage_options)
         plan = Plan(self._feeds, self._unreadable, options, requests, self._bounds, self._window_s, exclusions)
         tasks = records if self._tasks is None else records.coalesce(self._tasks)
-        with NamedStages(records.sparkSession, "record answers in the tables"):
-            found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
+        found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
         return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
 
     def _excluded(
@@ -289,7 +288,8 @@ class AuditQuery(GatedQuery):
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
         try:
-            self.writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
+            with NamedStages(self._spark, "record answers in the tables"):
+                self.writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
         except SluiceError:
             raise
         except Exception as error:  # of delta-rs, a worker or Spark, which don't say what is wrong with a table

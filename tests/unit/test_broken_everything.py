@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "explain": ("--client-id", "app", *SETTINGS),
     "kafka-gateway": SETTINGS,
     "maintain": SETTINGS,
+    "notices": SETTINGS,
+    "own-view": ("--port", "{taken}", *SETTINGS),
     "quotas alter": ("--user", "u", "--add-config", "producer_byte_rate=1", "--yes", *SETTINGS),
     "quotas apply": ("{input}", "--yes", *SETTINGS),
     "quotas describe": SETTINGS,

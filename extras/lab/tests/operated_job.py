@@ -146,6 +146,10 @@ class Context:
 
     def __init__(self) -> None:
         self._properties: dict[str, str] = {}
+        self._jsc = self  # PySpark's actions give stages a name by it
+
+    def setCallSite(self, name: str | None) -> None:  # noqa: N802 - Spark's name
+        """Spark's UI is not there."""
 
     def setLocalProperty(self, name: str, value: str) -> None:  # noqa: N802 - Spark's name
         """Tell all tasks that follow."""

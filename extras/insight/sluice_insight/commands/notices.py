@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator
 from threading import Event
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import json, structs
@@ -11,6 +11,9 @@ from msgspec import json, structs
 from sluice.cli.format import print_json
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
+
+if TYPE_CHECKING:
+    from sluice_insight.notices import NoticesTopic
 
 _LOOKBACK_MS = 120_000
 """The mean of a minute is that of whole points."""
@@ -32,8 +35,11 @@ def notices(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     from sluice.process.background import BackgroundService
+    from sluice_insight.notices import NoticesTopic
 
-    steps = _Steps(settings, topic)
+    told = NoticesTopic(settings.kafka, topic, settings.topics.replication_factor)
+    told.made()  # brokers that aren't there are an error of the start, and an outage later
+    steps = _Steps(settings, told)
     with BackgroundService("notices", steps, _POLL_S, failure="notices can't be published", retry_s=_POLL_S):
         ended.wait()
 
@@ -41,18 +47,17 @@ def notices(
 class _Steps:
     """Reads decisions, and publishes what they cross; after an error it begins anew with what the topic has."""
 
-    def __init__(self, settings: Settings, topic: str) -> None:
-        self._settings, self._topic = settings, topic
+    def __init__(self, settings: Settings, told: "NoticesTopic") -> None:
+        self._settings, self._told = settings, told
 
     def __call__(self) -> Iterator[None]:
         from sluice.kafka_io.topic_reader import TopicReader
         from sluice.process.clock import now_ms
         from sluice_insight.live import LiveModel
-        from sluice_insight.notices import NoticesTopic, notices, usages_of
+        from sluice_insight.notices import notices, usages_of
 
-        kafka, topics = self._settings.kafka, self._settings.topics
-        model, told = LiveModel(self._settings.quota), NoticesTopic(kafka, self._topic, topics.replication_factor)
-        state, since_ms = told.made(), now_ms() - _LOOKBACK_MS
+        kafka, topics, told = self._settings.kafka, self._settings.topics, self._told
+        model, state, since_ms = LiveModel(self._settings.quota), told.made(), now_ms() - _LOOKBACK_MS
         with TopicReader(kafka, topics.decisions, since_ms, fenced=True, on_restart=model.forget) as reader:
             while True:
                 for _, record in reader.read_to_end():

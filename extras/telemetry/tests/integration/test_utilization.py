@@ -81,7 +81,9 @@ def _watch(shown: Beans, most: dict[str, list[float]]) -> Iterator[None]:
     """Note the most that each broker has shown of each quota."""
     while True:
         for group, known in most.items():
-            known[:] = map(max, shown(f"type={group},client-id=app") or known, known)
+            now = shown(f"type={group},client-id=app")
+            if len(now) == len(known):  # a broker shows a client from the first sums of it on
+                known[:] = map(max, now, known)
         yield
 
 
