@@ -226,17 +226,20 @@ class AuditWriter:
         for report in reports:
             counts.update({(topic, field, reason): count for topic, field, reason, count in report.faults})
         for (topic, field, reason), count in counts.items():
-            text = "%d records of topic %s are unreadable (%s %s); they are in %s"
-            log.warning(text, count, topic, field, reason, self._unreadable.path)
+            path = self._unreadable.path
+            log.warning(
+                "%d records of topic %s are unreadable (%s %s); they are in %s", count, topic, field, reason, path
+            )
 
 
 def _time_bounds(settings: Settings) -> TimeBounds:
     """Bounds on the age of genuine records when they are read, with generous margins."""
     topics, enforce = settings.topics, settings.enforce
     retentions = (topics.requests_retention_ms, max(topics.decisions_retention_ms, topics.dead_letters_retention_ms))
-    is_forever = -1 in (*retentions, topics.decisions_retention_ms, topics.dead_letters_retention_ms)
-    sum_ms = _LONGEST_RETENTION_MS if is_forever else sum(retentions)
-    kept_ms = min(max(sum_ms, _SHORTEST_RETENTION_MS), _LONGEST_RETENTION_MS)
+    if -1 in (*retentions, topics.decisions_retention_ms, topics.dead_letters_retention_ms):
+        kept_ms = _LONGEST_RETENTION_MS
+    else:
+        kept_ms = min(max(sum(retentions), _SHORTEST_RETENTION_MS), _LONGEST_RETENTION_MS)
     return TimeBounds(
         past_ms=min(enforce.max_past_ms, _LONGEST_RETENTION_MS) + kept_ms + _MAX_CLOCK_DIFFERENCE_MS,
         future_ms=min(enforce.max_future_ms, _LONGEST_RETENTION_MS) + _MAX_CLOCK_DIFFERENCE_MS,
@@ -299,7 +302,8 @@ class AuditQuery(GatedQuery):
 
     def _known_topics(self) -> set[str]:
         delta = self._settings.delta
-        options, paths = dict(delta.storage_options), (delta.decisions, delta.dead_letters)
+        options = dict(delta.storage_options)
+        paths = delta.decisions, delta.dead_letters
         return {each for path in paths for each in topic_ids(DeltaTable(path, storage_options=options))}
 
     def _requests(self, batch_id: int) -> RequestsTopic:

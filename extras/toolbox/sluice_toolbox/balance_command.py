@@ -91,13 +91,26 @@ def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "
 
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:
-    counter, quota = short(counter_text(one.tags), 2 * MAX_NAME), f"{one.kind} (shadow)" if one.shadow else one.kind
-    before = f"{(now_ms - one.last_event_ms) / 1000:.1f}"
-    return counter, quota, figure(one.rate), figure(one.limit), figure(one.tokens), str(one.throttle_ms), before
+    return (
+        short(counter_text(one.tags), 2 * MAX_NAME),
+        f"{one.kind} (shadow)" if one.shadow else one.kind,
+        figure(one.rate),
+        figure(one.limit),
+        figure(one.tokens),
+        str(one.throttle_ms),
+        f"{(now_ms - one.last_event_ms) / 1000:.1f}",
+    )
 
 
 def _mapping(one: "Balance") -> dict[str, Any]:
     """The names are those of a charge in a decision."""
-    figures = {name: getattr(one, name) for name in ("limit", "rate", "tokens", "throttle_ms", "last_event_ms")}
-    mode = "shadow" if one.shadow else "enforce"
-    return {"entity": one.tags.to_mapping(), "quota": one.kind, "mode": mode, **figures}
+    return {
+        "entity": one.tags.to_mapping(),
+        "quota": one.kind,
+        "mode": "shadow" if one.shadow else "enforce",
+        "limit": one.limit,
+        "rate": one.rate,
+        "tokens": one.tokens,
+        "throttle_ms": one.throttle_ms,
+        "last_event_ms": one.last_event_ms,
+    }

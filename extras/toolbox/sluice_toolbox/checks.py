@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -133,9 +133,14 @@ def check_cluster(settings: Settings, ask: Ask) -> None:
 
 def checks_of_job(settings: Settings) -> dict[str, Check]:
     """The checks that need no broker."""
-    of_tables = {"quotas table": check_quotas_table, "holds": check_holds_table, "tables": check_tables}
-    others: dict[str, Callable[[Settings], str]] = {"job": check_job, "checkpoint": check_checkpoint}
-    return {name: partial(check, settings) for name, check in {**others, **of_tables, "health": check_health}.items()}
+    return {
+        "job": partial(check_job, settings),
+        "checkpoint": partial(check_checkpoint, settings),
+        "quotas table": partial(check_quotas_table, settings),
+        "holds": partial(check_holds_table, settings),
+        "tables": partial(check_tables, settings),
+        "health": partial(check_health, settings),
+    }
 
 
 def checks_of_kafka(settings: Settings) -> dict[str, Check]:
@@ -206,8 +211,10 @@ def check_broker(settings: Settings) -> str:
     """The address that answered. Raises KafkaUnavailableError, and CheckWarningError for others that don't."""
     silent = in_thread(partial(silent_servers, settings.kafka))
     connect(KafkaAdminClient, settings.kafka).close()
-    well = f"{settings.kafka['bootstrap.servers']} answers"
-    return verdict(broker_troubles(Facts(brokers=BrokersSeen(silent.result())), 0), well)
+    return verdict(
+        broker_troubles(Facts(brokers=BrokersSeen(silent.result())), 0),
+        f"{settings.kafka['bootstrap.servers']} answers",
+    )
 
 
 def check_topics(settings: Settings) -> str:
@@ -441,8 +448,8 @@ def check_checkpoint(settings: Settings) -> str:
     check_origin(checkpoint, with_pages(settings))
     committed = check_spark_files(checkpoint).committed
     frozen = ", ".join(f"{name} {value}" for name, value in structs.asdict(origin).items())
-    size = checkpoint.size_bytes() / 2**20
-    return f"{checkpoint.location} was made with {frozen}; {committed + 1} micro-batches, {size:.1f} MiB"
+    size = _mebibytes(checkpoint.size_bytes())
+    return f"{checkpoint.location} was made with {frozen}; {committed + 1} micro-batches, {size}"
 
 
 def _is_new(settings: Settings) -> bool:
@@ -514,7 +521,7 @@ def check_tables(settings: Settings) -> str:
 def _size_text(seen: TableSeen | None) -> str:
     if seen is None:
         return "isn't there yet"
-    return f"has {seen.rows} rows in {seen.files} files, {seen.size_bytes / 2**20:.1f} MiB"
+    return f"has {seen.rows} rows in {seen.files} files, {_mebibytes(seen.size_bytes)}"
 
 
 def check_holds_table(settings: Settings) -> str:
@@ -541,6 +548,10 @@ def check_health(settings: Settings) -> str:
         health_server(JobHealth("", 0), health.port, health.address).stop()
     readers = "this machine alone" if is_loopback(health.address) else "every host that reaches it"
     return f"{place}; readable for {readers}"
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
 
 
 def check_quotas_table(settings: Settings) -> str:
@@ -583,4 +594,6 @@ def _beside_the_table(settings: Settings) -> str:
         entries, _ = client_quotas(read_cluster_quotas(settings.kafka))
     except KafkaUnavailableError:
         return ""
-    return f"; the cluster has {len(entries)} of its own, which quotas.source: kafka would mirror" if entries else ""
+    if not entries:
+        return ""
+    return f"; the cluster has {len(entries)} of its own, which quotas.source: kafka would mirror"

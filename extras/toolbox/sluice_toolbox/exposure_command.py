@@ -102,5 +102,10 @@ def _json(found: Iterable[Exposed], facts: ClusterFacts, notes: list[str]) -> di
         }
         for each in found
     ]
-    brokers = {"brokers": len(facts.brokers), "leading": len(facts.leaders), "sharing": len(facts.sharing)}
-    return brokers | {"quotas": quotas, "notes": notes}
+    return {
+        "brokers": len(facts.brokers),
+        "leading": len(facts.leaders),
+        "sharing": len(facts.sharing),
+        "quotas": quotas,
+        "notes": notes,
+    }
