@@ -20,7 +20,6 @@ from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import Tags
 from sluice_insight.live import CounterId, LiveModel
 
-NOTICES_TOPIC = "quota-notices"
 LEVELS = {"50": 0.5, "90": 0.9, "100": 1.0}
 """The thresholds by name, in percent of a limit."""
 

@@ -1,10 +1,11 @@
 """Holds and tightening in the row of a counter: who is stopped until when, and the limit in force."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Self
 
 from sluice.process.format import amount, moment, short
 from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.quotas.entity import Tags, bounded_name
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.overrides import bound_of_share, overrides_now
@@ -99,13 +100,23 @@ def held_text(hold: Override) -> str:
 
 def _stops(hold: Override, key: CounterId, tenant: str) -> bool:
     is_moved = key.kind.family is Family.BYTES and (hold.consumers or key.kind in _PRODUCERS)
-    if hold.kind != "hold" or not is_moved:
+    is_all = hold.entity is None or key.topic is None
+    return is_moved and is_all and stops(hold, Tags(key.user, key.client_id, tenant=tenant))
+
+
+def stops(override: Override, client: Tags) -> bool:
+    """True if an override stops all clients of these names; "" is an unknown name, which matches none of a hold.
+
+    Long names are compared as counters have them:
+
+    >>> from sluice.state.contract.records import CountedEntity
+    >>> hold = Override("hold", entity=CountedEntity(user="x" * 257))
+    >>> stops(hold, Tags("x" * 257)), stops(hold, Tags(bounded_name("x" * 257))), stops(hold, Tags("y" * 257))
+    (True, True, False)
+    """
+    if override.kind != "hold":
         return False
-    if (names := hold.entity) is None:
+    if (names := override.entity) is None:
         return True
-    pairs: Iterable[tuple[str | None, str]] = (
-        (names.user, key.user),
-        (names.client_id, key.client_id),
-        (names.tenant, tenant),
-    )
-    return key.topic is None and all(name in (None, own) for name, own in pairs)
+    pairs = (names.user, client.user), (names.client_id, client.client_id), (names.tenant, client.tenant)
+    return all(name is None or bounded_name(name) == bounded_name(own) for name, own in pairs)

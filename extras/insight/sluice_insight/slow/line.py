@@ -10,13 +10,14 @@ from msgspec import UNSET, structs
 
 from sluice.process.format import duration, moment, percent
 from sluice.process.texts import counter_text
-from sluice.state.contract.gateway_topics import Override, Overrides
+from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import Decision
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.reports.span import Span
+from sluice_insight.row_marks import stops
 from sluice_insight.slow.verdict import BUSY_IDLE, LEAST_IDLE, QUEUE_MS, SLOW_MS, Broker, Evidence, Own, Wait
 from sluice_insight.texts import tightened_text
 from sluice_insight.waits import Waited, reported_waits
@@ -313,6 +314,7 @@ def stops_of(
 
     `said` are the records of deciders by time; each counts until the decider's next one.
 
+    >>> from sluice.state.contract.gateway_topics import Override
     >>> hold = Override("hold", reason="broker 2: /data is full", until_ms=9_000)
     >>> stops_of([("disk_guard", Overrides(1, 1_000, 60_000, [hold]))], Span(0, 20_000), Tags("alice"))
     {'disk_guard': ([(1000, 9000)], 'broker 2: /data is full, until 1970-01-01 00:00:09')}
@@ -331,18 +333,3 @@ def stops_of(
                     until = "" if each.until_ms is None else f", until {moment(each.until_ms)}"
                     found[decider] = times, each.reason + until
     return found
-
-
-def stops(hold: Override, client: Tags) -> bool:
-    """True if an override stops this client; a name that nobody knows matches none that the hold has."""
-    if hold.kind != "hold":
-        return False
-    names = hold.entity
-    return names is None or all(
-        wanted in (None, own)
-        for wanted, own in (
-            (names.user, client.user),
-            (names.client_id, client.client_id),
-            (names.tenant, client.tenant),
-        )
-    )
