@@ -19,14 +19,17 @@ from sluice_native import build as native
 from sluice_proxy.jars import PROXY_CLASSES, PROXY_JARS
 
 
-def prepare(archives: Sequence[ArchivedClasses], *, of_storage: bool) -> None:
-    """Make what is missing, of archives these, `of_storage` too. Raises JavaBuildError, JarError and JavaError."""
+def prepare(archives: Sequence[ArchivedClasses], *, is_whole: bool) -> None:
+    """Make what is missing, of archives these, and unless `is_whole` only the jars that `sluice demo` needs.
+
+    Raises JavaBuildError, JarError and JavaError.
+    """
     with ThreadPoolExecutor() as pool:
         library = pool.submit(native.main)
         # together: the registry's answers take the time, not bytes
         list(pool.map(JarSet.paths, (SPARK_JARS, BROKER_JARS, PROXY_JARS)))
         made = [pool.submit(classes.make) for classes in archives]
-        build_jars(of_storage=of_storage)
+        build_jars(is_whole=is_whole)
         while wait([library], timeout=SAID_S).not_done:  # all other steps say themselves how far they are
             print("setup: compiling the native library", file=sys.stderr, flush=True)
         for step in (library, *made):
@@ -36,6 +39,6 @@ def prepare(archives: Sequence[ArchivedClasses], *, of_storage: bool) -> None:
 if __name__ == "__main__":
     is_whole = "--demo" not in sys.argv
     try:
-        prepare([SPARK_CLASSES, BROKER_CLASSES, *([PROXY_CLASSES] if is_whole else [])], of_storage=is_whole)
+        prepare([SPARK_CLASSES, BROKER_CLASSES, *([PROXY_CLASSES] if is_whole else [])], is_whole=is_whole)
     except SluiceError as error:
         sys.exit(f"setup: {error}")

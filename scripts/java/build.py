@@ -67,7 +67,7 @@ def build_telemetry(plugin_jar: Path, compiler: Compiler = javac, folder: Path |
     return build_jar(jar, own.sources, [*BROKER_JARS.paths(), plugin_jar], own.release, compiler)
 
 
-def build_jars(*, of_storage: bool = True) -> list[Path]:
+def build_jars(*, is_whole: bool = True) -> list[Path]:
     """All jars, or all but those of shared storage and telemetry, whose packages a demo's set-up doesn't install.
 
     They are compiled where they aren't of these sources. Raises JavaBuildError, JarError and JavaError.
@@ -81,12 +81,12 @@ def build_jars(*, of_storage: bool = True) -> list[Path]:
         build_plugin([*clients, *of_brokers], BUILT, java_compiler),
         build_jar(proxy.BUILT / proxy.JAR_NAME, PROXY.sources, of_proxy, PROXY.release, java_compiler),
     ]
-    if of_storage:
+    if is_whole:
         from sluice_shared_storage import jars as object_store
 
         jar, against = object_store.BUILT / object_store.JAR_NAME, [*object_store.S3_JARS.paths(), *of_pyspark]
         made.append(build_jar(jar, _STORAGE.sources, against, _STORAGE.release, java_compiler))
-    if of_storage and find_spec("sluice_telemetry"):  # what builds the image has no jars of brokers
+    if is_whole and find_spec("sluice_telemetry"):  # what builds the image has no jars of brokers
         made.append(build_telemetry(made[0], java_compiler))
     remove_others(made)
     return made
