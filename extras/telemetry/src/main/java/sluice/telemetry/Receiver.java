@@ -121,8 +121,8 @@ final class Receiver implements AutoCloseable {
         return record;
     }
 
-    private static String bounded(String text) {
-        return text == null ? "" : text.substring(0, Math.min(MAX_TEXT, text.length()));
+    private static String bounded(String text) { // the beginning of a longer name may be the whole name of another client
+        return text == null || text.length() > MAX_TEXT ? "" : text;
     }
 
     private void run() {
