@@ -142,7 +142,7 @@ class Driver:
         return {"batches": self._batches(), "took_s": took_s, **spent}
 
     def sample(self) -> Json:
-        """Of the micro-batches since the last sample: Spark's milliseconds, jobs and CPU time; see parts_of."""
+        """The micro-batches since the last sample: Spark's milliseconds, jobs and CPU time; see parts_of."""
         batches = self._batches()
         batch_id, cpu_s = batches[-1]["batch_id"] if batches else -1, self._part_cpu_s()
         number, before_s = batch_id - self._sampled_batch, self._sampled_cpu_s

@@ -13,7 +13,7 @@ from sluice_lab.benchmarks.scale import Scale
 from sluice_lab.benchmarks.throughput import copy_padding
 
 _FIRST_S = 10.0
-"""Of requests, in which a query starts; what follows is its first minute."""
+"""A query starts in these seconds of requests; its first minute follows."""
 
 _MEASURED_S = 30.0
 _WARM_S = 120

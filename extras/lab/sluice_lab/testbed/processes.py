@@ -74,7 +74,7 @@ _THREADS = {
     "task-result": "scheduler",
     "spark-listener": "listeners",
 }
-"""How the name of a thread begins -> the part of Java that it belongs to."""
+"""Beginning of a thread's name -> the part of Java that it belongs to."""
 
 
 def thread_group(name: str) -> str:

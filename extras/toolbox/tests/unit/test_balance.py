@@ -122,7 +122,7 @@ def test_a_page_is_a_row_for_each_quota_of_an_entity() -> None:
 
 @given(user=names, client_id=names)
 def test_a_row_of_the_state_has_the_names_of_any_client(user: str, client_id: str) -> None:
-    (row,) = counters_of_page(bytes_of(charged((Tags(user, client_id), BYTES, 1.0, 20.0, T)))) or ()
+    (row,) = counters_of_page(bytes_of(charged((Tags(user, client_id), BYTES, 1.0, 20.0, T)))) or []
 
     assert (row["user"], row["client_id"]) == (user, client_id)
 
