@@ -1,6 +1,6 @@
 """Gateways by their decided heartbeats: of bounded number, with time as an argument."""
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from threading import Lock
 from typing import NamedTuple
 
@@ -28,6 +28,9 @@ FUTURE_MS = 60_000
 """Largest accepted clock skew: later timestamps are clamped to now + 60 s."""
 
 MOST_GATEWAYS = 500
+
+_LAGS = 30
+"""Newest heartbeats whose longest lag counts: a forged decision of the far future silences no gateway."""
 
 
 class GatewaySeen(NamedTuple):
@@ -75,23 +78,26 @@ class GatewaysSeen:
         self._most = most
         self._lock = Lock()
         self._seen = OrderedDict[tuple[str, str], GatewaySeen]()
-        self._lag_ms = 0
-        """By how much the newest decision was read later than the job's clock said when it was made."""
+        self._lags_ms = deque[int](maxlen=_LAGS)
+        """By how much the newest decisions were read later than the job's clock said when they were made."""
 
     def add(
         self, name: str | None, instance: str | None, heartbeat: Heartbeat, at_ms: int, now_ms: int, decided_ms: int
     ) -> None:
         """Take a heartbeat of `at_ms` whose decision, made at `decided_ms` by the job's clock, is read at `now_ms`.
 
-        One that was only decided late is left out. Its lists are cut at the lengths that an event may have: a forged
-        record might have more.
+        Of one that was only decided late the figures are left out. Its lists are cut at the lengths that an event may
+        have: a forged record might have more.
         """
         key = (name or "", instance or "")
         with self._lock:
-            self._lag_ms = now_ms - decided_ms
+            self._lags_ms.append(now_ms - decided_ms)
             known = self._seen.get(key)
-            if known is not None and is_late(at_ms, known.at_ms):
-                return
+            if known is not None:
+                decided_ms = max(decided_ms, known.decided_ms)  # no forged one of the past makes it look silent
+                if is_late(at_ms, known.at_ms):
+                    self._seen[key] = known._replace(read_ms=now_ms, decided_ms=decided_ms)
+                    return
             del heartbeat.shares[MAX_SHARES:]
             del heartbeat.unlimited[MAX_UNLIMITED:]
             loads: tuple[tuple[int, Load], ...] = ()
@@ -115,9 +121,8 @@ class GatewaysSeen:
         A reader that begins with the records of some minutes reads old ones now: their age is that between decisions.
         """
         with self._lock:
-            heard = [
-                seen._replace(read_ms=min(seen.read_ms, seen.decided_ms + self._lag_ms)) for seen in self._seen.values()
-            ]
+            lag_ms = max(self._lags_ms, default=0)
+            heard = [seen._replace(read_ms=min(seen.read_ms, seen.decided_ms + lag_ms)) for seen in self._seen.values()]
         return sorted(heard, key=lambda seen: (seen.name, seen.instance))
 
     def newest(self) -> dict[str, GatewaySeen]:

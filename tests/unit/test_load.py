@@ -12,8 +12,14 @@ from msgspec import convert
 from sluice.configs.capacity import broker_limits, load_capacities
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
-from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, Heartbeat, Load, LogDirectory
-from sluice.state.gateways_seen import GatewaysSeen
+from sluice.state.contract.records import (
+    MAX_INSTANCE_CHARACTERS,
+    MAX_TIMESTAMP_MS,
+    Heartbeat,
+    Load,
+    LogDirectory,
+)
+from sluice.state.gateways_seen import FUTURE_MS, GatewaysSeen
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
@@ -149,6 +155,22 @@ def test_a_job_whose_clock_is_set_back_silences_nobody() -> None:
         seen.add(gateway, gateway, beat, AT_MS, AT_MS, decided_ms)
 
     assert seen.heard(AT_MS + 1_000) == {"a", "b"}
+
+
+@pytest.mark.parametrize("forged_as", ["a", "forged"])
+@pytest.mark.parametrize("decided_ms", [0, AT_MS - 3_600_000, AT_MS + 3_600_000, MAX_TIMESTAMP_MS])
+@pytest.mark.parametrize("ahead_ms", [0, FUTURE_MS])
+def test_a_forged_decision_on_a_heartbeat_silences_no_gateway(forged_as: str, decided_ms: int, ahead_ms: int) -> None:
+    """Nor does one of the name of a gateway, whatever time it says: that of the next real one counts."""
+    seen, beat = GatewaysSeen(), convert({"staleness_ms": 1, "counters": 0}, Heartbeat)
+    for second in range(100):
+        at_ms = AT_MS + 1_000 * second
+        for gateway in ("a", "b"):
+            seen.add(gateway, gateway, beat, at_ms, at_ms, at_ms)
+        if second == 50:
+            for _ in range(5):
+                seen.add(forged_as, forged_as, beat, at_ms + ahead_ms, at_ms, decided_ms)
+        assert seen.heard(at_ms) >= {"a", "b"}
 
 
 def test_a_forged_load_in_the_decisions_topic_breaks_no_page() -> None:
