@@ -171,6 +171,8 @@ class Facts:
 
     job: JobSeen | None = None
     flow: Flow | None = None
+    looked_ms: int | None = None
+    """Time of these two; None is now."""
     queries: Mapping[str, str | None] | None = None
     """Name of a query -> the reason why it doesn't run; None if it does."""
     foreign: Sequence[str] | None = None
@@ -242,6 +244,23 @@ def is_doubtful(flow: Flow | None, now_ms: int) -> bool:
     return flow.still_ms <= AT_ONCE_MS and (flow.answer_ms > now_ms + AT_ONCE_MS or is_stale(flow, now_ms))
 
 
+def still_since_ms(flow: Flow, looked_ms: int) -> int | None:
+    """Time since which no answer came, for a flow that was seen at `looked_ms`; None where none ever came.
+
+    It is the time of the newest answer, the same for all who look, unless clocks are off by what this one has seen.
+
+    >>> flow = Flow(90_000, 70_000, 7, still_ms=20_500, is_measured=True)
+    >>> fresh, ahead = flow._replace(still_ms=0, is_measured=False), flow._replace(answer_ms=3_670_000)
+    >>> [still_since_ms(each, 91_000) for each in (flow, fresh, ahead, flow._replace(answer_ms=40_000))]
+    [70000, 70000, 70500, 70500]
+    """
+    if flow.answer_ms is None:
+        return None
+    seen_ms = looked_ms - flow.still_ms
+    is_off = flow.is_measured and abs(flow.answer_ms - seen_ms) > STALE_MS
+    return seen_ms if is_off or flow.answer_ms > looked_ms else flow.answer_ms
+
+
 def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
     """The job is away, or stands still, although requests wait: a gateway sends a heartbeat each second."""
     seen, flow = facts.job or JobSeen(), facts.flow
@@ -249,9 +268,8 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         return
     wait = f"{flow.waiting} requests wait" + (", and the topic has no decision" if flow.answer_ms is None else "")
     meanwhile = "gateways go on with their last shares and limits, and all figures are of then"
-    is_late, since_ms = is_stale(flow, now_ms), flow.answer_ms
-    if since_ms is not None and (flow.is_measured or since_ms > now_ms):
-        since_ms = now_ms - flow.still_ms
+    looked_ms = now_ms if facts.looked_ms is None else facts.looked_ms
+    is_late, since_ms = is_stale(flow, now_ms), still_since_ms(flow, looked_ms)
     # without a lock it may be on another machine, whose health port isn't asked, and at a long micro-batch
     may_be_gone = seen.is_locked is None and seen.answers is False and is_late
     is_gone = seen.is_locked is False and is_stale(flow, now_ms, AT_ONCE_MS)
@@ -265,7 +283,7 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
     elif is_late and seen.step_ms is not None and seen.step_ms < START_MS:
         step = f"it may take {START_MS // 1000} s to its first micro-batch; its log says what it waits for"
         waits = f"the job starts, {flow.waiting} requests wait"
-        yield Trouble("starting", "warn", waits, now_ms - seen.step_ms, meanwhile, step)
+        yield Trouble("starting", "warn", waits, looked_ms - seen.step_ms, meanwhile, step)
     elif is_late and not (facts.queries or {}).get("enforce"):
         look = "`sluice doctor` and the job's log say what it waits for"
         yield Trouble("decisions_stale", "fail", f"no decision, {wait}", since_ms, meanwhile, look)

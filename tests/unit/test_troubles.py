@@ -143,6 +143,18 @@ def test_facts_make_their_troubles(facts: dict[str, Any], names: list[str], word
     assert words in "".join(each.line for each in found)
 
 
+@pytest.mark.parametrize(
+    "job", [GONE, MUTE, ALIVE, JobSeen(True, True, 41_000)], ids=["gone", "mute", "alive", "starts"]
+)
+@pytest.mark.parametrize("later_ms", [0, 2_900])
+def test_all_who_look_say_the_same_time_since_which_a_trouble_is(job: JobSeen, later_ms: int) -> None:
+    """By the time of the newest answer, if they have just begun, and if they saw it come, up to a poll later."""
+    seen = [WAITING, WAITING._replace(still_ms=143_200, is_measured=True), WAITING._replace(still_ms=9_000)]
+    troubles = [troubles_of(Facts(job=job, flow=flow, looked_ms=NOW_MS), NOW_MS + later_ms) for flow in seen]
+
+    assert [each.since_ms for (each,) in troubles] == [NOW_MS - (job.step_ms or 145_000)] * 3
+
+
 def test_every_known_kind_has_a_case() -> None:
     assert {name for _, _, names, _ in CASES for name in names} == set(KNOWN)
 

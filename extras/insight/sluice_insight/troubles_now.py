@@ -117,13 +117,13 @@ class TroublesNow:
         ):
             try:
                 while True:
-                    self.probe.ask()
-                    self.seen = replace(self.seen, job=self.probe.seen(self._is_locked()))
-                    if count % _SERVERS_EVERY == 0:
-                        if self.probe.answers:
-                            self.compare_clocks(clock_ms)
+                    if is_rare := count % _SERVERS_EVERY == 0:
                         self.seen = replace(self.seen, brokers=BrokersSeen(silent_servers(self._kafka)))
                     count += 1
+                    self.probe.ask()
+                    self.seen = replace(self.seen, job=self.probe.seen(self._is_locked()), looked_ms=clock_ms())
+                    if is_rare and self.probe.answers:
+                        self.compare_clocks(clock_ms)
                     with suppress(KafkaError):
                         self.seen = replace(self.seen, flow=newest.flow())
                         self.seen = replace(self.seen, dead_letters=newest.dead_letters(clock_ms()))
