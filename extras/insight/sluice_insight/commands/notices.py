@@ -13,7 +13,7 @@ from sluice.cli.options import BootstrapServersOption, ConfigOption, job_setting
 from sluice.configs.settings import Settings
 
 if TYPE_CHECKING:
-    from sluice_insight.notices import NoticesTopic
+    from sluice_insight.notices import NoticesTopic, State
 
 _LOOKBACK_MS = 120_000
 """The mean of a minute is that of whole points."""
@@ -38,17 +38,18 @@ def notices(
     from sluice_insight.notices import NoticesTopic
 
     told = NoticesTopic(settings.kafka, topic, settings.topics.replication_factor)
-    told.made()  # brokers that aren't there are an error of the start, and an outage later
-    steps = _Steps(settings, told)
+    steps = NoticeSteps(settings, told, told.made())  # without brokers an error of the start, and an outage later
     with BackgroundService("notices", steps, _POLL_S, failure="notices can't be published", retry_s=_POLL_S):
         ended.wait()
 
 
-class _Steps:
+class NoticeSteps:
     """Reads decisions, and publishes what they cross; after an error it begins anew with what the topic has."""
 
-    def __init__(self, settings: Settings, told: "NoticesTopic") -> None:
+    def __init__(self, settings: Settings, told: "NoticesTopic", known: "State") -> None:
+        """`known` is what the topic has now."""
         self._settings, self._told = settings, told
+        self._known: State | None = known
 
     def __call__(self) -> Iterator[None]:
         from sluice.kafka_io.topic_reader import TopicReader
@@ -57,7 +58,9 @@ class _Steps:
         from sluice_insight.notices import notices, usages_of
 
         kafka, topics, told = self._settings.kafka, self._settings.topics, self._told
-        model, state, since_ms = LiveModel(self._settings.quota), told.made(), now_ms() - _LOOKBACK_MS
+        known, self._known = self._known, None
+        state = told.made() if known is None else known
+        model, since_ms = LiveModel(self._settings.quota), now_ms() - _LOOKBACK_MS
         with TopicReader(kafka, topics.decisions, since_ms, fenced=True, on_restart=model.forget) as reader:
             while True:
                 for _, record in reader.read_to_end():

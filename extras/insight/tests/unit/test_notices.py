@@ -1,15 +1,31 @@
 """Notices of limits: once for each crossing, and never twice in ten minutes."""
 
 import json
+from typing import Self
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.kafka_io import topic_reader
 from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import Tags
+from sluice_insight.commands.notices import NoticeSteps
 from sluice_insight.live import LiveModel
-from sluice_insight.notices import LEVELS, QUIET_MS, THROTTLED, NoticeKey, State, Usage, notices, restored, usages_of
+from sluice_insight.notices import (
+    LEVELS,
+    QUIET_MS,
+    THROTTLED,
+    NoticeKey,
+    NoticesTopic,
+    State,
+    Usage,
+    notices,
+    restored,
+    usages_of,
+)
 from tests.builders import decision
+from tests.recorded import SETTINGS
 
 ALICE, BOB = Tags(user="alice"), Tags(user="bob", client_id="app")
 STEPS = st.lists(st.tuples(st.integers(1_000, 300_000), st.floats(0, 3), st.integers(0, 60_000)), max_size=60)
@@ -78,3 +94,38 @@ def test_shadow_quotas_and_counters_without_a_limit_have_none() -> None:
     each = [decision(at_ms, user=name, charge=charge) for name, charge in (("a", {}), ("b", shadow), ("c", unlimited))]
     model.on_records((json.dumps(one).encode() for one in each), at_ms)
     assert [each.counter.user for each in usages_of(model, at_ms)] == ["a"]
+
+
+class ToldTopic(NoticesTopic):
+    """The topic of notices, which nobody has written to; it counts how often it is read."""
+
+    read = 0
+
+    def made(self) -> State:
+        self.read += 1
+        return State()
+
+
+class NoDecisions:
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def read_to_end(self) -> list[object]:
+        return []
+
+
+def test_the_topic_of_notices_is_read_once_at_the_start_and_once_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_reader, "TopicReader", NoDecisions)
+    told = ToldTopic({}, "quota-notices", 1)
+    steps = NoticeSteps(SETTINGS, told, told.made())
+
+    next(steps())
+    assert told.read == 1
+    next(steps())  # as its service begins again
+    assert told.read == 2
