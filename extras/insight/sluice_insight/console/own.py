@@ -12,8 +12,9 @@ import json
 import re
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -48,6 +49,9 @@ MOST_FAILED = 5
 FAILED_S = 60.0
 MOST_NAMES = 10_000
 MAX_FORM_BYTES = 16_384
+MOST_OF_USER = 2
+"""Pages of a user that are made at once: one has its turn, and one waits for it."""
+
 _THREADS = 4
 _COOKIE = "sluice_own"
 
@@ -182,6 +186,7 @@ class OwnView:
         self._environment = environment()
         self._environment.globals["navigation"] = []
         self._threads = asyncio.Semaphore(_THREADS)
+        self._made_now = Counter[str]()
 
     async def login(self, request: Request) -> Response:
         """The form, and a cookie in return for a login that Kafka accepts."""
@@ -213,16 +218,17 @@ class OwnView:
         user = self._user(request)
         if user is None:
             return RedirectResponse("login", 303)
-        given = dict(request.query_params)
-        return HTMLResponse(await self._in_thread(self._view, user, given))
+        page = await self._of_user(self._view, user, dict(request.query_params))
+        return _busy() if page is None else HTMLResponse(page)
 
     async def slow_json(self, request: Request) -> Response:
         """The same for scripts, as `sluice explain --slow --json` has it."""
         user = self._user(request)
         if user is None:
             return PlainTextResponse("log in first: POST user and password to login, and keep the cookie\n", 401)
-        given = dict(request.query_params)
-        answer = await self._in_thread(self._answer, user, given)
+        answer = await self._of_user(self._answer, user, dict(request.query_params))
+        if answer is None:
+            return _busy()
         if isinstance(answer, str):
             return PlainTextResponse(f"{answer}\n", 503)
         return Response(json_text(json_answer(answer)), media_type="application/json")
@@ -236,10 +242,9 @@ class OwnView:
 
     def _view(self, user: str, given: Mapping[str, str]) -> str:
         minutes, answer = minutes_of(given), self._answer(user, given)
-        try:
-            client_ids = self._client_ids(user, minutes, self._clock())
-        except QueryError:
-            client_ids = []  # the answer says why
+        client_ids: list[str] = []
+        with self._page.turns.of(user) as is_given, suppress(QueryError):  # the answer says why
+            client_ids = self._client_ids(user, minutes, self._clock()) if is_given else []
         own = {"user": user, "client_ids": client_ids, "client_id": given.get("client_id", "")}
         asked = {"minutes": minutes, "choices": MINUTES, "title": "Your clients", "path": "/", "address": ""}
         return self._environment.get_template("own.html").render(own | asked | shown(answer))
@@ -250,9 +255,24 @@ class OwnView:
         )
         return HTMLResponse(text, status)
 
+    async def _of_user(self, work: Callable[..., Any], user: str, given: Mapping[str, str]) -> Any:
+        """The page that `work` makes; None if as many pages of the user are being made as may be."""
+        if self._made_now[user] >= MOST_OF_USER:
+            return None
+        self._made_now[user] += 1
+        try:
+            return await self._in_thread(work, user, given)
+        finally:
+            self._made_now[user] -= 1
+            self._made_now += Counter()  # which leaves out those of none
+
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
         async with self._threads:
             return await anyio.to_thread.run_sync(work, *arguments)
+
+
+def _busy() -> Response:
+    return PlainTextResponse("pages of yours are being made; ask again in some seconds\n", 429, {"Retry-After": "3"})
 
 
 def own_app(view: OwnView, *, any_host: bool) -> Starlette:

@@ -40,7 +40,7 @@ from sluice.state.quotas.tenants import Tenants
 from sluice_insight.console.check import APIS, Asked, answers, limits_of
 from sluice_insight.console.clients import ClientsQuery, select
 from sluice_insight.console.filters import LONGEST_IN_ADDRESS, digest_of
-from sluice_insight.console.slow import SlowPage
+from sluice_insight.console.slow import MADE_LATER, SlowPage
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice_insight.reports.explained import decision_of, decisions_by_id
@@ -280,7 +280,9 @@ def request(facts: Facts, given: Given, _now_ms: int) -> Context:
             if value:
                 record = msgspec.json.decode(value)
             else:  # of several topics with this name the newest
-                record = next(iter(decisions_by_id(facts.tables, decision_id)), None)
+                with facts.slow.turns.of(decision_id) as is_given:
+                    found = decisions_by_id(facts.tables, decision_id) if is_given else ()
+                record, trouble = next(iter(found), None), None if is_given else MADE_LATER
             decision = None if record is None else decision_of(record)
         except (QueryError, msgspec.ValidationError) as error:
             trouble = str(error)
@@ -410,3 +412,6 @@ PAGES: dict[str, tuple[str, str, Callable[[Facts, Given, int], Context]]] = {
     "client": ("/client", "Client", client),
 }
 """Template -> path, title, and the function that fills it, in the order of the navigation."""
+
+QUERYING = frozenset({"request", "slow"})
+"""Those that may wait for a table, and take turns at that."""

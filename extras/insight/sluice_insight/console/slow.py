@@ -1,8 +1,9 @@
 """The page "why is it slow?": the answer of `sluice explain --slow`, for one client at a time."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from threading import Lock
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Condition, Lock
 
 from sluice.sinks.errors import QueryError
 from sluice.sinks.tables.query import Tables
@@ -18,19 +19,62 @@ MINUTES = (10, 60, 360)
 KEPT_MS = 10_000
 """Time for which an answer is shown again: the tables have nothing newer, and a query takes a part of a second."""
 
+MOST_QUERIES = 2
+"""Queries of tables at once: fewer than there are threads for pages, so that a slow table keeps no page away."""
+
+WAIT_S = 2.0
+"""Longest wait for a turn, in which a page has a thread."""
+
+MADE_LATER = "the tables are busy with other questions; ask again in some seconds"
+
 _MOST_KEPT = 100
 _NOWHERE = Recorded(Tables("", "", {}), "")
 _MOST_NAME = 32_767
+_Key = tuple[Tags, int, bool]
+
+
+class Turns:
+    """Turns to query tables: MOST_QUERIES at once, and one of each name. Thread-safe."""
+
+    def __init__(self, wait_s: float = WAIT_S) -> None:
+        self._wait_s = wait_s
+        self._changed = Condition()
+        self._taken = set[str]()
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[bool]:
+        """A turn of a name; False if there was none in `wait_s`.
+
+        >>> turns = Turns(wait_s=0)
+        >>> with turns.of("alice") as first, turns.of("alice") as more, turns.of("bob") as bob, turns.of("eve") as eve:
+        ...     first, more, bob, eve
+        (True, False, True, False)
+        """
+        with self._changed:
+            is_given = self._changed.wait_for(lambda: self._is_free(name), self._wait_s)
+            if is_given:
+                self._taken.add(name)
+        try:
+            yield is_given
+        finally:
+            if is_given:
+                with self._changed:
+                    self._taken.remove(name)
+                    self._changed.notify_all()
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self._taken and len(self._taken) < MOST_QUERIES
 
 
 class SlowPage:
-    """Answers on clients, each kept for KEPT_MS."""
+    """Answers on clients, each kept for KEPT_MS. `turns` are those of all who query the tables."""
 
-    def __init__(self, recorded: Recorded = _NOWHERE) -> None:
+    def __init__(self, recorded: Recorded = _NOWHERE, turns: Turns | None = None) -> None:
         self.heard = HeardTelemetry()
+        self.turns = turns or Turns()
         self._recorded = recorded
         self._lock = Lock()
-        self._kept = OrderedDict[tuple[Tags, int, bool], tuple[int, Answer | str]]()
+        self._kept = OrderedDict[_Key, tuple[int, Answer | str]]()
 
     def of(self, given: Mapping[str, str], now_ms: int) -> dict[str, object]:
         """The variables of the page's template, for the parameters of an address."""
@@ -42,18 +86,32 @@ class SlowPage:
     def answer(self, client: Tags, minutes: int, now_ms: int, *, only: bool = False) -> Answer | str:
         """The answer on the last minutes of a client, or the reason why there is none."""
         key = client, minutes, only
+        if (known := self._known(key, now_ms)) is not None:
+            return known
+        with self.turns.of(client.user or client.client_id) as is_given:
+            if (known := self._known(key, now_ms)) is not None:  # who had the turn before has asked the same
+                return known
+            if not is_given:
+                return MADE_LATER
+            span = Span(now_ms - minutes * 60_000, now_ms)
+            answer: Answer | str
+            try:
+                answer = slow_client(self._recorded, client, span, self.heard.within(span), only=only)
+            except QueryError as error:
+                answer = str(error)
+            self._keep(key, now_ms, answer)
+            return answer
+
+    def _known(self, key: _Key, now_ms: int) -> Answer | str | None:
         with self._lock:
             kept_ms, answer = self._kept.get(key, (0, ""))
-            if not answer or not 0 <= now_ms - kept_ms < KEPT_MS:
-                span = Span(now_ms - minutes * 60_000, now_ms)
-                try:
-                    answer = slow_client(self._recorded, client, span, self.heard.within(span), only=only)
-                except QueryError as error:
-                    answer = str(error)
-                self._kept[key] = now_ms, answer
-                while len(self._kept) > _MOST_KEPT:
-                    self._kept.popitem(last=False)
-            return answer
+        return answer if answer and 0 <= now_ms - kept_ms < KEPT_MS else None
+
+    def _keep(self, key: _Key, now_ms: int, answer: Answer | str) -> None:
+        with self._lock:
+            self._kept[key] = now_ms, answer
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
 
 
 def shown(answer: Answer | str | None) -> dict[str, object]:

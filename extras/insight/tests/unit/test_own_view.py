@@ -3,8 +3,11 @@
 import http.client
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Event
+from typing import Any
 from urllib.parse import quote as encoded
 from urllib.parse import urlencode
 
@@ -15,12 +18,13 @@ from sluice.process.times import from_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.console import own
 from sluice_insight.console.own import MAX_FORM_BYTES, MOST_FAILED, SESSION_S, KafkaLogins, OwnView, Sessions, own_app
 from sluice_insight.console.slow import SlowPage
 from sluice_insight.reports.span import Span
-from sluice_insight.slow.sources import Recorded, client_ids_of
+from sluice_insight.slow.sources import Answer, Recorded, client_ids_of, slow_client
 from tests.builders import member, quota
 from tests.commands import invoke
 from tests.console_facts import HOSTILE
@@ -109,6 +113,31 @@ def test_who_logs_in_sees_the_own_clients_and_tenant_and_nothing_of_others(get: 
         assert (status, MINE in page, "our-tenant" in page) == (200, True, True), path
         assert not [name for name in ("bob", THEIRS, "their-tenant", "their-reason") if name in page], path
     assert "their-reason" in get("/", log_in(get, "bob")[1])[1]
+
+
+def test_a_query_that_takes_long_keeps_no_other_user_waiting_and_no_thread(
+    get: Get, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = Event(), Event()
+
+    def waiting(recorded: Recorded, client: Tags, *more: Any, **options: Any) -> Answer:
+        if client.user == "alice":
+            begun.set()
+            go_on.wait(60)
+        return slow_client(recorded, client, *more, **options)
+
+    monkeypatch.setattr("sluice_insight.console.slow.slow_client", waiting)
+    mine, theirs = log_in(get)[1], log_in(get, "bob")[1]
+    with ThreadPoolExecutor(10) as pool:
+        first = pool.submit(get, "/slow.json", mine)
+        begun.wait(60)
+        others = [pool.submit(get, f"/slow.json?client_id={number}", mine) for number in range(8)]
+        assert get("/slow.json", theirs)[0] == 200
+        assert {other.result()[0] for other in others} <= {429, 503}
+        assert not first.done()
+        go_on.set()
+        assert first.result()[0] == 200
+    assert get("/slow.json?client_id=0", mine)[0] == 200
 
 
 def test_no_parameter_names_another_user_or_tenant(get: Get) -> None:
