@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import os
 import socket
 import struct
 import subprocess
@@ -136,6 +137,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     made = TelemetryBroker(tmp_path_factory.mktemp("telemetry"), jars, receiver, OTHER_RECEIVER)
     yield made
     made.broker.stop()
+
+
+def test_pushes_that_cant_be_copied_take_no_room_from_those_that_come_later(tmp_path: Path) -> None:
+    tests = sorted((EXTRA / "tests" / "java").rglob("*.java"))
+    jars = [*BROKER_JARS.paths(), telemetry_jar()]
+    compile_java(tests, jars, tmp_path, 11)
+    class_path = os.pathsep.join(map(str, [*jars, tmp_path]))
+    command = [find_java()[0], "-cp", class_path, "sluice.telemetry.FailingPushes"]
+    counts = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
+
+    assert [float(count) for count in counts] == [1_001, 1_000, 0]
 
 
 def test_a_client_and_the_broker_say_of_themselves_what_the_page_promises(broker: TelemetryBroker) -> None:

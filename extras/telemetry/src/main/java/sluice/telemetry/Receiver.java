@@ -87,13 +87,25 @@ final class Receiver implements AutoCloseable {
             int size = payload.data().remaining();
             if (size > MAX_PUSH_BYTES) {
                 tooLarge.incrementAndGet();
-            } else if (queuedBytes.addAndGet(size) > MAX_QUEUED_BYTES || !queue.offer(push(context, payload))) {
-                queuedBytes.addAndGet(-size);
+            } else if (!offer(size, context, payload)) {
                 dropped.incrementAndGet();
             }
         } catch (Throwable error) { // the client would get an error, and other receivers nothing
             errors.incrementAndGet();
         }
+    }
+
+    /** Whether there is room for a push of so many bytes, which are given back if it can't be copied, too. */
+    private boolean offer(int size, AuthorizableRequestContext context, ClientTelemetryPayload payload) {
+        boolean isQueued = false;
+        try {
+            isQueued = queuedBytes.addAndGet(size) <= MAX_QUEUED_BYTES && queue.offer(push(context, payload));
+        } finally {
+            if (!isQueued) {
+                queuedBytes.addAndGet(-size);
+            }
+        }
+        return isQueued;
     }
 
     /** A record without its metrics, and the bytes that they are in. */
