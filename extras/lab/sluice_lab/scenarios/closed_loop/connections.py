@@ -3,7 +3,6 @@
 import multiprocessing
 import select
 import socket
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import psutil
@@ -41,15 +41,16 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True)
 class ConnectionMeasures:
-    """The flood's attempts a second and how many were answered, and another client's connects beside it and before.
+    """A flood, and another client's connects beside it and before it, the median with its resets.
 
     Times are seconds from the connect to the first answer, attempts that were reset and the backoff after them
     included. `busy` is percent of this machine's cores during the flood, whatever uses them.
     """
 
     attempts_per_s: float
-    answered_per_s: float
+    taken_per_s: float
     connects: int
+    median_resets: float
     median_s: float
     worst_s: float
     alone_median_s: float
@@ -67,16 +68,13 @@ def run_connection_flood(folder: Path, asked: ConnectionFlood) -> ConnectionMeas
         pool.submit(flood, _WARM_S).result()  # Java has compiled what counts
         time.sleep(_REST_S)
         began_s = time.monotonic()
-        alone_s = _connects_s(address, lambda: time.monotonic() > began_s + asked.seconds)
+        _, alone_s = _connects(address, lambda: time.monotonic() > began_s + asked.seconds)
         psutil.cpu_percent()
         flooding = pool.submit(flood, asked.seconds)
-        beside_s = _connects_s(address, flooding.done)
+        resets, beside_s = _connects(address, flooding.done)
         busy = psutil.cpu_percent()
-        attempts, answered = flooding.result()
-    median_s, alone_median_s = statistics.median(beside_s), statistics.median(alone_s)
-    return ConnectionMeasures(
-        attempts, answered, len(beside_s), median_s, max(beside_s), alone_median_s, max(alone_s), busy
-    )
+    connects = len(beside_s), median(resets), median(beside_s), max(beside_s)
+    return ConnectionMeasures(*(*flooding.result(), *connects, median(alone_s), max(alone_s), busy))
 
 
 @contextmanager
@@ -90,28 +88,29 @@ def _proxy(folder: Path, connections_per_s: int | None) -> Iterator[tuple[str, i
             yield host, int(port)
 
 
-def _connects_s(address: tuple[str, int], is_over: Callable[[], bool]) -> Sequence[float]:
-    """Times of connects of a client, twenty a second at most, until it is over; at least one."""
+def _connects(address: tuple[str, int], is_over: Callable[[], bool]) -> Sequence[Sequence[float]]:
+    """Resets, and seconds, of a client's connects, at most twenty a second, until it is over."""
     request = request_bytes(_METADATA, 0, "victim", _ALL_TOPICS)
-    took_s: list[float] = []
-    while not took_s or not is_over():
+    took = list[tuple[int, float]]()
+    while not took or not is_over():
         began_s = time.monotonic()
-        while not _is_answered(address, request):
-            time.sleep(_BACKOFF_S)
-        took_s.append(time.monotonic() - began_s)
+        took.append((_resets(address, request), time.monotonic() - began_s))
         time.sleep(_PERIOD_S)
-    return took_s
+    return [*zip(*took, strict=True)]
 
 
-def _is_answered(address: tuple[str, int], request: bytes) -> bool:
-    with (
-        suppress(OSError),
-        socket.create_connection(address, _PATIENCE_S, source_address=(_VICTIMS_ADDRESS, 0)) as connection,
-    ):
-        connection.sendall(request)
-        read_answer(connection)
-        return True
-    return False
+def _resets(address: tuple[str, int], request: bytes) -> int:
+    """Connect until there is an answer. A busy machine may be late with one: that is no reset."""
+    resets = 0
+    while True:
+        try:
+            with socket.create_connection(address, _PATIENCE_S, source_address=(_VICTIMS_ADDRESS, 0)) as connection:
+                connection.sendall(request)
+                read_answer(connection)
+                return resets
+        except OSError as error:
+            resets += not isinstance(error, TimeoutError)
+        time.sleep(_BACKOFF_S)
 
 
 _BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT of Linux, which Python doesn't name
@@ -121,10 +120,10 @@ _AT_ONCE = 200
 
 
 class Flooded(NamedTuple):
-    """Attempts a second, and how many of them were answered."""
+    """Attempts a second, and how many of them were answered, or closed without a reset."""
 
     attempts_per_s: float
-    answered_per_s: float
+    taken_per_s: float
 
 
 def flood_connections(
@@ -132,12 +131,12 @@ def flood_connections(
 ) -> Flooded:
     """Connect so often, by turns from these addresses of loopback, with a request each.
 
-    An attempt ends when it is answered or reset, or after 2 s. No more than 5 000 are on their way at once.
+    An attempt ends when it is answered, closed or reset, or after 2 s. No more than 5 000 are on their way at once.
     """
     ends = select.epoll()
     open_since: dict[int, tuple[socket.socket, float]] = {}
     turns = cycle(sources)
-    attempts = answered = 0
+    attempts = taken = 0
     began_s = now_s = time.monotonic()
     while now_s < began_s + seconds:
         due = min(int((now_s - began_s) * per_second) - attempts, _MOST_OPEN - len(open_since), _AT_ONCE)
@@ -149,14 +148,14 @@ def flood_connections(
         for descriptor, _ in ends.poll(0.001):
             connection, _ = open_since.pop(descriptor)
             with connection, suppress(OSError):
-                answered += bool(connection.recv(4))
+                taken += connection.recv(4) is not None  # one that was reset raises an error
         now_s = time.monotonic()
         while open_since and next(iter(open_since.values()))[1] < now_s - _ATTEMPT_S:
             open_since.pop(next(iter(open_since)))[0].close()
     for connection, _ in open_since.values():
         connection.close()
     ends.close()
-    return Flooded(attempts / seconds, answered / seconds)
+    return Flooded(attempts / seconds, taken / seconds)
 
 
 def _attempt(address: tuple[str, int], source: str, request: bytes) -> socket.socket:
