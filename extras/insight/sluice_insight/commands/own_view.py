@@ -25,12 +25,15 @@ def own_view(
 ) -> None:
     """Show application teams why their own clients are slow, on a web page, until Ctrl-C or SIGTERM.
 
-    A team logs in with its Kafka user and password, or with an OAuth token. Kafka is asked whether it accepts them, and
-    the page has the clients of this user alone. Reads the Delta tables and the topic of telemetry, changes nothing.
+    A team logs in with its Kafka user and password, or with an OAuth token, and Kafka is asked whether it accepts them;
+    or by a client with its certificate or any other login, of which brokers tell the name. The page has the clients of
+    this user alone. Reads the Delta tables and the topic of telemetry, changes nothing.
     """
     settings = job_settings(config, bootstrap_servers)
-    if not has_layer(settings.kafka, "SASL"):
-        raise UsageError("kafka.security.protocol has no SASL, so brokers there ask for no login; expected SASL_SSL")
+    if not has_layer(settings.kafka, "SASL") and not has_layer(settings.kafka, "SSL"):
+        raise UsageError(
+            "kafka.security.protocol has no SASL and no SSL, so brokers there ask for no login; expected SASL_SSL"
+        )
     if not behind_tls and not is_loopback(address):
         raise UsageError(
             f"passwords would pass in clear text to {address}; give --behind-tls if a proxy with TLS is in front"
@@ -41,16 +44,10 @@ def own_view(
     from sluice_insight.console.own import KafkaLogins, OwnView, Sessions, own_app
     from sluice_insight.console.server import LOOKBACK_MS, MAX_CONNECTIONS
     from sluice_insight.console.slow import SlowPage
-    from sluice_insight.reports.span import Span
-    from sluice_insight.slow.sources import TELEMETRY_TOPIC, Recorded, client_ids_of
+    from sluice_insight.slow.sources import TELEMETRY_TOPIC, Recorded
 
-    recorded = Recorded.of(settings.delta)
-    page = SlowPage(recorded)
-
-    def client_ids(user: str, minutes: int, at_ms: int) -> list[str]:
-        return client_ids_of(recorded.tables, user, Span(at_ms - minutes * 60_000, at_ms))
-
-    view = OwnView(KafkaLogins(settings.kafka, oauth_claim), page, Sessions(), client_ids, is_secure=behind_tls)
+    page = SlowPage(Recorded.of(settings.delta))
+    view = OwnView(KafkaLogins(settings.kafka, oauth_claim), page, Sessions(), is_secure=behind_tls)
     server = HttpServer(
         own_app(view, any_host=behind_tls),
         address,

@@ -139,10 +139,10 @@ class Endpoints:
             return RedirectResponse("./", 303)
         if request.method != "POST":
             return HTMLResponse(self._pages.login(wrong=False))
-        length = request.headers.get("content-length", "")
-        if not length.isdigit() or int(length) > MAX_FORM_BYTES:
-            return PlainTextResponse("the form is too large, or of unknown length\n", 413)
-        if not is_token(form_of(await request.body()).get("token", ""), self._token):
+        form = await form_of(request, MAX_FORM_BYTES)
+        if form is None:
+            return TOO_LARGE
+        if not is_token(form.get("token", ""), self._token):
             return HTMLResponse(self._pages.login(wrong=True), 403)
         answer = RedirectResponse("./", 303)
         name, value = cookie_name(self._token), cookie_of(self._token)
@@ -208,6 +208,12 @@ def _given(request: Request) -> Given:
     return dict(request.query_params)
 
 
-def form_of(body: bytes) -> Given:
-    """The fields of a form."""
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+TOO_LARGE = PlainTextResponse("the form is too large, or of unknown length\n", 413)
+
+
+async def form_of(request: Request, most_bytes: int) -> Given | None:
+    """The fields of a form; None for one that is too large, or of unknown length."""
+    length = request.headers.get("content-length", "")
+    if not length.isdigit() or int(length) > most_bytes:
+        return None
+    return dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))

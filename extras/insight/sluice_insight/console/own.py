@@ -31,12 +31,14 @@ from starlette.routing import Route
 from sluice.cli.format import json_text
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QueryError
 from sluice.state.quotas.entity import Tags
-from sluice_insight.console.app import ASSETS, environment, form_of
+from sluice_insight.console.app import ASSETS, TOO_LARGE, environment, form_of
 from sluice_insight.console.security import LOOPBACK_HOSTS, Guard
 from sluice_insight.console.slow import MINUTES, SlowPage, minutes_of, shown
+from sluice_insight.reports.span import Span
 from sluice_insight.slow.words import json_answer
 
 SESSION_S = 900.0
@@ -53,7 +55,14 @@ MOST_OF_USER = 2
 """Pages of a user that are made at once: one has its turn, and one waits for it."""
 
 _THREADS = 4
-_COOKIE = "sluice_own"
+_COOKIE, _PROOF = "sluice_own", "sluice_proof"
+
+PROOF_MS = 600_000
+"""Age of the telemetry by which a client proves who somebody is."""
+
+_PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_NOBODY = ("", "ANONYMOUS")
+"""The names of a connection without a login or a certificate, or whose name telemetry doesn't keep."""
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 _SCRAM_NAME = re.compile(r"[^\x00-\x1f\x7f,=]{1,255}")
@@ -71,19 +80,24 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships 
 
 
 class KafkaLogins:
-    """Logins that are tried at the brokers of `kafka`, whose listener asks for one.
+    """Logins that are tried at the brokers of `kafka`, as far as their listener asks for one.
 
     `claim` has the name of a user in OAuth's tokens, as brokers read it (`sasl.oauthbearer.sub.claim.name`).
     """
 
     def __init__(self, kafka: Mapping[str, str], claim: str = "sub") -> None:
-        self._kafka, self._claim = kafka, claim
-        self.is_scram = kafka.get("sasl.mechanism", "").startswith("SCRAM")
+        self._kafka, self._claim, mechanism = kafka, claim, kafka.get("sasl.mechanism", "")
+        self.is_scram = mechanism.startswith("SCRAM")
+        # elsewhere a client gets in by the certificate or ticket of this process, whatever it is given
+        self.takes_token = has_layer(kafka, "SASL")
+        self.takes_password = self.takes_token and mechanism in _PASSWORDS
 
     def user_of(self, form: Mapping[str, str]) -> str | None:
         """The user whose password or token brokers accept; None if they don't, or don't answer. Blocks."""
         user, password, token = self.named(form), form.get("password", ""), form.get("token", "").strip()
         options: dict[str, object] = {"sasl_plain_username": user, "sasl_plain_password": password}
+        if not (self.takes_token if token else self.takes_password):
+            return None
         if token:
             options = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": _Token(token)}
         elif not password or "\0" in password:  # PLAIN separates its fields by it
@@ -163,25 +177,29 @@ class Sessions:
             self._failed.pop(name, None)
 
 
+def proving_client_id(secret: str) -> str:
+    """The client-id under which the owner of a secret proves who it is, and by which nobody knows the secret."""
+    return f"own-view-{_digest(secret).hex()[:32]}"
+
+
 def _digest(secret: str) -> bytes:
     """The digest under which a session is kept: comparing it tells nothing of the secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 class OwnView:
-    """The endpoints; `client_ids` gives those of a user in the last minutes."""
+    """The endpoints."""
 
     def __init__(
         self,
         logins: KafkaLogins,
         page: SlowPage,
         sessions: Sessions,
-        client_ids: Callable[[str, int, int], list[str]],
         *,
         is_secure: bool,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        self._logins, self._page, self._sessions, self._client_ids = logins, page, sessions, client_ids
+        self._logins, self._page, self._sessions = logins, page, sessions
         self._is_secure, self._clock = is_secure, clock
         self._environment = environment()
         self._environment.globals["navigation"] = []
@@ -189,24 +207,34 @@ class OwnView:
         self._made_now = Counter[str]()
 
     async def login(self, request: Request) -> Response:
-        """The form, and a cookie in return for a login that Kafka accepts."""
+        """The form, and a cookie in return for a login that Kafka accepts, or that a client has shown to a broker."""
+        secret = request.cookies.get(_PROOF) or secrets.token_urlsafe(32)
         if request.method != "POST":
-            return self._form(200, "")
-        length = request.headers.get("content-length", "")
-        if not length.isdigit() or int(length) > MAX_FORM_BYTES:
-            return PlainTextResponse("the form is too large, or of unknown length\n", 413)
-        form = form_of(await request.body())
-        name = self._logins.named(form)
-        if name is not None and not self._sessions.may_try(name):
-            return self._form(429, "This name was refused too often; try again in a minute.")
-        user = None if name is None else await self._in_thread(self._logins.user_of, form)
+            return self._form(200, secret)
+        form = await form_of(request, MAX_FORM_BYTES)
+        if form is None:
+            return TOO_LARGE
+        if "proof" in form:
+            user, trouble = await self._in_thread(self._proven, secret), "No client of this id has told a broker yet."
+        else:
+            name = self._logins.named(form)
+            if name is not None and not self._sessions.may_try(name):
+                return self._form(429, secret, "This name was refused too often; try again in a minute.")
+            user, trouble = None, "Kafka did not accept this login, or does not answer."
+            user = None if name is None else await self._in_thread(self._logins.user_of, form)
         if user is None:
-            return self._form(403, "Kafka did not accept this login, or does not answer.")
+            return self._form(403, secret, trouble)
         self._sessions.accepted(user)
         answer = RedirectResponse("./", 303)
-        secret = self._sessions.begin(user)
-        answer.set_cookie(_COOKIE, secret, path=None, httponly=True, samesite="strict", secure=self._is_secure)
+        self._keep(answer, _COOKIE, self._sessions.begin(user))
+        answer.set_cookie(_PROOF, max_age=0, path=None)
         return answer
+
+    def _proven(self, secret: str) -> str | None:
+        """The user whose client has pushed telemetry under the client-id of a secret, as its broker knows it."""
+        heard = self._page.heard.within(Span(self._clock() - PROOF_MS, self._clock() + PROOF_MS))
+        users = {each.user for each in heard if each.client_id == proving_client_id(secret)}
+        return users.pop() if len(users) == 1 and not users & {*_NOBODY} else None
 
     async def logout(self, request: Request) -> Response:
         """End the session."""
@@ -243,17 +271,27 @@ class OwnView:
     def _view(self, user: str, given: Mapping[str, str]) -> str:
         minutes, answer = minutes_of(given), self._answer(user, given)
         client_ids: list[str] = []
-        with self._page.turns.of(user) as is_given, suppress(QueryError):  # the answer says why
-            client_ids = self._client_ids(user, minutes, self._clock()) if is_given else []
+        with suppress(QueryError):  # the answer says why
+            client_ids = self._page.client_ids(user, minutes, self._clock())
         own = {"user": user, "client_ids": client_ids, "client_id": given.get("client_id", "")}
         asked = {"minutes": minutes, "choices": MINUTES, "title": "Your clients", "path": "/", "address": ""}
         return self._environment.get_template("own.html").render(own | asked | shown(answer))
 
-    def _form(self, status: int, trouble: str) -> Response:
+    def _form(self, status: int, secret: str, trouble: str = "") -> Response:
         text = self._environment.get_template("own_login.html").render(
-            title="Your Kafka login", path="/login", address="", trouble=trouble
+            title="Your Kafka login",
+            path="/login",
+            address="",
+            trouble=trouble,
+            logins=self._logins,
+            client_id=proving_client_id(secret),
         )
-        return HTMLResponse(text, status)
+        answer = HTMLResponse(text, status)
+        self._keep(answer, _PROOF, secret)
+        return answer
+
+    def _keep(self, answer: Response, name: str, secret: str) -> None:
+        answer.set_cookie(name, secret, path=None, httponly=True, samesite="strict", secure=self._is_secure)
 
     async def _of_user(self, work: Callable[..., Any], user: str, given: Mapping[str, str]) -> Any:
         """The page that `work` makes; None if as many pages of the user are being made as may be."""

@@ -9,7 +9,7 @@ from sluice.sinks.errors import QueryError
 from sluice.sinks.tables.query import Tables
 from sluice.state.quotas.entity import Tags
 from sluice_insight.reports.span import Span
-from sluice_insight.slow.sources import Answer, HeardTelemetry, Recorded, slow_client
+from sluice_insight.slow.sources import Answer, HeardTelemetry, Recorded, client_ids_of, slow_client
 from sluice_insight.slow.verdict import near_text
 from sluice_insight.slow.words import COLUMNS, cells
 
@@ -112,6 +112,12 @@ class SlowPage:
             self._kept[key] = now_ms, answer
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
+
+    def client_ids(self, user: str, minutes: int, now_ms: int) -> list[str]:
+        """The client-ids of a user in the last minutes; none where there is no turn. Raises QueryError."""
+        span = Span(now_ms - minutes * 60_000, now_ms)
+        with self.turns.of(user) as is_given:
+            return client_ids_of(self._recorded.tables, user, span) if is_given else []
 
 
 def shown(answer: Answer | str | None) -> dict[str, object]:

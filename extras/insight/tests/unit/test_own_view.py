@@ -23,8 +23,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.console import own
 from sluice_insight.console.own import MAX_FORM_BYTES, MOST_FAILED, SESSION_S, KafkaLogins, OwnView, Sessions, own_app
 from sluice_insight.console.slow import SlowPage
-from sluice_insight.reports.span import Span
-from sluice_insight.slow.sources import Answer, Recorded, client_ids_of, slow_client
+from sluice_insight.slow.sources import Answer, Recorded, slow_client
 from tests.builders import member, quota
 from tests.commands import invoke
 from tests.console_facts import HOSTILE
@@ -43,7 +42,7 @@ class Logins(KafkaLogins):
 
     def _accepts(self, login: Mapping[str, object]) -> bool:
         self.asked += 1
-        return PASSWORDS.get(str(login.get("sasl_plain_username"))) == login.get("sasl_plain_password")
+        return PASSWORDS.get(str(login.get("sasl_plain_username")), "-") == login.get("sasl_plain_password")
 
 
 class Clock:
@@ -80,10 +79,7 @@ def get(here: Path, clock: Clock, logins: Logins) -> Iterator[Get]:
     OverridesTable(str(here / "overrides"), {}).append([("operator", Overrides(1, START_MS, 600_000, holds))])
     page = SlowPage(Recorded(tables, str(here / "overrides")))
 
-    def client_ids(user: str, minutes: int, at_ms: int) -> list[str]:
-        return client_ids_of(tables, user, Span(at_ms - minutes * 60_000, at_ms))
-
-    view = OwnView(logins, page, Sessions(clock), client_ids, is_secure=False, clock=lambda: START_MS + 60_000)
+    view = OwnView(logins, page, Sessions(clock), is_secure=False, clock=lambda: START_MS + 60_000)
     server = HttpServer(own_app(view, any_host=False), "127.0.0.1", 0, max_connections=20, cure="")
     server.start()
 
@@ -93,8 +89,8 @@ def get(here: Path, clock: Clock, logins: Logins) -> Iterator[Get]:
             body = None if form is None else urlencode(form)
             connection.request("GET" if form is None else "POST", path, body, headers)
             answer = connection.getresponse()
-            given = (answer.getheader("Set-Cookie") or "").partition(";")[0].partition("=")[2]
-            return answer.status, answer.read().decode(), given
+            name, _, given = (answer.getheader("Set-Cookie") or "").partition(";")[0].partition("=")
+            return answer.status, answer.read().decode(), given if name == "sluice_own" else ""
 
     yield ask
     server.stop()
@@ -240,6 +236,23 @@ def test_the_user_of_a_token_is_the_claim_that_kafka_takes(text: str, user: str 
     assert KafkaLogins(KAFKA).named({"token": text, "user": "bob"}) == user
 
 
+@pytest.mark.parametrize(
+    ("protocol", "mechanism", "form"),
+    [
+        ("SSL", "", {"user": "alice", "password": "pw-Alice-1"}),
+        ("SSL", "", {"token": token(b'{"sub":"alice"}')}),
+        ("SASL_SSL", "GSSAPI", {"user": "alice", "password": "pw-Alice-1"}),
+        ("SASL_SSL", "", {"user": "alice", "password": "pw-Alice-1"}),  # GSSAPI is Kafka's default
+    ],
+)
+def test_where_this_process_would_get_in_by_its_own_certificate_or_ticket_nobody_does_by_a_password(
+    protocol: str, mechanism: str, form: Mapping[str, str]
+) -> None:
+    logins = Logins({"bootstrap.servers": "x:1", "security.protocol": protocol, "sasl.mechanism": mechanism})
+    assert logins.user_of(form) is None
+    assert logins.asked == 0
+
+
 def test_kafka_is_asked_with_the_given_login_and_not_with_sluices_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[dict[str, object]]()
 
@@ -255,7 +268,7 @@ def test_kafka_is_asked_with_the_given_login_and_not_with_sluices_own(monkeypatc
 @pytest.mark.parametrize(
     ("kafka", "options", "said"),
     [
-        ("", [], "kafka.security.protocol has no SASL"),
+        ("", [], "kafka.security.protocol has no SASL and no SSL"),
         (", security.protocol: SASL_SSL", ["--address", "0.0.0.0"], "passwords would pass in clear text to 0.0.0.0"),  # noqa: S104 # refused
     ],
 )
