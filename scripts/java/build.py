@@ -7,7 +7,6 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,16 +54,15 @@ def build_plugin(broker_jars: Sequence[Path], folder: Path, compiler: Compiler =
     return build_jar(folder / plugin.JAR_NAME, PLUGIN.sources, broker_jars, PLUGIN.release, compiler)
 
 
-def build_telemetry(plugin_jar: Path, compiler: Compiler = javac, folder: Path | None = None) -> Path:
-    """The jar of the receiver in brokers, compiled against the embedded broker's; `folder` is another than its own.
+def build_telemetry(against: Sequence[Path], compiler: Compiler = javac, folder: Path | None = None) -> Path:
+    """The jar of the receiver in brokers, compiled against these jars and Kafka's; `folder` is another than its own.
 
     Raises JavaBuildError and JarError.
     """
-    from sluice_demo.jars import BROKER_JARS
     from sluice_telemetry import jars as telemetry
 
     own, jar = module(REPOSITORY / "extras" / "telemetry"), (folder or telemetry.BUILT) / telemetry.JAR_NAME
-    return build_jar(jar, own.sources, [*BROKER_JARS.paths(), plugin_jar], own.release, compiler)
+    return build_jar(jar, own.sources, [*telemetry.TELEMETRY_JARS.paths(), *against], own.release, compiler)
 
 
 def build_jars(*, is_whole: bool = True) -> list[Path]:
@@ -86,8 +84,8 @@ def build_jars(*, is_whole: bool = True) -> list[Path]:
 
         jar, against = object_store.BUILT / object_store.JAR_NAME, [*object_store.S3_JARS.paths(), *of_pyspark]
         made.append(build_jar(jar, _STORAGE.sources, against, _STORAGE.release, java_compiler))
-    if is_whole and find_spec("sluice_telemetry"):  # what builds the image has no jars of brokers
-        made.append(build_telemetry(made[0], java_compiler))
+    if is_whole:
+        made.append(build_telemetry([made[0], *of_brokers], java_compiler))
     remove_others(made)
     return made
 

@@ -23,6 +23,7 @@ from sluice_demo.job import wait_until
 from sluice_lab.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
 from sluice_proxy.jars import PROXY_JARS, proxy_class_path
 from sluice_shared_storage.jars import S3_JARS, object_store_jars
+from sluice_telemetry.jars import TELEMETRY_JARS
 from tests.builders import DEFAULTS
 from tests.commands import program
 
@@ -53,12 +54,11 @@ def test_the_poms_have_the_versions_that_the_jars_are_compiled_against() -> None
     """An IDE would compile against others."""
     of_plugin, of_storage = _pom_versions("gateways/kafka"), _pom_versions("extras/shared_storage")
     there = {*SPARK_JARS.expected(), *S3_JARS.expected(), *os.listdir(pyspark_jars())}
-
-    of_telemetry = _pom_versions("extras/telemetry")
+    ours = _pom_versions("extras/telemetry")
 
     assert _pom_versions("extras/proxy") == _jar_versions(PROXY_JARS)
-    assert of_telemetry.pop("sluice-kafka-plugin") == "0"
-    assert {f"{artifact}-{version}.jar" for artifact, version in of_telemetry.items()} <= {*BROKER_JARS.expected()}
+    assert ours.items() - of_plugin.items() == {("sluice-kafka-plugin", "0"), *_jar_versions(TELEMETRY_JARS).items()}
+    assert {*TELEMETRY_JARS.expected()} < {*BROKER_JARS.expected()}
     assert {*of_plugin} == {"kafka-clients", "jackson-databind", "slf4j-api"}
     assert {f"{artifact}-{version}.jar" for artifact, version in [*of_plugin.items(), *of_storage.items()]} <= there
 

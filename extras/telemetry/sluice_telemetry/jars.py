@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
-from sluice.jvm.jars import built_jar
+from sluice.jvm.jars import JarSet, built_jar
 
-BUILT = Path(__file__).resolve().parent / "built"
+_FOLDER = Path(__file__).resolve().parent
+
+TELEMETRY_JARS = JarSet.named("telemetry", "scripts.java.build", folder=_FOLDER)
+"""Kafka's own jar, for the compiler."""
+
+BUILT = _FOLDER / "built"
 """The folder of the jar: the wheel has it, and ./scripts/setup makes that of a checkout."""
 
 JAR_NAME = "sluice-kafka-telemetry.jar"
@@ -13,7 +18,7 @@ RECEIVER_CLASS = "sluice.telemetry.SluiceTelemetryExporter"
 """For a broker's `metric.reporters`, from Kafka 4.2."""
 
 OLD_RECEIVER_CLASS = "sluice.telemetry.SluiceClientTelemetry"
-"""The same for Kafka 3.7 to 4.1, and until 5.0."""
+"""The same for Kafka 3.8 to 4.1, and until 5.0."""
 
 
 def telemetry_jar() -> Path:

@@ -37,7 +37,8 @@ def subscribe(options: Mapping[str, Any], interval_ms: int = 30_000) -> None:
     """Make or change the subscription; `options` are those of kafka-python's clients. Raises KafkaError."""
     admin = KafkaAdminClient(**options)
     try:
-        admin.alter_configs([ConfigResource(ConfigResourceType.CLIENT_METRICS, NAME, subscription(interval_ms))])
+        asked = ConfigResource(ConfigResourceType.CLIENT_METRICS, NAME, subscription(interval_ms))
+        admin.alter_configs([asked], raise_on_unknown=False, incremental=True)  # Kafka 3.9 tells no names of settings
     finally:
         admin.close()
 

@@ -18,6 +18,7 @@ from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_JARS
 from sluice_proxy.jars import PROXY_JARS
 from sluice_shared_storage.jars import S3_JARS
+from sluice_telemetry.jars import TELEMETRY_JARS
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -51,7 +52,7 @@ JAVA_CLIENT_JARS = {release: _jars(f"java-client-{release}") for release in ("2.
 """Kafka's Java client, by its release. PEER_JARS have that of 4.3."""
 
 _OF_RELEASES = (*KAFKA_RELEASE_JARS.values(), *JAVA_CLIENT_JARS.values())
-_PUBLISHED = (SPARK_JARS, BROKER_JARS, PROXY_JARS, S3_JARS, COMPILER_JARS)
+_PUBLISHED = (SPARK_JARS, BROKER_JARS, PROXY_JARS, S3_JARS, TELEMETRY_JARS, COMPILER_JARS)
 _OWN = (OLD_BROKER_JARS, NEW_BROKER_JARS, NEW_PROXY_JARS, HDFS_JARS, PEER_JARS, KAFKA_TEST_JARS, *_OF_RELEASES)
 JAR_SETS = {jars.name: jars for jars in (*_PUBLISHED, *_OWN)}
 

@@ -2,11 +2,10 @@ package sluice.telemetry;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
 import java.util.Map;
+import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.server.telemetry.ClientTelemetry;
 import org.apache.kafka.server.telemetry.ClientTelemetryReceiver;
 
@@ -23,12 +22,8 @@ public final class OtherReceiver extends TelemetryReporter implements ClientTele
     @Override
     public ClientTelemetryReceiver clientReceiver() {
         return (context, payload) -> {
-            ByteBuffer data = payload.data().duplicate();
-            byte[] copy = new byte[data.remaining()];
-            data.get(copy);
             try {
-                Path fresh = Files.write(folder.resolve(payload.clientInstanceId() + ".new"), copy);
-                Files.move(fresh, folder.resolve(context.clientId()), StandardCopyOption.ATOMIC_MOVE);
+                Files.write(folder.resolve(context.clientId()), Utils.toArray(payload.data()));
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             }

@@ -1,46 +1,56 @@
 package sluice.telemetry;
 
 import java.lang.management.ManagementFactory;
+import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.function.DoubleBinaryOperator;
 import javax.management.JMException;
 import javax.management.ObjectName;
 
 /** The broker's own figures, from the beans that it has anyway. Those that a version of Kafka lacks are left out. */
 final class BrokerFigures {
-    private static final String P99 = "99thPercentile";
-    private final Map<String, Double> figures = new TreeMap<>();
+    private static final double NONE = Double.NEGATIVE_INFINITY;
+    private final Map<String, double[]> known = new HashMap<>(); // bean -> how many values it had counted, and their sum
 
-    private BrokerFigures() {}
-
-    /** The figures of now, by name. */
-    static Map<String, Double> read() {
-        BrokerFigures read = new BrokerFigures();
-        read.put("request_queue_size", "kafka.network:type=RequestChannel,name=RequestQueueSize", "Value", Math::max);
+    /** The figures of now by name, percentiles of what came since the last call. */
+    Map<String, Double> read() {
+        Map<String, Double> read = new TreeMap<>();
+        read.put("request_queue_size", number("kafka.network:type=RequestChannel,name=RequestQueueSize", "Value"));
         read.put("request_handler_idle",
-                "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent", "OneMinuteRate", Math::max);
-        read.put("network_idle", "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent", "Value", Math::max);
-        read.put("log_flush_ms_p99", "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs", P99, Math::max);
+                number("kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent", "OneMinuteRate"));
+        read.put("network_idle", number("kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent", "Value"));
+        read.put("log_flush_ms_p99", percentile("kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"));
         for (String request : new String[] {"Produce", "FetchConsumer"}) {
             String bean = "kafka.network:type=RequestMetrics,request=" + request + ",name=";
-            read.put("request_queue_ms_p99", bean + "RequestQueueTimeMs", P99, Math::max);
-            read.put("local_ms_p99." + request, bean + "LocalTimeMs", P99, Math::max);
+            read.merge("request_queue_ms_p99", percentile(bean + "RequestQueueTimeMs"), Math::max);
+            read.put("local_ms_p99." + request, percentile(bean + "LocalTimeMs"));
         }
         for (String quota : new String[] {"Produce", "Fetch", "Request"}) {
-            read.put("mutes", "kafka.server:type=" + quota, "queue-size", Double::sum);
+            read.merge("mutes", number("kafka.server:type=" + quota, "queue-size"), Double::sum);
         }
-        return read.figures;
+        read.values().removeIf(value -> !Double.isFinite(value));
+        return read;
     }
 
-    private void put(String name, String bean, String attribute, DoubleBinaryOperator both) {
+    /**
+     * Kafka's 99th percentile, which keeps an old peak until enough new values have come. Of n new ones at least one, and a
+     * hundredth, is no smaller than theirs: it is at most their sum over max(1, n / 100).
+     */
+    private double percentile(String bean) {
+        double count = number(bean, "Count");
+        double[] now = {count, count * number(bean, "Mean")};
+        double[] before = known.put(bean, now);
+        double came = count - (before == null ? 0 : before[0]);
+        double most = (now[1] - (before == null ? 0 : before[1])) / Math.max(1, came / 100);
+        return came > 0 ? Math.min(number(bean, "99thPercentile"), most) : NONE;
+    }
+
+    private static double number(String bean, String attribute) {
         try {
             Object value = ManagementFactory.getPlatformMBeanServer().getAttribute(new ObjectName(bean), attribute);
-            if (value instanceof Number && Double.isFinite(((Number) value).doubleValue())) {
-                figures.merge(name, ((Number) value).doubleValue(), both::applyAsDouble);
-            }
+            return value instanceof Number ? ((Number) value).doubleValue() : NONE;
         } catch (JMException error) {
-            return; // this Kafka doesn't have it
+            return NONE; // this Kafka doesn't have it
         }
     }
 }

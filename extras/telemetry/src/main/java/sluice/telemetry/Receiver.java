@@ -2,7 +2,6 @@ package sluice.telemetry;
 
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.nio.ByteBuffer;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -17,6 +16,7 @@ import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.requests.RequestContext;
 import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.server.authorizer.AuthorizableRequestContext;
 import org.apache.kafka.server.telemetry.ClientTelemetryPayload;
 import org.apache.kafka.shaded.com.google.protobuf.InvalidProtocolBufferException;
@@ -43,6 +43,7 @@ final class Receiver implements AutoCloseable {
 
     private final Settings settings;
     private final TopicWriter writer;
+    private final BrokerFigures figures = new BrokerFigures();
     private final Metrics metrics =
             new Metrics(new MetricConfig(), List.of(new JmxReporter()), Time.SYSTEM, new KafkaMetricsContext("sluice"));
     private final ClusterUse use; // null without the plugin
@@ -119,10 +120,7 @@ final class Receiver implements AutoCloseable {
             String version = request.clientInformation.softwareVersion();
             record.put("software", bounded(request.clientInformation.softwareName() + " " + version));
         }
-        ByteBuffer data = payload.data().duplicate();
-        byte[] copy = new byte[data.remaining()]; // Kafka may use the buffer again
-        data.get(copy);
-        return Map.entry(record, copy);
+        return Map.entry(record, Utils.toArray(payload.data())); // a copy: Kafka may use the buffer again
     }
 
     private Map<String, Object> record(String kind) {
@@ -170,7 +168,7 @@ final class Receiver implements AutoCloseable {
         }
         if (System.nanoTime() - brokerNs >= 0) {
             brokerNs = System.nanoTime() + BROKER_NS;
-            write("broker/" + settings.node, record("broker"), BrokerFigures.read());
+            write("broker/" + settings.node, record("broker"), figures.read());
         }
     }
 
