@@ -84,7 +84,7 @@ def refuse(error: ReleaseError) -> None:
     def raise_it(_: object) -> None:
         raise error
 
-    worker.check_python_version = raise_it  # the first thing that a worker calls
+    worker.check_python_version = raise_it  # a worker calls it before it reads what it has to run
 
 
 def load(prepare: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from pyspark import worker
@@ -54,15 +55,15 @@ def test_a_worker_of_another_release_than_the_driver_refuses_before_it_reads_wha
 ) -> None:
     """Java learns why: a daemon that ended would be silent."""
     monkeypatch.setenv(VARIABLE, "of another one")
-    before = vars(worker)["check_python_version"]
-    monkeypatch.setattr(worker, "check_python_version", before)  # it is as before afterwards
+    monkeypatch.setattr(worker, "check_python_version", vars(worker)["check_python_version"])  # as before afterwards
+    monkeypatch.setattr(worker, "WorkerInitInfo", Mock(), raising=False)  # which 4.3 reads before
     with pytest.raises(ReleaseError, match="the package of Sluice was replaced under the running job, or ") as found:
         load(lambda: pytest.fail("nothing is prepared"))
     answer = io.BytesIO()
 
     refuse(found.value)
     with pytest.raises(SystemExit):
-        worker.main(io.BytesIO(bytes(4)), answer)
+        worker.main(io.BytesIO(b"\xff\xff\xff\xf8" + bytes(4)), answer)  # an empty START_OF_INIT_MESSAGE of 4.3
 
     assert b"sluice.streaming.errors.ReleaseError: the package of Sluice was replaced" in answer.getvalue()
 
