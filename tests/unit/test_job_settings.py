@@ -122,7 +122,7 @@ def test_commands_to_paste_work_in_any_folder(tmp_path: Path) -> None:
 
 def test_the_address_of_the_health_checks_is_printed_if_there_is_one(tmp_path: Path) -> None:
     assert "  curl http://127.0.0.1:9464/readyz" in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 9464, 600))
-    assert "curl" not in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 0, 600))
+    assert "  curl " not in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 0, 600))
 
 
 def test_paths_of_a_demo_with_settings_of_its_own_work_in_any_folder() -> None:
