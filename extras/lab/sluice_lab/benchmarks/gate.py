@@ -16,6 +16,7 @@ import typer
 
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, interrupt_on_signals, run_command
 from sluice.state.errors import SluiceError
+from sluice_lab.benchmarks.latency import CPU_OF_BATCH
 from sluice_lab.benchmarks.report import shown, table
 from sluice_proxy.processes import Child, last_line
 
@@ -31,6 +32,7 @@ _MORE_TURNS = 2
 """Turns that follow where this side seems slower: a disturbance ends, a slower program stays slower."""
 
 _BENCH = ("--only", "throughput", "--charges", "1", "--quick")
+_LATENCY = ("--only", "latency", "--rates", "1000", "--quick")
 
 _RUN_S = 1800.0
 _END_S = 30.0
@@ -42,7 +44,8 @@ class GateOptions:
 
     The harness gives the CPU time of the Python workers for a request with 1, 2 and 4 charges: the least of all turns.
     The bench gives throughput over the copy, the median of all runs, and the least CPU time of the query without Java's
-    compiler. It is short, so Java is not warm. Exit code 1 if this checkout is worse by more than the limit.
+    compiler; at 1 000 requests/s the least p50 and the least CPU time of a micro-batch. It is short, so Java is not
+    warm. Exit code 1 if this checkout is worse by more than the limit.
     """
 
     baseline: Annotated[
@@ -141,7 +144,7 @@ class Found(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One of the two programs: how often it runs on each side, and its run with a tiny load or not."""
+    """One of the programs: how often it runs on each side, and its run with a tiny load or not."""
 
     title: str
     turns: int
@@ -172,7 +175,19 @@ def bench(side: Side, folder: Path, quick: bool) -> list[Found]:
     return found
 
 
-PARTS = (Part("harness", 3, harness), Part("bench", 2, bench))
+def latency(side: Side, folder: Path, quick: bool) -> list[Found]:
+    """p50 at 1 000 requests/s, and the CPU time of a micro-batch without Java's compiler, of each run."""
+    file = folder / "latency.json"
+    runs = "1" if quick else "3"
+    side.run(folder / "latency.log", "sluice_lab.benchmarks.main", *_LATENCY, "--runs", runs, "--json", str(file))
+    values = {figure["name"]: figure["values"] for figure in json.loads(file.read_text())["figures"]}
+    found = [Found("p50 at 1 000 requests/s", "ms", True, values["enforce, p50"])]
+    if spent := values.get(CPU_OF_BATCH):  # earlier benches don't have it
+        found.append(Found("CPU of a micro-batch, 1 000 requests/s", "ms", True, spent))
+    return found
+
+
+PARTS = (Part("harness", 3, harness), Part("throughput", 2, bench), Part("latency", 2, latency))
 
 
 def compare(part: Part, before: Side, now: Side, options: GateOptions) -> list[Compared]:

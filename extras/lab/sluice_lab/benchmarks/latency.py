@@ -25,6 +25,7 @@ _BARS = {50: at_most(1.3), 95: None, 99: at_most(1.3)}
 _RATES_PER_S = (100, 1_000, 5_000)
 WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 120.0
+CPU_OF_BATCH = "enforce, CPU of a micro-batch"
 _SENT = re.compile(rb'"timestamp_ms":(\d+)')
 _USER = b'"user":"user-'  # apart, because each peer has its own order of fields
 
@@ -47,6 +48,7 @@ def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
     with rig.driver() as job, rig.driver() as stock:
         for rate_per_s in scale.rates or ((1_000,) if scale.quick else _RATES_PER_S):
             found: dict[str, list[Latencies]] = {"enforce": [], "copy": []}
+            stopped: list[Json] = []
             for run in range(scale.runs + 1):
                 name = f"latency-{rate_per_s}-{run}"
                 setup = rig.setup(name, f"{name}-requests", _QUOTAS)
@@ -57,13 +59,32 @@ def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
                     stock.session(setup.file, stock=True)
                 warm_s = WARM_S if run else scale.warm_s
                 start = partial(job.start, "enforce", setup.file)
-                enforce = steady(rig, scale, setup, start, job.stop, rate_per_s, warm_s)
+                stop = partial(_keep, stopped, job.stop)
+                enforce = steady(rig, scale, setup, start, stop, rate_per_s, warm_s)
                 start = partial(_start_copy, rig, stock, setup, copied)
                 copy = steady(rig, scale, copied, start, stock.stop, rate_per_s, warm_s)
                 if run:
                     found["enforce"].append(enforce)
                     found["copy"].append(copy)
-            add_latencies(findings, f"Latency at {rate_per_s} requests/s", found, _BARS)
+            section = f"Latency at {rate_per_s} requests/s"
+            add_latencies(findings, section, found, _BARS)
+            findings.add(section, CPU_OF_BATCH, "ms", [cpu_of_batch_ms(run) for run in stopped[1:]])
+
+
+def cpu_of_batch_ms(stopped: Json) -> float:
+    """CPU milliseconds of a micro-batch of a driver that was stopped, without those of Java's compiler.
+
+    >>> cpu_s = {"java_cpu_s": 6.0, "compiler_cpu_s": 2.0, "python_cpu_s": 1.0}
+    >>> cpu_of_batch_ms(cpu_s | {"batches": [{"batch_id": 48}, {"batch_id": 49}]})
+    100.0
+    """
+    spent_s = stopped["java_cpu_s"] + stopped["python_cpu_s"] - stopped["compiler_cpu_s"]
+    return float(1000 * spent_s / (stopped["batches"][-1]["batch_id"] + 1))
+
+
+def _keep(stopped: list[Json], stop: Callable[[], Json]) -> None:
+    """Stop a driver and keep what it has spent."""
+    stopped.append(stop())
 
 
 def _start_copy(rig: BenchmarkRig, stock: Driver, setup: Setup, copied: Setup) -> None:

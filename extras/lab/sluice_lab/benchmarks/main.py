@@ -34,6 +34,7 @@ from sluice_lab.benchmarks.report import Findings, to_json, to_markdown
 from sluice_lab.benchmarks.reports import measure_reports
 from sluice_lab.benchmarks.rig import BenchmarkRig
 from sluice_lab.benchmarks.scale import MEASURES, Scale, sections
+from sluice_lab.benchmarks.start import measure_start
 from sluice_lab.benchmarks.throughput import measure_audit, measure_tenants, measure_throughput
 
 _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
@@ -41,6 +42,7 @@ _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "tenants": measure_tenants,
     "latency": measure_latency,
     "micro-batch": measure_micro_batch,
+    "start": measure_start,
     "audit": measure_audit,
     "beside-kafka": measure_beside_kafka,
     "proxy-filter": measure_proxy_filter,

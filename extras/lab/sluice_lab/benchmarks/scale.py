@@ -21,6 +21,7 @@ MEASURES = {
     "tenants": "requests/s with a tenant's counter beside the client's",
     "latency": "against the copy",
     "micro-batch": "where its time goes, in the first minute and later",
+    "start": "seconds to the first decision, and those of Kafka Streams",
     "audit": "decisions/s into Delta",
     "beside-kafka": "clients of three libraries at full speed, with the plugin, proxies and Kafka's own quotas",
     "proxy-filter": "throughput and latency of a proxy that throttles nobody, with and without the filter",

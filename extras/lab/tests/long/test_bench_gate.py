@@ -47,7 +47,7 @@ def test_a_commit_passes_against_itself(checkout: Path) -> None:
     done = gate(checkout)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("| ok ") == 5  # the workers with 1, 2 and 4 charges, and two of the bench
+    assert done.stdout.count("| ok ") == 7  # the workers with 1, 2 and 4 charges, two of throughput, two of latency
     listed = ["git", "worktree", "list"]  # the one that the gate made is gone
     worktrees = subprocess.run(listed, cwd=checkout, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(worktrees) == 1

@@ -249,7 +249,7 @@ def measure_peers(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
         add_latencies(findings, section, _measure_latency(rig, scale, peers), dict.fromkeys((50, 99)))
 
 
-def _application(setup: Setup) -> Application:
+def application_of(setup: Setup) -> Application:
     """The application with which a peer decides as Sluice does with this setup."""
     settings = setup.settings
     return Application(
@@ -270,7 +270,7 @@ def _run(rig: BenchmarkRig, scale: Scale, peers: Mapping[str, Peer], number: int
     expected: dict[str, ComparedDecision] = {}
     for place, (name, peer) in enumerate(peers.items()):
         setup, compiler_s = _stamped_setup(rig, scale, f"peers-{number}-{place}"), peer.compiler_s()
-        peer.start(_application(setup))
+        peer.start(application_of(setup))
         read = read_decisions(rig.servers, setup.settings.topics.decisions, scale.events)
         peer.stop()
         expected = expected or read.decided
@@ -304,7 +304,7 @@ def _measure_latency(rig: BenchmarkRig, scale: Scale, peers: Mapping[str, Peer])
         for number, (name, peer) in enumerate(peers.items()):
             setup_name = f"peers-latency-{run}-{number}"
             setup = rig.setup(setup_name, f"{setup_name}-requests", ONE_CHARGE.quotas)
-            start, warm_s = partial(peer.start, _application(setup)), WARM_S if run else scale.warm_s
+            start, warm_s = partial(peer.start, application_of(setup)), WARM_S if run else scale.warm_s
             latencies_ms = steady(rig, scale, setup, start, peer.stop, _RATE_PER_S, warm_s)
             if run:
                 found.setdefault(name, []).append(latencies_ms)
