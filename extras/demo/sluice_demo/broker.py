@@ -126,6 +126,12 @@ class Broker(JavaServer):
         """`127.0.0.1:port` of the last start."""
         return f"127.0.0.1:{self._port}"
 
+    def choose_address(self) -> str:
+        """The `bootstrap_servers` of the start to come, unless another process takes that port meanwhile."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (ports,) = remembered_ports(self._folder / "ports.json", 1)
+        return f"127.0.0.1:{ports.client}"
+
     def start(self) -> None:
         """Start the broker and return when it serves; does nothing when it runs already.
 

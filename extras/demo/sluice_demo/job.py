@@ -114,8 +114,12 @@ class SluiceJob:
         return self.child
 
     def start(self, cancel: Event | None = None) -> None:
-        """Start the job and wait until both of its queries run. Raises RunError when they don't, or on `cancel`."""
-        self.launch()
+        """Start the job, unless it is launched, and wait until both of its queries run.
+
+        Raises RunError when they don't, or on `cancel`.
+        """
+        if not self.alive:
+            self.launch()
         cancel = cancel or Event()
         deadline = time.monotonic() + _START_SECONDS
         while self.running() and self.status().get("state") != "running":

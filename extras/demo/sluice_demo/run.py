@@ -156,15 +156,16 @@ class _Demo:
         options = self.options
         with ExitStack() as stack:
             folder = stack.enter_context(work_folder("run", options.fresh))
-            bootstrap_servers, broker = options.bootstrap_servers, None
-            if not bootstrap_servers and not options.config:
-                with waiting(self.console, lambda: "for the embedded broker to start"):
-                    broker = stack.enter_context(Broker(folder / "broker"))
-                bootstrap_servers = broker.bootstrap_servers
+            broker, servers = None, options.bootstrap_servers
+            if not servers and not options.config:
+                broker = Broker(folder / "broker")
+                servers = broker.choose_address()
+            job = SluiceJob(folder, *_layers(options.config, folder, servers))
+            if broker is not None:
+                job = self._start_broker(broker, job, stack)
             if self.stop.is_set():
                 self.console.print("stopped while the broker was starting; nothing was published")
                 return 0
-            job = SluiceJob(folder, *_layers(options.config, folder, bootstrap_servers))
             settings = job.settings
             ensure_topics(settings.topics, settings.kafka)
             servers = settings.kafka["bootstrap.servers"]
@@ -177,6 +178,21 @@ class _Demo:
                 self.console.print("stopped while the job was starting; nothing was published")
                 return 0
             return self._run_load(job, broker, web)
+
+    def _start_broker(self, broker: Broker, job: SluiceJob, stack: ExitStack) -> SluiceJob:
+        """Start the broker, and beside it the job, whose Java and Spark need none; the job that waits for the broker.
+
+        It is another one if the broker has another address than the job knows.
+        """
+        stack.callback(job.kill)  # until it has a broker there is nothing to end first
+        job.launch()
+        with waiting(self.console, lambda: "for the embedded broker to start"):
+            stack.enter_context(broker)
+        servers = broker.bootstrap_servers
+        if servers == job.settings.kafka["bootstrap.servers"]:
+            return job
+        job.kill()
+        return SluiceJob(job.folder, *_layers(self.options.config, job.folder, servers))
 
     def _run_load(self, job: SluiceJob, broker: Broker | None, web: WebConsole | None) -> int:
         """Publish and show until it is to stop, let the job catch up, and print the summary."""

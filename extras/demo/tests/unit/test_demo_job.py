@@ -63,3 +63,24 @@ def test_the_folder_of_a_broker_may_have_letters_that_java_properties_have_not(t
     written = Broker(folder).write_properties(["true"]).read_bytes()
 
     assert f"log.dirs={tmp_path}/B\\u00fcro \\u6771\\u4eac/data\n".encode() in written
+
+
+def test_a_broker_has_the_address_that_it_was_given_before_its_start(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "broker")
+    address = broker.choose_address()
+
+    broker.write_properties(["true"])
+
+    assert broker.bootstrap_servers == address
+
+
+def test_a_job_that_is_launched_already_is_waited_for_and_not_started_again(tmp_path: Path) -> None:
+    job = SluiceJob(tmp_path)
+    job.child = Child([sys.executable, "-c", "import signal; signal.pause()"], job.log_file)
+    job.status_file.write_text('{"state": "running"}')
+    launched = job.child.pid
+
+    job.start()
+
+    assert job.running().pid == launched
+    job.kill()
