@@ -24,6 +24,8 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _NUMBER_BYTES = 4
 _POLL_S = 0.02
 _LAST_WORDS_S = 5.0
+_MAX_LAST_WORDS = 65_536
+_MAX_ERROR = 300
 
 _CAUSE = re.compile(r"Caused by: .*|(Exception in thread \S+ )?[\w.$]+(Exception|Error): .*")
 _NO_CAUSE = re.compile(
@@ -31,11 +33,47 @@ _NO_CAUSE = re.compile(
 )
 """Lines that say only that there is an error, or something else."""
 
+_STOPPED = re.compile(r"uncaught error in thread (\S+), stopping SparkContext ?(.*)")
+"""Line of Spark's log: nothing else tells why it ends, and `streaming/runtime/log4j2.properties` omits the class."""
+
 _LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Options of the Java that writes the command line of the driver's Java, and nothing else."""
 
 REDACTED: Final = "(?i)secret|password|token|(access|[._])key|jaas|passphrase"
 """Properties that no command line has, which all users of a machine can read: PySpark tells them through its socket."""
+
+
+def stopped_by(words: str) -> str | None:
+    """The thread and the error by which Spark has stopped itself, as these words of Java say it; None if they don't.
+
+    >>> said = 'Utils: uncaught error in thread bus, stopping SparkContext oh\\nException in thread "bus" x.Bad: oh\\n'
+    >>> stopped_by(said), stopped_by(said.splitlines()[0]), stopped_by("WARN Utils: well")
+    ('an error in its thread bus: x.Bad: oh', 'an error in its thread bus: oh', None)
+    """
+    if (found := _STOPPED.search(words)) is None:
+        return None
+    thread, message = found.groups()
+    named = re.search(rf'Exception in thread "{re.escape(thread)}" (.*)', words)
+    return f"an error in its thread {thread}: {(named[1] if named else message).strip()[:_MAX_ERROR]}"
+
+
+class LastWords:
+    """The newest that Java wrote to its standard error."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    def note(self, part: bytes) -> None:
+        """Take what it wrote next."""
+        self._bytes = (self._bytes + part)[-_MAX_LAST_WORDS:]
+
+    def stopped_by(self) -> str | None:
+        """The error by which Spark has stopped itself; None if it hasn't."""
+        return stopped_by(self._bytes.decode(errors="replace"))
+
+
+LAST_WORDS = LastWords()
+"""The words of this process's Java, of which it has one at most."""
 
 
 class DriverJava:
@@ -85,6 +123,7 @@ class DriverJava:
         """Pass on to standard error what Java writes there, from when it serves: before, it tells of a failed start."""
         with open(read, "rb", buffering=0) as errors:
             while part := errors.read(65_536):
+                LAST_WORDS.note(part)
                 self._said += part
                 while self._serves and self._said:
                     self._said = self._said[os.write(2, self._said) :]

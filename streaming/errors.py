@@ -20,7 +20,7 @@ class JobError(SluiceError):
 
 
 class RunFolderError(SluiceError):
-    """The folder of a run can't be made, or was removed while the job runs."""
+    """The folder of a run can't be made, or was removed while the job runs, or Spark has stopped itself."""
 
 
 class ReleaseError(SluiceError):

@@ -9,6 +9,7 @@ from itertools import count
 from threading import Event
 
 from sluice.configs.settings import Settings
+from sluice.jvm.driver import LAST_WORDS
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
 from sluice.sinks.limits import limits_publisher
@@ -28,7 +29,7 @@ from sluice.streaming.enforce.query import EnforceQuery, JobContext, check_can_s
 from sluice.streaming.enforce.record_bound import RecordBound
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
-from sluice.streaming.errors import JobError
+from sluice.streaming.errors import JobError, RunFolderError
 from sluice.streaming.overrides.extras import Deciding, deciders_of_extras
 from sluice.streaming.overrides.holds_watch import HoldsWatch
 from sluice.streaming.overrides.watch import OverridesWatch
@@ -47,6 +48,8 @@ log = logging.getLogger("sluice.job")
 
 _POLL_S = 0.25
 _POLL_INPUTS_S = 1.0
+
+_MEND_SPARK = "mend what section spark gives it, such as a listener, or leave that out, and start the job again"
 
 
 class RunningJob:
@@ -163,7 +166,11 @@ class RunningJob:
             check_spark_files(Checkpoint(settings.audit.checkpoint))
             return AuditQuery(self._job.spark, settings)
 
-        check = run_folder(settings.enforce.checkpoint).check
+        def check() -> None:
+            if (why := LAST_WORDS.stopped_by()) is not None:
+                raise RunFolderError(f"Spark has stopped itself by {why}; {_MEND_SPARK}")
+            run_folder(settings.enforce.checkpoint).check()
+
         deciding = SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart, check_process=check)
         auditing = SupervisedQuery(
             audit.QUERY_NAME, make_audit, settings.restart, gives_up=False, after=deciding, check_process=check

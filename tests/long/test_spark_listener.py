@@ -124,3 +124,20 @@ def stages_of(spark: SparkSession, group: str) -> set[str]:
     tracker: Any = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job_id) for job_id in tracker.getJobIdsForGroup(group)]
     return {tracker.getStageInfo(stage).name for job in jobs for stage in job.stageIds}
+
+
+def test_an_error_of_a_listener_that_stops_spark_is_named_in_the_last_line_of_the_job(
+    kafka_broker: str, tmp_path: Path
+) -> None:
+    """Spark survives its exceptions, and stops for an error such as that of a method that is in another version."""
+    compile_java([DATA / "FailingListener.java"], class_path(), tmp_path, 17)
+    spark = {"spark.sql.streaming.streamingQueryListeners": "FailingListener"}
+    spark["spark.driver.extraClassPath"] = str(tmp_path)
+    job = JobProcess(tmp_path / "job", kafka_broker, [], spark=spark)
+    child = job.launch()
+    try:
+        assert child.wait(LONGEST_S) == 1  # at the first micro-batch, though it has no request
+    finally:
+        job.stop()
+    last = job.log_file.read_text().rstrip().splitlines()[-1]
+    assert "java.lang.NoSuchMethodError: of another Spark; mend what section spark gives it, such as a listener" in last
