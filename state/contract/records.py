@@ -317,8 +317,8 @@ class Request(msgspec.Struct, omit_defaults=True, gc=False):
         RequiredName,
         says(
             "Kafka's name of the API: Produce, Fetch, CreateTopics, ...; Requests for a sum of request time alone,"
-            " Refused for what a proxy refused, GatewayHeartbeat for a heartbeat. Any other name is charged request"
-            " time, and mutations_charged."
+            " Mutations for one of mutations_charged, Refused for what a proxy refused, GatewayHeartbeat for a"
+            " heartbeat. Any other name is charged request time, and mutations_charged."
         ),
     ]
     request_id: Annotated[

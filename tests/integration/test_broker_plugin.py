@@ -314,12 +314,20 @@ def test_mutations_beyond_the_limit_are_refused_with_error_89(plugin: PluginBrok
         with pytest.raises(ThrottlingQuotaExceededError):
             admin.create_topics({"one-more": {"num_partitions": 1, "replication_factor": 1}})
 
+    def made() -> list[dict[str, Any]]:
+        return [event for event in published(plugin.servers) if event.get("client_id") == "maker"]
+
     def mutations() -> int:
-        events = published(plugin.servers)
-        return sum(event.get("mutations_charged", 0) for event in events if event.get("client_id") == "maker")
+        return sum(event.get("mutations_charged", 0) for event in made())
 
     eventually(lambda: mutations() > 0)
     assert mutations() == 12
+    eventually(lambda: any(event.get("throttled_by") for event in made()))
+    told = [event for event in made() if event["throttled_by"]]
+    assert {event["api"] for event in told} == {"Mutations"}, "what tells of request time would end the wait"
+    [wait] = told[0]["throttled_by"]
+    assert (wait["quota"], wait["entity"]) == ("controller_mutation_rate", {"client_id": "maker"})
+    assert 0 < wait["ms"] <= 13_000  # 6.5 beyond the burst
 
 
 def test_a_limit_that_was_1_by_mistake_holds_nobody_10_s_after_it_was_taken_back(plugin: PluginBroker) -> None:

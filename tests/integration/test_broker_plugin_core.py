@@ -970,6 +970,21 @@ def test_mutations_wait_for_a_mute_at_most_and_the_bucket_owes_the_rest(java: Ja
     assert answer["tokens"] == pytest.approx(11 - 214 + 15, abs=0.3)
 
 
+@pytest.mark.parametrize(
+    ("strict", "waits_ms"),
+    [(False, [0, 5_000, 4_000, 0]), (True, [0, 0, 5_000, 0])],
+    ids=["permissive", "strict"],
+)
+def test_a_controller_tells_of_the_waits_for_mutations_that_it_asks_for(
+    java: JavaCases, strict: bool, waits_ms: list[int]
+) -> None:
+    """Kafka notes none of them under the quota: brokers mute the client, and strict refusals are charged nothing."""
+    amounts = [11, 5, 4, 0] if not strict else [11, 5, 4, 1]
+    answer = java.answer("mutations", {"limit": 1.0, "amounts": amounts, "strict": strict})
+
+    assert answer["waits_ms"] == answer["told_ms"] == waits_ms
+
+
 @pytest.mark.parametrize("limit", [0.5, 1.0, 1_000.0])
 def test_a_member_has_its_own_tokens_when_a_tenants_bucket_that_others_used_up_has_some_again(
     java: JavaCases, limit: float

@@ -83,6 +83,25 @@ def test_topics_are_admitted_until_the_bucket_is_overdrawn(one: Gateways) -> Non
     assert one.all[0].admit("app", 8, 8, 8) == (2, 5_000)
 
 
+def test_the_wait_of_refused_mutations_is_told_and_ends_with_the_next_that_are_admitted(one: Gateways) -> None:
+    """A broker's controller asks for it, and notes it nowhere; what is refused is charged nothing."""
+    (gateway,) = one.all
+    gateway.admit("app", 16)
+    one.run(2)
+    before = len(one.waits())
+    assert gateway.admit("app", 1) == (0, 3_000)
+    one.run(1)
+    told = one.waits()[before:]
+    assert {(wait["quota"], wait["entity"].get("client_id")) for wait in told} == {(MUTATIONS, "app")}
+    assert 2_000 <= max(wait["ms"] for wait in told) <= 3_000
+
+    one.run(4)
+    before = len(one.waits())
+    assert gateway.admit("app", 1)[0] == 1
+    one.run(1)
+    assert one.waits()[before:] == []
+
+
 def test_before_the_limits_are_known_nobody_waits(start: Started) -> None:
     gateways = start(*KINDS)
     gateways.step()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
 from sluice.process.format import duration, moment, percent
 from sluice.process.texts import counter_text
@@ -15,7 +15,6 @@ from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import Decision
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.reports.span import Span
 from sluice_insight.row_marks import stops
 from sluice_insight.slow.verdict import BUSY_IDLE, LEAST_IDLE, QUEUE_MS, SLOW_MS, Broker, Evidence, Own, Wait
@@ -117,7 +116,7 @@ class LineOfTime:
         """Take a decision on a request of the client."""
         at_ms, server = decision.timestamp_ms, server_text(decision.instance, decision.gateway)
         lane = "|".join((decision.user or "", decision.client_id or "", decision.instance or "", decision.api))
-        waits = _felt(decision)
+        waits = reported_waits(decision)
         is_tight = decision.elastic is not UNSET and decision.elastic.factor < 1.0
         for key in {*self._waits, *waits}:
             union = self._waits.setdefault(key, _Union(self.span, self.step))
@@ -225,14 +224,6 @@ class LineOfTime:
             row.client = {name: value for name, value in _fields(own_of(mine, [], within)).items() if value and mine}
             busy = _busy([each for each in brokers if within.start_ms <= each.at_ms < within.end_ms])
             row.brokers = [f"{each.name}: {each.signal}" for each in busy if each.busy]
-
-
-def _felt(decision: Decision) -> dict[_Key, int]:
-    """The waits that an event reports. A broker's tell nothing of mutations, as its controller asks for those waits."""
-    waits = reported_waits(decision)
-    if waits or decision.decided_by != QuotaKind.CONTROLLER_MUTATION_RATE:
-        return waits
-    return reported_waits(structs.replace(decision, throttled_by=UNSET))
 
 
 def _fields(own: Own) -> dict[str, float]:

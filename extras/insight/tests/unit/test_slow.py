@@ -169,10 +169,11 @@ def test_a_hold_is_the_cause_though_its_client_also_owes_its_quota_and_sends_not
     assert said.count("operator, producer_byte_rate") == 0
 
 
-def test_a_broker_that_tells_nothing_of_waits_for_mutations_makes_the_jobs_count(slow: Callable[..., Ended]) -> None:
-    """Its controller asks for them: real events have `throttled_by` empty, and the client waits all the same."""
+def test_the_waits_for_mutations_that_a_controller_asks_for_are_told(slow: Callable[..., Ended]) -> None:
     limit = quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, QuotaEntity(client_id="app"))
-    events = [produces(at_s, api="Requests", mutations_charged=20, bytes=None) for at_s in range(0, 600, 20)]
+    wait = {"quota": "controller_mutation_rate", "entity": {"client_id": "app"}, "ms": 19_000}
+    told: dict[str, Any] = {"api": "Mutations", "mutations_charged": 20, "bytes": None, "throttled_by": [wait]}
+    events = [produces(at_s, **told) for at_s in range(0, 600, 20)]
     said = slow(events, quotas=(limit,)).output
     assert said.startswith("throttled by controller_mutation_rate 1/s of client-id 'app', ")
 

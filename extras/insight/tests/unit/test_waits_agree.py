@@ -21,6 +21,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import CounterId, LiveModel
+from sluice_insight.reports.explained import last_throttled
 from sluice_insight.reports.recorded_waits import RecordedWaits
 from sluice_insight.reports.slo import slo
 from sluice_insight.reports.span import By, Per, Span
@@ -31,7 +32,7 @@ from tests.recorded import DECISIONS, START_MS, event, simulated, write_decision
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 HOUR = Span(START_MS, START_MS + 3_600_000)
-PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
+PRODUCE, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE
 ALICE = QuotaEntity(user="alice")
 SHOP = QuotaEntity(tenant="shop")
 QUOTAS = [
@@ -125,6 +126,25 @@ def test_a_raised_limit_ends_the_waits_for_it_and_no_others(
 
     assert reported(tables)[0] == [waited_ms]
     assert console_minutes(tables) == live_minutes(model) == minutes
+
+
+def test_the_wait_for_mutations_that_a_controller_asks_for_is_in_all_of_them(tmp_path: Path) -> None:
+    """The same node tells of request time a second later, as brokers do, which doesn't end it; an admitted one does."""
+    node: dict[str, Any] = {"gateway": "2", "instance": "2-0a1b2c3d", "bytes": None}
+    wait = {"quota": MUTATIONS, "entity": {"user": "alice"}, "ms": 50_000}
+    asked = event(10_000, api="Mutations", mutations_charged=0, throttled_by=[wait], **node)
+    time = event(11_000, api="Requests", request_time_ns=1, throttled_by=[], **node)
+    admitted = event(40_000, api="Mutations", mutations_charged=1, throttled_by=[], **node)
+    quotas = [QuotaEntry(ALICE, MUTATIONS, 1.0)]
+    tables = write_tables(tmp_path, quotas, [], START)
+    decisions = simulated([asked, time, admitted], quotas)
+    write_decisions(tables.decisions, decisions)
+
+    of_alice = CounterId(MUTATIONS, False, "alice", "", None, -1)
+    assert reported(tables) == ([30_000], [1])
+    assert console_minutes(tables) == live_minutes(live_model(decisions)) == {of_alice: 1}
+    [last] = last_throttled(tables, "alice", None, START + timedelta(minutes=1), 5)
+    assert (last["verdict"], last["throttled_by"][0]["ms"]) == ("ALLOW", 50_000)
 
 
 def test_a_topic_that_was_made_again_has_the_figures_of_its_second_life(tmp_path: Path) -> None:

@@ -267,12 +267,17 @@ public final class Cases {
         }
     }
 
-    /** The waits in ms of mutations that come one after the other, each once it may, and what is left of the bucket. */
+    /**
+     * The waits in ms of mutations that come one after the other, each once it may; those that the meter tells of, and whether it
+     * tells at once; and what is left of the bucket. Strict ones are asked for, and charged if they aren't refused.
+     */
     private static JsonNode mutations(JsonNode asked) {
         ManualTime time = new ManualTime();
         time.sleep(1_000_000); // the bucket is full
         ObjectNode answer = JSON.createObjectNode();
         ArrayNode waitsMs = answer.putArray("waits_ms");
+        ArrayNode toldMs = answer.putArray("told_ms");
+        boolean isStrict = asked.path("strict").booleanValue();
         try (Metrics metrics = new Metrics(new MetricConfig(), Collections.emptyList(), time, false)) {
             Sensor sensor = metrics.sensor("mutations");
             MetricName name = metrics.metricName("tokens", "ControllerMutation");
@@ -284,15 +289,25 @@ public final class Cases {
             CounterKey counter = new CounterKey(Kind.MUTATION, new Tags("alice", ""));
             Window window = new Window(11, 1_000);
             KafkaMeter meter = new KafkaMeter(counter, window, new LongestMute(MAX_MUTE_MS, -1), time::milliseconds);
+            MetricName charged = metrics.metricName("mutation-rate", "ControllerMutation");
+            sensor.add(charged, new Rate(), new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS));
+            meter.add(metrics.metric(charged), time.milliseconds());
             metric.config(new Bound(metric, meter, asked.get("limit").doubleValue(), MAX_MUTE_MS));
             for (JsonNode amount : asked.get("amounts")) {
                 long waitMs = 0;
                 try {
-                    sensor.record(amount.doubleValue(), time.milliseconds(), true);
+                    if (isStrict) {
+                        sensor.checkQuotas(time.milliseconds());
+                    }
+                    sensor.record(amount.doubleValue(), time.milliseconds(), !isStrict);
                 } catch (QuotaViolationException error) {
                     waitMs = Math.round(-error.value() / error.bound() * 1_000);
                 }
                 waitsMs.add(waitMs);
+                meter.look(time.milliseconds());
+                long heldMs = Math.max(0, meter.heldUntilMs() - time.milliseconds());
+                toldMs.add(meter.hasUnpublished() ? heldMs : 0);
+                meter.takeUnpublished(time.milliseconds());
                 time.sleep(waitMs);
             }
             return answer.put("tokens", ((Number) metric.metricValue()).doubleValue());

@@ -48,6 +48,11 @@ public final class SteppedGateway {
         return proxy != null ? proxy.charge(counter, amount) : kafka.charge(counter, amount);
     }
 
+    /** Whether a topic is admitted; if not, without a decision, its refusal is noted. */
+    public boolean admits(CounterKey counter) {
+        return proxy != null ? proxy.refuseMutations(counter) == 0 : kafka.waitMs(counter) == 0;
+    }
+
     /** The wait in ms until a counter doesn't exceed its quota. */
     public long waitMs(CounterKey counter) {
         return proxy != null ? proxy.waitMs(counter) : kafka.waitMs(counter);

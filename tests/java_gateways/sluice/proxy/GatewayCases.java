@@ -89,7 +89,7 @@ public final class GatewayCases {
         }
         int admitted = 0;
         for (JsonNode partitions : asked.get("amount")) {
-            if (gateway.waitMs(counter) == 0) {
+            if (gateway.admits(counter)) {
                 gateway.charge(counter, partitions.doubleValue());
                 admitted++;
             }

@@ -74,8 +74,26 @@ final class Bound extends MetricConfig {
             return NONE;
         }
         Quota found = isPaced ? paced() : unpaced(plain);
+        if (isTokens && isLimited) {
+            noteAsked(found);
+        }
         boolean isTime = isLimited && meter.counter.kind == Kind.REQUEST;
         return isTime && !found.acceptable(value()) && ShareFetches.isAnswered() ? NONE : found;
+    }
+
+    /**
+     * Notes the wait that Kafka computes from this bound for who asks now. A controller asks for it, and a broker mutes: so the
+     * metric of waits of this quota never says so, and what is refused is charged to none.
+     */
+    private void noteAsked(Quota found) {
+        Object lock = meter.metricLock();
+        if (lock == null || Thread.holdsLock(lock)) { // the bucket is only read
+            return;
+        }
+        long waitMs = Math.round(-value() / found.bound() * 1000.0);
+        if (waitMs > 0) {
+            meter.noteAsked(waitMs, meter.nowMs());
+        }
     }
 
     private Quota unpaced(Quota plain) {

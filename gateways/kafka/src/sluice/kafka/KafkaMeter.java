@@ -116,10 +116,19 @@ final class KafkaMeter extends Meter {
             return false;
         }
         double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
-        MetricConfig present = bound.config();
-        boolean isOwn = common().length == 0 || !(present instanceof Bound) || isExceeded;
-        noteThrottled(Math.round(throttleMs), isOwn, nowMs);
+        noteThrottled(Math.round(throttleMs), isOwnWait(), nowMs);
         return true;
+    }
+
+    private boolean isOwnWait() {
+        return common().length == 0 || bound == null || !(bound.config() instanceof Bound) || isExceeded;
+    }
+
+    /** Notes a wait that a controller asks a client for. What was charged until now ended the wait before. */
+    synchronized void noteAsked(long waitMs, long nowMs) {
+        read(nowMs);
+        noteThrottled(waitMs, isOwnWait(), nowMs);
+        lookSoon();
     }
 
     /** Notes whether the last request exceeded the limit itself. */

@@ -11,7 +11,7 @@ public enum Kind {
     REQUEST("request_percentage", "Requests", ClientQuotaType.REQUEST, "Request", "request-time", "request-time"),
     MUTATION(
             "controller_mutation_rate",
-            "Requests",
+            "Mutations", // not that of request time, whose next event would end the wait
             ClientQuotaType.CONTROLLER_MUTATION,
             "ControllerMutation",
             "mutation-rate",

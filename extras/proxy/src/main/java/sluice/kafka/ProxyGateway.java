@@ -140,6 +140,17 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         return waitMs > 0;
     }
 
+    /** Notes that mutations are refused that nobody else tells of. Returns how long their client waits, in ms. */
+    public long refuseMutations(CounterKey counter) {
+        long nowMs = time.milliseconds();
+        PlainMeter meter = meter(counter);
+        long waitMs = meter.waitMs(nowMs);
+        if (waitMs > 0) {
+            meter.noteRefused(waitMs, nowMs);
+        }
+        return waitMs;
+    }
+
     /** Notes that what a client sends isn't served, as it is stopped, so that events tell of it. */
     public void noteStopped(CounterKey counter) {
         meter(counter).noteStopped(time.milliseconds());

@@ -94,7 +94,7 @@ final class ChargedMutations {
     private Set<String> refused(Map<String, Integer> rest, Mutations.Answer answer, Mute mute) {
         Set<String> refused = new LinkedHashSet<>(rest.keySet());
         if (answer == null) {
-            mute.note(gateway.waitMs(counter));
+            mute.note(gateway.refuseMutations(counter));
             return refused;
         }
         refused.removeIf(topic -> !answer.refuses(topic));
