@@ -25,8 +25,9 @@ from sluice.cli import options
 from sluice.configs.settings import Properties, load_settings
 from sluice.jvm.jars import SPARK_JARS
 from sluice_demo.broker import Broker
+from sluice_proxy.processes import free_ports
 from tests.broker_plugin import plugin_classes
-from tests.integration.job_process import QUICK_JAVA
+from tests.integration.job_process import AUDITED, GENERATED_CODE, QUICK_JAVA, SMALL_ARROW_BATCHES, JobProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +42,16 @@ LONG = "long"
 
 SHARED = ("shared_job", "spark", "plugin")
 """Fixtures that are expensive to make: the tests with one of them are a group, so that one process makes it once."""
+
+SHARED_QUOTAS = [
+    {"entity": {"user": "kip599"}, "quotas": {"controller_mutation_rate": 5}},
+    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 1, "request_percentage": 1}},
+    {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 100, "consumer_byte_rate": 100}},
+    {"entity": {"topic": "orders"}, "quotas": {"producer.byte.rate": 50}},
+    {"entity": {"user": "greedy"}, "quotas": {"controller_mutation_rate": 10}},
+    {"entity": {"user": "producer"}, "quotas": {"producer_byte_rate": 1_000_000}},
+    {"entity": {"user": "long-wait"}, "quotas": {"producer_byte_rate": 10}},
+]
 
 LONGEST = ("extras/proxy/tests/integration/test_kafka_gateway.py", *SHARED)
 """The groups that begin first; the other ones fill the time beside them."""
@@ -162,6 +173,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def small_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have a row for a client of one request too."""
+    monkeypatch.setattr("sluice_insight.reports.left_out.LEAST_REQUESTS", 1)
+
+
+@pytest.fixture
 def everybodys() -> Iterator[Path]:
     """A folder that every account may enter, unlike those of pytest."""
     with TemporaryDirectory(prefix="sluice-rights-") as name:
@@ -222,6 +239,36 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session = start_session(replace(settings, enforce=enforce, spark=Properties(settings.spark | QUICK_JAVA)))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcess]:
+    """One running job; a test that shares it has users of its own, and counts from what was there before.
+
+    It accepts events from clocks that run ahead by ten minutes. Rows of a page and parts of a group come in several of
+    Arrow's batches, as they do in production once a micro-batch is large.
+    """
+    job = JobProcess(
+        tmp_path_factory.mktemp("shared"),
+        kafka_broker,
+        SHARED_QUOTAS,
+        quota={"controller.quota.window.num": 100},
+        audit=AUDITED,
+        enforce={"max_future_ms": 3_000_000},  # for the clocks of gateways that run fast until a busy machine is done
+        health={"port": free_ports(1)[0]},
+        spark=GENERATED_CODE | SMALL_ARROW_BATCHES,
+    )
+    job.start()
+    yield job
+    job.stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The shared job ends after its last test: until the end of all tests it would take a fifth of a core."""
+    job = getattr(item, "funcargs", {}).get("shared_job")
+    if job is not None and "shared_job" not in getattr(nextitem, "fixturenames", ()):
+        job.stop()
 
 
 @pytest.fixture(scope="session")

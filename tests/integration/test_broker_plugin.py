@@ -19,7 +19,6 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
-from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.topics import differing_topics
 from sluice.process.clock import now_ms
 from sluice.state.contract.gateway_topics import Override
@@ -32,9 +31,7 @@ from sluice_demo.cluster import Cluster
 from sluice_demo.full_speed_client import FullSpeedClient, Role
 from sluice_demo.jars import BROKER_JARS
 from sluice_lab.testbed.jars import NEW_BROKER_JARS, OLD_BROKER_JARS
-from sluice_lab.testbed.jmx import beans
-from sluice_toolbox.cluster_facts import read_cluster
-from sluice_toolbox.machine import Jvm
+from sluice_lab.testbed.jmx import read_beans
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.builders import quota
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, is_producer_held, waits
@@ -193,12 +190,6 @@ def read_in_share_group(servers: str, classes: Sequence[Path], client_id: str, t
     class_path = os.pathsep.join(map(str, [*classes, *BROKER_JARS.paths()]))
     command = [java, "-cp", class_path, "sluice.kafka.ShareReader", servers, client_id, topic, "40", "240", mode]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_brokers_with_the_plugin_are_known_as_those_that_share_a_quota(plugin: PluginBroker) -> None:
-    _, facts = read_cluster({"bootstrap.servers": plugin.servers}, CALLBACK_CLASS)
-
-    assert facts.sharing == facts.brokers
 
 
 def test_a_gateway_says_once_a_second_that_it_is_alive(plugin: PluginBroker) -> None:
@@ -481,9 +472,11 @@ def test_brokers_know_how_many_they_are_before_anything_is_decided(
     """Each would take the whole limit otherwise. Kafka 3.9 doesn't tell a callback, and 5.0 won't."""
     (tmp_path / "log4j.properties").write_text(OLD_LOG)
     plugins = [*classes, tmp_path]
-    with Cluster(tmp_path, 2, lambda *_: plugin_properties(), plugins, jars=jars) as cluster, Jvm() as jvm:
-        brokers = [beans(jvm, broker.jmx_port) for broker in cluster.brokers]
-        eventually(lambda: all(set(each.read("sluice:type=gateway,*", "Gateways").values()) == {2} for each in brokers))
+    with Cluster(tmp_path, 2, lambda *_: plugin_properties(), plugins, jars=jars) as cluster:
+        ports = [broker.jmx_port for broker in cluster.brokers]
+        eventually(
+            lambda: all({*read_beans(port, "sluice:type=gateway,*", "Gateways").values()} == {2} for port in ports)
+        )
 
 
 def holds_and_lets_go(plugin: PluginBroker) -> None:

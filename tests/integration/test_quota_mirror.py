@@ -4,29 +4,23 @@ import json
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from sluice.cli.errors import CheckError
-from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
+from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice_demo.broker import Broker
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
 from sluice_proxy.processes import free_ports
-from sluice_toolbox.checks import check_quotas_source
 from tests.builders import quota
 from tests.deciding_side import read_limits
 from tests.integration.job_process import JobProcess, wait_until
@@ -116,32 +110,3 @@ def test_a_broker_that_is_away_for_a_time_is_read_again(tmp_path: Path, monkeypa
         broker.kill()
         broker.start()
         assert client_quotas(reader.read()).entries == [entry(1024.0)]
-
-
-def test_the_doctor_compares_the_cluster_with_the_table(kafka_broker: str, tmp_path: Path) -> None:
-    """A difference is a failure only where a job should have mirrored it."""
-    settings = mirroring(kafka_broker, tmp_path)
-    table = QuotasTable(settings.delta.quotas)
-    table.create([entry(1.0, "mirror-bob"), ORDERS], "test", datetime.now(UTC))
-    with altering(kafka_broker) as alter:
-        alter({"user": "mirror-alice"}, KIND, 1024.0)
-        wait_until(lambda: len(read_cluster_quotas(settings.kafka)) == 1, 120)
-
-        found = "kafka, with 1 quotas of users and client-ids"
-        differs = f"{found}; against version 0 of the table: 1 added, 0 changed, 1 removed"
-        assert check_quotas_source(settings) == f"{differs}; the job mirrors them"
-        with locked(Checkpoint(settings.enforce.checkpoint)), pytest.raises(CheckError, match="should have mirrored"):
-            check_quotas_source(settings)
-        table.alter(lambda _: [entry(1024.0), ORDERS], "test", datetime.now(UTC))
-        assert check_quotas_source(settings) == f"{found}; version 1 of the table has the same"
-
-
-def mirroring(servers: str, folder: Path) -> Settings:
-    defaults = load_settings(environment={})
-    return replace(
-        defaults,
-        kafka=Properties({"bootstrap.servers": servers}),
-        quotas=replace(defaults.quotas, source="kafka"),
-        enforce=replace(defaults.enforce, checkpoint=str(folder / "checkpoint")),
-        delta=replace(defaults.delta, quotas=str(folder / "quotas")),
-    )

@@ -16,13 +16,6 @@ def test_hostile_text_does_not_reach_the_terminal(name: str) -> None:
     assert ended.error_line.isprintable()
 
 
-def test_a_choice_that_is_none_is_said_without_words_of_a_library() -> None:
-    ended = invoke("slo", "--by", "shop", code=2)
-
-    expected = "Invalid value for '--by': 'shop' is not one of 'user', 'client', 'tenant', 'topic'."
-    assert ended.error_line == f"sluice: error: {expected}"
-
-
 def test_the_version_is_the_installed_one() -> None:
     assert invoke("--version").output == f"sluice {version('sluice-kafka')}\n"
 

@@ -18,14 +18,10 @@ from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import NEEDED_MODULES, find_java, parse_java_version
 from sluice.jvm.plugin import plugin_jar
-from sluice_demo.jars import BROKER_JARS
 from sluice_demo.job import wait_until
-from sluice_lab.testbed.jars import HDFS_JARS, KAFKA_RELEASE_JARS, OLD_BROKER_JARS, PEER_JARS
-from sluice_proxy.jars import PROXY_JARS, proxy_class_path
-from sluice_shared_storage.jars import S3_JARS, object_store_jars
-from sluice_telemetry.jars import TELEMETRY_JARS
 from tests.builders import DEFAULTS
 from tests.commands import program
+from tests.jar_versions import versions_of, versions_of_pom
 
 
 def _pins() -> dict[str, str]:
@@ -33,80 +29,28 @@ def _pins() -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
 
 
-def _jar_versions(jar_set: JarSet) -> dict[str, str]:
-    tree = ElementTree.parse(jar_set.versions)  # noqa: S314 - our own file
-    return {found.attrib["name"]: found.attrib["rev"] for found in tree.iter("dependency")}
-
-
 @pytest.mark.parametrize(
     ("package", "artifact"), [("pyspark", "spark-sql-kafka-0-10_2.13"), ("delta-spark", "delta-spark_4.2_2.13")]
 )
 def test_a_jar_has_the_version_of_its_python_package(package: str, artifact: str) -> None:
-    assert _jar_versions(SPARK_JARS)[artifact] == _pins()[package]
+    assert versions_of(SPARK_JARS)[artifact] == _pins()[package]
 
 
-def _pom_versions(folder: str) -> dict[str | None, str | None]:
-    pom = ElementTree.parse(jars.REPOSITORY / folder / "pom.xml")  # noqa: S314 - our own file
-    return {each[1].text: each[2].text for each in pom.iter("{http://maven.apache.org/POM/4.0.0}dependency")}
-
-
-def test_the_poms_have_the_versions_that_the_jars_are_compiled_against() -> None:
+def test_the_pom_has_the_versions_that_the_plugin_is_compiled_against() -> None:
     """An IDE would compile against others."""
-    of_plugin, of_storage = _pom_versions("gateways/kafka"), _pom_versions("extras/shared_storage")
-    there = {*SPARK_JARS.expected(), *S3_JARS.expected(), *os.listdir(pyspark_jars())}
-    ours = _pom_versions("extras/telemetry")
+    of_plugin = versions_of_pom("gateways/kafka")
 
-    assert _pom_versions("extras/proxy") == _jar_versions(PROXY_JARS)
-    assert ours.items() - of_plugin.items() == {("sluice-kafka-plugin", "0"), *_jar_versions(TELEMETRY_JARS).items()}
-    assert {*TELEMETRY_JARS.expected()} < {*BROKER_JARS.expected()}
     assert {*of_plugin} == {"kafka-clients", "jackson-databind", "slf4j-api"}
-    assert {f"{artifact}-{version}.jar" for artifact, version in [*of_plugin.items(), *of_storage.items()]} <= there
+    there = {*SPARK_JARS.expected(), *os.listdir(pyspark_jars())}
+    assert {f"{artifact}-{version}.jar" for artifact, version in of_plugin.items()} <= there
 
 
-@pytest.mark.parametrize(
-    ("jar_set", "artifact"),
-    [
-        (SPARK_JARS, "delta-spark_4.2_2.13"),
-        (S3_JARS, "hadoop-aws"),
-        (BROKER_JARS, "kafka_2.13"),
-        (PEER_JARS, "kafka-streams"),
-    ],
-)
-def test_every_set_has_checksums(jar_set: JarSet, artifact: str) -> None:
-    checksums = jar_set.expected()
+def test_every_jar_has_a_checksum() -> None:
+    checksums = SPARK_JARS.expected()
 
-    assert f"{artifact}-{_jar_versions(jar_set)[artifact]}.jar" in checksums
+    artifact = "delta-spark_4.2_2.13"
+    assert f"{artifact}-{versions_of(SPARK_JARS)[artifact]}.jar" in checksums
     assert all(len(digest) == 64 for digest in checksums.values())
-
-
-def test_the_peer_of_the_bench_has_the_kafka_of_the_broker() -> None:
-    assert _jar_versions(PEER_JARS)["kafka-streams"] == _jar_versions(BROKER_JARS)["kafka_2.13"]
-
-
-@pytest.mark.parametrize(("release", "broker"), [("3.9", OLD_BROKER_JARS), ("4.3", BROKER_JARS)])
-def test_kafkas_own_tests_have_the_version_of_their_broker(release: str, broker: JarSet) -> None:
-    version = _jar_versions(broker)["kafka_2.13"]
-
-    assert set(_jar_versions(KAFKA_RELEASE_JARS[release]).values()) == {version}
-    assert f"kafka_2.13-{version}-test.jar" in KAFKA_RELEASE_JARS[release].expected()
-
-
-@pytest.mark.parametrize(
-    ("jar_set", "old", "new"), [(HDFS_JARS, "runtime", "minicluster"), (S3_JARS, "client-runtime", "aws")]
-)
-def test_hdfs_and_the_client_of_s3_have_the_release_of_the_hadoop_of_pyspark(
-    jar_set: JarSet, old: str, new: str
-) -> None:
-    (client,) = pyspark_jars().glob("hadoop-client-runtime-*.jar")
-
-    assert client.name.replace(old, new) in jar_set.expected()
-
-
-def test_the_client_of_s3_has_modules_of_one_release_and_no_bundle_of_all() -> None:
-    versions = {version for name, version in _jar_versions(S3_JARS).items() if name != "hadoop-aws"}
-
-    assert len(versions) == 1
-    assert not [jar for jar in S3_JARS.expected() if jar.startswith("bundle-")]
 
 
 def test_spark_gets_no_jar_of_the_broker() -> None:
@@ -160,13 +104,11 @@ def test_a_jar_of_sluices_own_that_was_not_built_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checkout: bool, fix: str
 ) -> None:
     """No compiler is called: a Java runtime is enough."""
-    for module in ("sluice.jvm.jars", "sluice_proxy.jars", "sluice_shared_storage.jars"):
-        monkeypatch.setattr(f"{module}.BUILT", tmp_path)
+    monkeypatch.setattr(jars, "BUILT", tmp_path)
     monkeypatch.setattr(jars, "in_checkout", lambda: is_checkout)
 
-    for needed in (plugin_jar, proxy_class_path, object_store_jars):
-        with pytest.raises(JarError, match=rf"\.jar is missing; {re.escape(fix)}"):
-            needed()
+    with pytest.raises(JarError, match=rf"\.jar is missing; {re.escape(fix)}"):
+        plugin_jar()
 
 
 def test_jars_that_are_right_already_are_not_downloaded_again(jar_set: JarSet) -> None:
@@ -221,6 +163,7 @@ exec sleep 60
 
 _DOWNLOADS = """
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from sluice.cli.start_checks import start_checks
 from sluice.jvm import jars

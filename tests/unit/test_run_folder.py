@@ -2,10 +2,7 @@
 
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,27 +81,3 @@ def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
 
     with pytest.raises(RunFolderError, match=r"\(Not a directory\); give the job a checkpoint folder"):
         RunFolder(Checkpoint(str(tmp_path / "file" / "enforce")))
-
-
-_WORKS = """
-import sys
-from sluice_toolbox.stored_state import temporary_folder
-with temporary_folder("sluice-test-") as folder:
-    print(folder, flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_temporary_folder_is_gone_after_each_signal(sent: signal.Signals) -> None:
-    """A command that reads the state has copies of it there."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as working:
-        assert working.stdout is not None
-        folder = Path(working.stdout.readline().strip())
-        assert folder.is_dir()
-        working.send_signal(sent)
-
-    assert working.returncode == 128 + sent
-    assert not folder.exists()

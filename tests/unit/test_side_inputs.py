@@ -14,9 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from prometheus_client import generate_latest
 
 from sluice.cli.errors import CheckError, CheckWarningError
@@ -41,10 +40,19 @@ from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.health import JobHealth, JobStatus
-from sluice_toolbox import checks
 from tests.builders import DEFAULTS, changed, hold_of, quota
+from tests.input_faults import (
+    OF_FILES,
+    OF_TABLES,
+    a_file,
+    cut_commit,
+    empty,
+    empty_commit,
+    gone,
+    no_log,
+    other_columns,
+)
 from tests.waiting import eventually
-from tests.web import answering
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR_MS = 3_600_000
@@ -181,64 +189,6 @@ def overrides(job: Started) -> list[Override]:
     return said.overrides if said else []
 
 
-def newest(place: Path, pattern: str) -> Path:
-    return max(place.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
-
-
-def gone(place: Path) -> None:
-    shutil.rmtree(place) if place.is_dir() else place.unlink()
-
-
-def a_file(place: Path) -> None:
-    gone(place)
-    place.write_text("no table")
-
-
-def a_folder(place: Path) -> None:
-    gone(place)
-    place.mkdir()
-
-
-def empty_commit(place: Path) -> None:
-    newest(place, "_delta_log/*.json").write_bytes(b"")
-
-
-def cut_commit(place: Path) -> None:
-    commit = newest(place, "_delta_log/*.json")
-    commit.write_bytes(commit.read_bytes()[:-100])
-
-
-def no_data_file(place: Path) -> None:
-    newest(place, "*.parquet").unlink()
-
-
-def empty_data_file(place: Path) -> None:
-    newest(place, "*.parquet").write_bytes(b"")
-
-
-def no_log(place: Path) -> None:
-    shutil.rmtree(place / "_delta_log")
-
-
-def other_columns(place: Path) -> None:
-    gone(place)
-    write_deltalake(str(place), pa.table({"other": [1]}))
-
-
-def empty(place: Path) -> None:
-    place.write_bytes(b"")
-
-
-def cut(place: Path) -> None:
-    place.write_bytes(place.read_bytes()[:-5])
-
-
-def another(place: Path) -> None:
-    place.write_text('{"other": 1}')
-
-
-OF_TABLES = (gone, a_file, a_folder, empty_commit, cut_commit, no_data_file, empty_data_file, no_log, other_columns)
-OF_FILES = (gone, a_folder, empty, cut, another)
 CASES = [
     *((kind, fault) for kind in (Quotas, Holds) for fault in OF_TABLES),
     *((Capacities, fault) for fault in OF_FILES),
@@ -309,43 +259,6 @@ def test_a_job_that_starts_and_one_that_runs_go_on_with_the_last_that_was_in_for
     of.change(3)
     of.poll(running)
     assert of.in_force(running) == of.expected(3)
-
-
-@pytest.mark.parametrize("fault", OF_TABLES)
-def test_the_doctor_says_what_cant_be_read(settings: Settings, fault: Callable[[Path], None]) -> None:
-    """A table that is gone is no fault to it: only the running job knows that there was one, and holds who was."""
-    Checkpoint(settings.enforce.checkpoint).sluice.write("sluice.json", b"{}")
-    fault(Holds(settings).place)
-    if fault in (gone, a_folder, no_log):
-        assert checks.check_holds_table(settings).startswith("none, as before the first hold; overrides says who")
-    else:
-        with pytest.raises(CheckWarningError, match="a job goes on with the holds that it read last"):
-            checks.check_holds_table(settings)
-
-
-def test_the_doctor_warns_of_more_holds_than_the_job_can_follow(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Checkpoint(settings.enforce.checkpoint).sluice.write("sluice.json", b"{}")
-    monkeypatch.setattr(checks, "MAX_HOLDS", 2)
-    table = Holds(settings)
-    table.change(2)
-    assert checks.check_holds_table(settings) == "2 in force"
-    table.change(3)
-    with pytest.raises(CheckWarningError, match="of 3 clients that are held only the last 100 are stopped"):
-        checks.check_holds_table(settings)
-
-
-def test_the_doctor_asks_the_running_job_what_it_cant_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone(Holds(settings).place)
-    held = [Override("hold", entity=Tags(client_id="app").entity(), until_ms=now_ms() + HOUR_MS, consumers=True)]
-    job = Started(settings, Overrides(1, now_ms(), HOUR_MS, held), monkeypatch)
-    body = json.dumps(job.health.state(ok=False)).encode()
-    head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with answering(head + body) as port:
-        asked = changed(settings, "health", port=port)
-        with pytest.raises(CheckWarningError, match=r"what it read last of holds: .* is gone, or has no row;"):
-            checks.check_job(asked)
 
 
 REFUSAL = """

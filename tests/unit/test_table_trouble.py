@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,11 @@ from sluice.streaming.runtime.recorded import see_tables
 from tests.accounts import STRANGER, as_account, as_root, give
 from tests.builders import DEFAULTS, hold_of
 from tests.commands import invoke
-from tests.job_tables import NOW, TABLES, recorded, settings_in
+from tests.job_tables import TABLES, recorded, settings_in
 
 READERS = (
     ("quotas", "describe"),
     ("quotas", "history"),
-    ("usage", "--from", "7d"),
-    ("slo", "--from", "7d"),
-    ("explain", "--client-id", "app"),
-    ("advise", "--from", "7d"),
     ("maintain",),
 )
 """Commands that read a table."""
@@ -134,36 +128,6 @@ def test_a_file_of_another_account_is_named_with_the_cure(everybodys: Path) -> N
         f"may not read {commit}, which is of root with mode 600, in a table of {STRANGER}: a command of another" in said
     )
     assert said.endswith(f"give it to the table's: chown -R {STRANGER}:{STRANGER} {everybodys}/quotas")
-
-
-@pytest.mark.parametrize("command", [command for command in READERS if command[0] in ("usage", "advise")])
-def test_a_day_that_was_removed_by_hand_is_named_with_the_cure(command: tuple[str, ...], tmp_path: Path) -> None:
-    recorded(tmp_path, 1, 4)
-    day = (NOW - timedelta(4)).date()
-    shutil.rmtree(tmp_path / "decisions" / f"date={day}")
-    settings = settings_in(tmp_path)
-
-    said = invoke(*command, "--config", settings, code=1).error.splitlines()[-1]
-
-    assert f"files of {day} are in the log of {tmp_path}/decisions but not in its folder" in said
-    assert said.endswith("sluice maintain --keep-days 3 takes them, and all that is older, out of the table")
-    doctor = invoke("doctor", "--config", settings, code=1).output
-    assert f"FAIL  tables: files of {day} are in the log" in doctor
-    invoke("maintain", "--keep-days", "3", "--config", settings)
-    invoke(*command, "--config", settings)
-
-
-def test_a_day_that_is_kept_is_repaired(tmp_path: Path) -> None:
-    recorded(tmp_path, 0, 1)
-    shutil.rmtree(tmp_path / "decisions" / f"date={NOW.date()}")
-
-    said = invoke("maintain", "--config", settings_in(tmp_path), code=None).error.splitlines()
-    found = invoke("explain", "--config", settings_in(tmp_path), code=1).error.splitlines()[-1]
-
-    assert found.endswith(f"""DeltaTable('"'"'{tmp_path}/decisions'"'"').repair()'""")
-    assert not any("Parquet" in line for line in said)
-    DeltaTable(str(tmp_path / "decisions")).repair()
-    assert "no rows" in invoke("explain", "--config", settings_in(tmp_path), code=1).error
 
 
 def test_days_of_a_table_that_only_grows_are_not_deleted_and_the_property_is_named(tmp_path: Path) -> None:

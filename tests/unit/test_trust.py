@@ -17,7 +17,7 @@ from sluice.jvm.errors import JarError
 from sluice.process.trust import make_folder, stranger
 from sluice_demo import work_folder as runs
 from sluice_demo.announced import announced_run
-from sluice_proxy.jars import PROXY_CLASSES, PROXY_JARS
+from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
 
 STRANGER = 4711
 """A user id that this machine's user isn't."""
@@ -47,25 +47,25 @@ WAYS = [
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of an installed Sluice, in which the proxy's jars are complete by their stamp."""
+    """The home of an installed Sluice, in which the broker's jars are complete by their stamp."""
     monkeypatch.setattr(jars, "in_checkout", lambda: False)
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    make_folder(PROXY_JARS.folder)
-    (PROXY_JARS.folder / "evil.jar").write_bytes(b"PK any classes")
-    (PROXY_JARS.folder / "stamp.json").write_text(json.dumps(PROXY_JARS._stamp(PROXY_JARS.folder)))
+    make_folder(BROKER_JARS.folder)
+    (BROKER_JARS.folder / "evil.jar").write_bytes(b"PK any classes")
+    (BROKER_JARS.folder / "stamp.json").write_text(json.dumps(BROKER_JARS._stamp(BROKER_JARS.folder)))
     return tmp_path / "home"
 
 
 @pytest.mark.parametrize(("open_up", "why"), WAYS)
-@pytest.mark.parametrize("part", [".", "jars", "jars/proxy", "jars/proxy/evil.jar"])
+@pytest.mark.parametrize("part", [".", "jars", "jars/broker", "jars/broker/evil.jar"])
 def test_jars_are_only_taken_from_where_nobody_else_writes(
     home: Path, part: str, open_up: Callable[[Path], None], why: str
 ) -> None:
     """On the whole way to them: who can rename a folder above decides what is in it."""
-    assert [jar.name for jar in PROXY_JARS.paths()] == ["evil.jar"]  # it is this user's
+    assert [jar.name for jar in BROKER_JARS.paths()] == ["evil.jar"]  # it is this user's
     open_up(home / part)
 
-    for taken in (PROXY_JARS.paths, PROXY_CLASSES.find, PROXY_JARS.verify):
+    for taken in (BROKER_JARS.paths, BROKER_CLASSES.find, BROKER_JARS.verify):
         expected = rf"^{(home / part).resolve()} {why}, so no jars are taken from there; .*set SLUICE_HOME"
         with pytest.raises(JarError, match=expected):
             taken()
@@ -74,13 +74,13 @@ def test_jars_are_only_taken_from_where_nobody_else_writes(
 @pytest.mark.parametrize(("open_up", "why"), WAYS)
 @pytest.mark.usefixtures("home")
 def test_an_archive_that_another_can_write_isnt_used(open_up: Callable[[Path], None], why: str) -> None:
-    file = PROXY_CLASSES._archive().file
+    file = BROKER_CLASSES._archive().file
     file.write_bytes(b"")
-    assert PROXY_CLASSES.find() is not None
+    assert BROKER_CLASSES.find() is not None
     open_up(file)
 
     with pytest.raises(JarError, match=f"{file} {why}, so no classes"):
-        PROXY_CLASSES.find()
+        BROKER_CLASSES.find()
 
 
 @pytest.mark.parametrize(("open_up", "why"), WAYS)

@@ -14,6 +14,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from typer.exceptions import TyperException
 from typer.main import get_command
 
+from deployment import DASHBOARD, DEPLOY, RULES, dockerfile, locked, parse_command
 from sluice.cli.main import app
 from sluice.configs import extras
 from sluice.configs.settings import Settings, load_settings
@@ -22,7 +23,6 @@ from sluice_demo.job import TABLES
 from sluice_lab.testbed.helm import CHART, HelmError, helm
 from sluice_shared_storage.settings import S3Settings
 from tests.builders import Json
-from tests.deployment import DASHBOARD, DEPLOY, RULES, dockerfile, locked, parse_command
 
 KUBERNETES_VERSIONS = ("1.30", "1.37")
 """The oldest and the newest that the manifests are checked by."""

@@ -13,6 +13,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from typer.main import get_command
 
+from deployment import DEPLOY, dockerfile, parse_command
 from sluice.cli.broker_plugin import PROPERTIES_NAME, property_lines, write_broker_plugin
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
@@ -21,7 +22,6 @@ from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import TABLES
 from sluice_insight.console.server import token_of
 from tests.builders import Json
-from tests.deployment import DEPLOY, dockerfile, parse_command
 
 COMPOSE: Json = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: Json = COMPOSE["services"]

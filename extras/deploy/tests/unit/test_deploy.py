@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from deployment import DEPLOY, dockerfile, locked
 from sluice.jvm.jars import REPOSITORY
-from tests.deployment import DEPLOY, dockerfile, locked
 
 
 def _copied() -> list[str]:

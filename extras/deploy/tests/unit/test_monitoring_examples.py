@@ -15,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from deployment import DASHBOARD, EXAMPLES, RULES
 from sluice import Gateway, GatewayCollector, GatewayOptions
 from sluice.jvm.jars import REPOSITORY
 from sluice.process.clock import now_ms
@@ -32,7 +33,6 @@ from sluice.streaming.runtime.health import JobHealth
 from sluice_elastic.disks import DisksWatch
 from sluice_insight.client_metrics import ClientMetrics
 from tests.builders import AT_MS, decision, heartbeat_of
-from tests.deployment import DASHBOARD, EXAMPLES, RULES
 
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from console_facts import HOSTILE, facts_of
 from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
@@ -16,7 +17,6 @@ from sluice_insight.console.pages import Facts
 from sluice_insight.console.server import ConsoleOptions, console_server
 from sluice_lab.testbed.browser import running_browser
 from tests.builders import decision, member, quota
-from tests.console_facts import HOSTILE, facts_of
 
 USERS = ("alice", "bob", "carol")
 

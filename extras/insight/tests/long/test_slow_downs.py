@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # its own documentation says so
 
+from console_facts import facts_of
 from sluice.configs.settings import load_settings
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.process.clock import now_ms
@@ -29,7 +30,6 @@ from sluice_lab.testbed.rig import Rig
 from sluice_telemetry.jars import RECEIVER_CLASS, telemetry_jar
 from sluice_telemetry.subscription import subscribe
 from tests.commands import run_sluice
-from tests.console_facts import facts_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 

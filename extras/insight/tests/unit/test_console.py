@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console_facts import HOSTILE, facts_of
 from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.format import moment, printable
@@ -50,7 +51,6 @@ from sluice_insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check
 from sluice_insight.errors import ConsoleError
 from sluice_insight.texts import NO_TENANT
 from tests.builders import AT_MS, decision, heartbeat_of, member, quota, unlimited_of
-from tests.console_facts import HOSTILE, facts_of
 
 PREFIXED = "https://ops.example/sluice/"
 """Where a proxy shows the console."""

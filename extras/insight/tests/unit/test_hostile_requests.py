@@ -6,11 +6,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from console_facts import facts_of
+from hostile_clients import send, send_all
 from sluice.process.http_server import HttpServer
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice_insight.console.server import ConsoleOptions, console_server
-from tests.console_facts import facts_of
-from tests.hostile_clients import send, send_all
 
 _LOCAL = b" HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 BAD_HTTP = [

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from console_facts import HOSTILE
 from sluice.process.http_server import HttpServer
 from sluice.process.times import from_ms
 from sluice.sinks.tables.overrides import OverridesTable
@@ -26,7 +27,6 @@ from sluice_insight.console.slow import SlowPage
 from sluice_insight.slow.sources import Answer, Recorded, slow_client
 from tests.builders import member, quota
 from tests.commands import invoke
-from tests.console_facts import HOSTILE
 from tests.recorded import START_MS, event, write_tables
 
 MINE, THEIRS = "mine-client", "secret-client"

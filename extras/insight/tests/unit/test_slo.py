@@ -125,3 +125,10 @@ def test_a_span_without_clients_has_no_share() -> None:
 def test_a_span_that_would_begin_before_all_time_is_refused() -> None:
     said = invoke("slo", "--to", "0001-01-01", code=2).error
     assert said.endswith("sluice: error: --to 0001-01-01 has no time 7 days before it; give --from too\n")
+
+
+def test_a_choice_that_is_none_is_said_without_words_of_a_library() -> None:
+    ended = invoke("slo", "--by", "shop", code=2)
+
+    expected = "Invalid value for '--by': 'shop' is not one of 'user', 'client', 'tenant', 'topic'."
+    assert ended.error_line == f"sluice: error: {expected}"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console_facts import HOSTILE, facts_of
 from sluice.process.times import to_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.tables.query import Tables
@@ -27,7 +28,6 @@ from sluice_insight.slow.sources import Answer, Recorded
 from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
 from tests.builders import file_of, member, quota
 from tests.commands import Ended, invoke
-from tests.console_facts import HOSTILE, facts_of
 from tests.recorded import SETTINGS, event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)

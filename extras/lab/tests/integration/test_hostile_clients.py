@@ -8,13 +8,13 @@ from typing import NamedTuple
 import pytest
 from kafka import KafkaConsumer
 
+from hostile_clients import METADATA, SECRET, request, send, send_all
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice_demo.broker import Broker
 from sluice_demo.job import write_settings
 from sluice_proxy.gateway import ANY_PORT, KafkaGateway, Tls
 from sluice_proxy.processes import free_ports
 from tests.certificates import certificate
-from tests.hostile_clients import METADATA, SECRET, request, send, send_all
 from tests.integration.plugin_broker import proxy_settings
 
 pytestmark = pytest.mark.kafka

@@ -13,8 +13,8 @@ from sluice_demo.broker_plugin import new_exempt_client_id, plugin_cluster
 from sluice_demo.cluster import Cluster
 from sluice_lab.testbed.quotas_without_job import publish_limits
 from tests.builders import quota
-from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually
+from topic_storm import BURST, PER_S, STORM_S, storm
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
 

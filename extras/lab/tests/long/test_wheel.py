@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from installs import install, run
 from sluice.jvm import plugin
 from sluice_demo.job import wait_until
 from sluice_lab.testbed.distribution import EXTRAS, build_extra, build_wheel
 from sluice_lab.testbed.processes import descendants
 from sluice_proxy import jars as proxy
 from sluice_shared_storage import jars as object_store
-from tests.installs import install, run
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 

@@ -14,11 +14,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from installs import install, metadata, requirements, run
 from sluice.jvm.jars import BUILT, REPOSITORY
 from sluice_lab.testbed.distribution import BESIDE, EXTRAS, build_extra, build_wheel
 from sluice_proxy.jars import BUILT as BUILT_OF_PROXY
 from sluice_shared_storage.jars import BUILT as SHARED_STORAGE_BUILT
-from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
 import importlib, pkgutil

@@ -5,9 +5,9 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from installs import metadata, requirements
 from sluice_lab.testbed.distribution import build_extra
 from sluice_native.build import build
-from tests.installs import metadata, requirements
 
 SOURCES = {"plan.c", "decide.c", "text.h", "zig.lock", "build.py"}
 

@@ -14,8 +14,8 @@ from sluice_lab.scenarios.closed_loop.brokers import proxied_brokers
 from sluice_lab.testbed.rig import Rig
 from sluice_proxy.gateway import KafkaGateway
 from tests.kafka_bound import LARGEST_REQUEST, check_bound
-from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually
+from topic_storm import BURST, PER_S, STORM_S, storm
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 

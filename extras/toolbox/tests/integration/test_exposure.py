@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import confluent_kafka
@@ -9,11 +10,14 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import UserScramCredentialDeletion, UserScramCredentialUpsertion
 
+from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice_demo.cluster import create_topic
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, set_kafkas_quotas
+from sluice_toolbox.cluster_facts import read_cluster
 from tests.commands import invoke
+from tests.integration.plugin_broker import PluginBroker
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.group("broker_quotas")]
@@ -51,3 +55,11 @@ def test_the_exposure_of_quotas_is_read_from_what_any_cluster_tells(kafka_broker
     assert any(note.startswith("not known: rights (") for note in shown["notes"])
     assert any("consumer groups of the newer protocol" in note for note in shown["notes"])
     assert (shown["brokers"], shown["leading"], shown["sharing"]) == (1, 1, 0)
+
+
+def test_brokers_with_the_plugin_are_known_as_those_that_share_a_quota(tmp_path: Path, classes: list[Path]) -> None:
+    plugin = PluginBroker(tmp_path, classes)
+    with plugin.broker:
+        _, facts = read_cluster({"bootstrap.servers": plugin.servers}, CALLBACK_CLASS)
+
+    assert facts.sharing == facts.brokers

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka import KafkaAdminClient
 
+from mixed_load import EARLY_USERS, QUOTAS, requests_of
+from notebooks import run_cells
 from sluice.configs.settings import Settings
 from sluice.jvm.jars import REPOSITORY
 from sluice.kafka_io.client import connect
@@ -23,8 +25,6 @@ from sluice_toolbox.read_state import DECODER, read_state
 from tests.builders import creates_event
 from tests.commands import Ended, run_sluice
 from tests.integration.job_process import JobProcess, Json, wait_until
-from tests.mixed_load import EARLY_USERS, QUOTAS, requests_of
-from tests.notebooks import run_cells
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

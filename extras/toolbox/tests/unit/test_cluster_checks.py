@@ -188,6 +188,18 @@ def test_before_the_first_start_missing_topics_will_be_created(
         checks.check_topics(settings)
 
 
+def test_a_config_that_the_cluster_refuses_is_named_and_no_fault(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(_: object, __: object, refused: dict[tuple[str, str], bool], **___: object) -> TopicsSeen:
+        refused["quota-requests", "compression.type"] = True
+        return TopicsSeen()
+
+    monkeypatch.setattr(checks, "topics_seen", seen)
+
+    assert "but for what the cluster refuses: compression.type of quota-requests (" in checks.check_topics(settings)
+
+
 @pytest.mark.parametrize(("is_fatal", "begin", "code"), [(False, "warn", 0), (True, "FAIL", 1)])
 def test_a_topic_that_differs_from_what_is_needed_is_a_warning_and_one_that_loses_records_a_failure(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, is_fatal: bool, begin: str, code: int

@@ -1,5 +1,8 @@
 """`sluice state ...` as far as no Spark is needed: what it refuses, and balances that nothing was charged to yet."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -172,3 +175,27 @@ def test_a_micro_batch_that_was_only_planned_is_left_to_the_next_run(place: Plac
 
     assert code == 0
     assert read_balances(place.file.with_name("again")).offsets == {0: 17, 1: 4}
+
+
+_WORKS = """
+import sys
+from sluice_toolbox.stored_state import temporary_folder
+with temporary_folder("sluice-test-") as folder:
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_temporary_folder_is_gone_after_each_signal(sent: signal.Signals) -> None:
+    """A command that reads the state has copies of it there."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as working:
+        assert working.stdout is not None
+        folder = Path(working.stdout.readline().strip())
+        assert folder.is_dir()
+        working.send_signal(sent)
+
+    assert working.returncode == 128 + sent
+    assert not folder.exists()

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mixed_load import QUOTAS, requests_of
 from sluice.jvm.jars import REPOSITORY, jars_home
 from sluice.kafka_io.topics import ensure_topics
 from sluice_lab.testbed.processes import kill, python_workers
 from sluice_lab.testbed.reconciliation import reconcile
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
-from tests.mixed_load import QUOTAS, requests_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

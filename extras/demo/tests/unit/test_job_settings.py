@@ -12,6 +12,7 @@ from sluice.cli import options as found
 from sluice.cli.options import job_settings, running_settings
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import HealthSettings
+from sluice.jvm.jars import REPOSITORY
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice_demo.announced import announced_run
 from sluice_demo.run import absolute_paths
@@ -79,7 +80,7 @@ def test_a_demo_that_was_killed_counts_no_more(tmp_path: Path, running: Path) ->
         "options.RUNNING = Path(sys.argv[1])\n"
         "with announced_run('run', Path(sys.argv[2])): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", program, running, demo], check=False, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", program, running, demo], check=False, cwd=REPOSITORY)
 
     assert (running / "run").read_text() == str(demo)
     assert chosen() == "quota-requests"

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice.configs.settings import load_settings
+from sluice.jvm.jars import REPOSITORY
 from sluice.sinks.errors import QueryError
 from sluice.sinks.tables.query import Tables, last_written
 from sluice.sinks.tables.quota_metrics import quota_metrics_table
@@ -19,7 +20,6 @@ from tests.builders import Json, quota
 from tests.commands import invoke
 from tests.recorded import DECISIONS, decided, event_at, without, write_decisions
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = load_settings(environment={})
 
 QUOTAS = [

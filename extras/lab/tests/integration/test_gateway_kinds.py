@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -16,7 +17,6 @@ from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_val
 from sluice_elastic.log_dirs import FRESH_MS
 from tests.builders import T0, member, quota
 from tests.decided_sums import sums_of
-from tests.gateway_kinds import STEP_MS, AnyGateway, Gateways, JavaGateway, JavaGateways, PythonGateway
 from tests.gateway_loop import limit_records
 
 PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE

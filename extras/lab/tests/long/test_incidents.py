@@ -21,6 +21,7 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployment import RULES
 from scripts.java.build import PLUGIN
 from scripts.java.compiler import compile_java
 from sluice.process.clock import now_ms
@@ -31,7 +32,6 @@ from sluice_insight.console.pages import PAGES
 from sluice_proxy.processes import free_ports
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.commands import SLUICE, run_sluice
-from tests.deployment import RULES
 from tests.integration.job_process import AUDITED, TOPICS, JobProcess
 from tests.waiting import eventually, eventually_equal
 

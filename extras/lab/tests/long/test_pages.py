@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mixed_load import QUOTAS, requests_of
 from sluice.kafka_io.topics import ensure_topics
 from sluice_demo.job import Json
 from sluice_lab.testbed.reconciliation import reconcile
@@ -13,7 +14,6 @@ from sluice_toolbox.balances import read_balances
 from tests.builders import creates_event
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess
-from tests.mixed_load import QUOTAS, requests_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
