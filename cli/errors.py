@@ -26,7 +26,3 @@ class CheckWarningError(SluiceError):
 
 class BadInputError(SluiceError):
     """A file named on the command line can't be used."""
-
-
-class NotInForceError(SluiceError):
-    """A hold or release is written, and not in force everywhere."""

@@ -183,10 +183,10 @@ def command_group(help_text: str, group: type[Group] = Group, *, completes: bool
     )
 
 
-def command_app(command: Callable[..., None]) -> typer.Typer:
+def command_app(command: Callable[..., None], cls: type[TyperCommand] | None = None) -> typer.Typer:
     """A Typer application of one command, for an entry point of the group `sluice.commands`."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(command)
+    app.command(cls=cls)(command)
     return app
 
 
@@ -252,19 +252,6 @@ class EntityCommand(TyperCommand):
             option.name for option in in_order if option.name in ("entity_name", "entity_default")
         ]
         return super().parse_args(ctx, args)
-
-
-class ClientCommand(EntityCommand):
-    """A command of one client by its name: its help leaves out the options of EntityOptions that it refuses."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As a command of Typer."""
-        super().__init__(*arguments, **options)
-        for parameter in self.params:
-            if parameter.name == "entity_type":
-                parameter.metavar = "<users|clients|tenants>"
-            elif parameter.name in ("entity_default", "topic") or str(parameter.name).endswith("_defaults"):
-                parameter.hidden = True  # type: ignore[attr-defined] # all of them are options
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.extras import CommandLine
 from sluice.cli.format import print_json, print_lines, time_text
-from sluice.cli.holds import hold_client, hold_json, hold_line, release_client
 from sluice.cli.options import (
     AuthorOption,
-    ClientCommand,
     EntityCommand,
     EntityOptions,
     JsonOption,
@@ -47,8 +45,8 @@ from sluice.cli.quota_text import (
 )
 from sluice.cli.reach import reach_lines
 from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
-from sluice.process.format import printable
-from sluice.process.texts import odd_names, strict_text
+from sluice.process.format import moment, printable
+from sluice.process.texts import counter_text, odd_names, strict_text
 from sluice.process.times import from_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.overrides.operator_holds import OperatorHold
@@ -170,10 +168,6 @@ def describe_quotas(
     print_json({"version": version, "quotas": quotas}, indent=True)
 
 
-app.command("hold", cls=ClientCommand)(hold_client)
-app.command("release", cls=ClientCommand)(release_client)
-
-
 @app.command("history", cls=EntityCommand)
 @grouped
 def quotas_history(
@@ -189,7 +183,7 @@ def quotas_history(
     holds = [each for each in _holds_told(table) if _matches(_entity(each.client), filters)]
     told: Iterator[tuple[datetime, Any, str]] = heapq.merge(
         ((each.changed_at, _change_json(each), _change_line(each)) for each in changes),
-        ((from_ms(each.at_ms), hold_json(each), hold_line(each)) for each in holds),
+        ((from_ms(each.at_ms), _hold_json(each), _hold_line(each)) for each in holds),
         key=itemgetter(0),
         reverse=True,
     )
@@ -438,6 +432,28 @@ def _change_json(change: "QuotaChange") -> dict[str, Any]:
         "changed_from": change.changed_from and change.changed_from._asdict(),
         "changed_at": time_text(change.changed_at),
         **_difference_json((change.old, change.new)),
+    }
+
+
+def _hold_line(hold: OperatorHold) -> str:
+    """A hold or release as a line of the history."""
+    what = "released" if not hold.lasting_ms else f"held until {moment(hold.until_ms)}: {hold.reason}"
+    whose = f"{hold.changed_by} ({hold.changed_from})"
+    return f"hold  {time_text(from_ms(hold.at_ms))}  {whose}  {counter_text(hold.client)} {what}"
+
+
+def _hold_json(hold: OperatorHold) -> dict[str, Any]:
+    """The same as JSON, in the form of a change of quotas."""
+    new = {"until": time_text(from_ms(hold.until_ms)), "reason": hold.reason}
+    return {
+        "version": None,
+        "changed_by": hold.changed_by,
+        "changed_from": hold.changed_from._asdict(),
+        "changed_at": time_text(from_ms(hold.at_ms)),
+        "entity": hold.client.to_mapping(),
+        "key": "hold",
+        "old": None,
+        "new": new if hold.lasting_ms else None,
     }
 
 

@@ -1,25 +1,20 @@
 """Holds of operators in the job: how long each lasts, over restarts, lost records and tables that can't be read."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from sluice.sinks.tables.holds import HoldsTable
-from sluice.sinks.tables.last_decisions import nobody_text
-from sluice.sinks.tables.query import Tables
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity
 from sluice.state.overrides.operator_holds import MAX_HOLDS, MAX_LASTING_MS, NONE_TAKEN, REMEMBERED_MS, OperatorHolds
-from sluice.state.quotas.entity import DEFAULT, Tags
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import overrides_value
 from sluice.state.quotas.overrides import OverridesInForce, by_another_clock
 from sluice.state.quotas.tenants import Tenants
 from sluice.streaming.overrides.holds_watch import HoldsWatch
-from tests.builders import hold_of, quota
-from tests.recorded import event_at, simulated, write_decisions
+from tests.builders import hold_of
 
 NOW_MS = 1_760_011_200_000
 MINUTE_MS = 60_000
@@ -216,31 +211,3 @@ def test_a_record_that_is_read_again_is_not_believed_anew() -> None:
     hold = gateway.hold("", "app", Tenants([]), NOW_MS + MINUTE_MS)
     assert hold is not None
     assert hold.until_ms == NOW_MS + 5 * MINUTE_MS
-
-
-@pytest.mark.parametrize(
-    ("user", "client_id", "problem"),
-    [
-        ("alcie", None, "no decision and no quota names user 'alcie'; check the spelling"),
-        (None, "nosuch", "no decision and no quota names client-id 'nosuch'; check the spelling"),
-        ("bob", None, None),
-        ("bob", "nosuch", None),
-        ("alice", "nosuch", None),
-    ],
-)
-def test_a_name_that_nobody_has_is_said_if_decisions_are_read(
-    tmp_path: Path, user: str | None, client_id: str | None, problem: str | None
-) -> None:
-    """Bob sends requests, and alice has a quota. Without decisions of the last minute nobody can say who is there."""
-    now = datetime.now(UTC)
-    entries = [
-        quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user="alice"),
-        quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT),
-    ]
-    tables, names = Tables(str(tmp_path), str(tmp_path / "none"), {}), (user, client_id)
-
-    assert nobody_text(tables, *names, entries, now) is None
-    write_decisions(tmp_path, simulated([event_at(now, "bob", "Produce", bytes=5)], entries))
-
-    assert nobody_text(tables, *names, entries, datetime.now(UTC)) == problem
-    assert nobody_text(tables, *names, entries, datetime.now(UTC) + timedelta(minutes=2)) is None

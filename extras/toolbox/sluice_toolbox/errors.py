@@ -4,6 +4,10 @@ from sluice.cli.errors import BadInputError
 from sluice.state.errors import SluiceError
 
 
+class NotInForceError(SluiceError):
+    """A hold or release is written, and not in force everywhere."""
+
+
 class StateFileError(BadInputError):
     """A file of exported balances is missing, damaged, or can't be used with these settings."""
 

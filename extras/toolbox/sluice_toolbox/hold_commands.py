@@ -8,14 +8,23 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import time_text
-from sluice.cli.options import AuthorOption, EntityOptions, TableOptions, YesOption, ask, changed_from, grouped
+from sluice.cli.options import (
+    AuthorOption,
+    EntityCommand,
+    EntityOptions,
+    TableOptions,
+    YesOption,
+    ask,
+    changed_from,
+    command_app,
+    grouped,
+)
 from sluice.kafka_io.client import is_own_client_id, is_own_login, principal_of
 from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
-from sluice.process.format import moment, printable
+from sluice.process.format import printable
 from sluice.process.texts import counter_text
-from sluice.process.times import from_ms, read_length
+from sluice.process.times import read_length
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.overrides.operator_holds import (
     MAX_HOLDS,
@@ -33,6 +42,19 @@ TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait
 
 _PURPOSES = ("sums", "limits", "requests")
 """Ends of the client-ids of gateways."""
+
+
+class ClientCommand(EntityCommand):
+    """A command of one client by its name: its help leaves out the options of EntityOptions that it refuses."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As a command of Typer."""
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if parameter.name == "entity_type":
+                parameter.metavar = "<users|clients|tenants>"
+            elif parameter.name in ("entity_default", "topic") or str(parameter.name).endswith("_defaults"):
+                parameter.hidden = True  # type: ignore[attr-defined] # all of them are options
 
 
 @grouped
@@ -98,26 +120,7 @@ def release_client(
     typer.echo(f"Released {printable(counter_text(held))}, in force at {where}.")
 
 
-def hold_line(hold: OperatorHold) -> str:
-    """A hold or release as a line of the history."""
-    what = "released" if not hold.lasting_ms else f"held until {moment(hold.until_ms)}: {hold.reason}"
-    whose = f"{hold.changed_by} ({hold.changed_from})"
-    return f"hold  {time_text(from_ms(hold.at_ms))}  {whose}  {counter_text(hold.client)} {what}"
-
-
-def hold_json(hold: OperatorHold) -> dict[str, Any]:
-    """The same as JSON, in the form of a change of quotas."""
-    new = {"until": time_text(from_ms(hold.until_ms)), "reason": hold.reason}
-    return {
-        "version": None,
-        "changed_by": hold.changed_by,
-        "changed_from": hold.changed_from._asdict(),
-        "changed_at": time_text(from_ms(hold.at_ms)),
-        "entity": hold.client.to_mapping(),
-        "key": "hold",
-        "old": None,
-        "new": new if hold.lasting_ms else None,
-    }
+hold, release = command_app(hold_client, ClientCommand), command_app(release_client, ClientCommand)
 
 
 def _client(ctx: typer.Context, entity: EntityOptions) -> Tags:
@@ -158,8 +161,8 @@ def _own_tenants(kafka: Mapping[str, str], entries: Sequence[QuotaEntry]) -> set
 
 def _unknown_names(table: TableOptions, client: Tags, entries: Sequence[QuotaEntry]) -> Iterator[str]:
     """A line for each name that nobody has been seen with; none while the table of decisions is behind."""
-    from sluice.sinks.tables.last_decisions import nobody_text  # Delta's library is slow to import
-    from sluice.sinks.tables.query import Tables
+    from sluice.sinks.tables.query import Tables  # Delta's library is slow to import
+    from sluice_toolbox.nobody import nobody_text
 
     delta = table.settings.delta
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
@@ -172,7 +175,7 @@ def _put_in_force(
     table: TableOptions, author: AuthorOption, client: Tags, timeout_s: float, lasting_ms: int = 0, reason: str = ""
 ) -> str:
     """Write a command, and return where it is in force. Raises NotInForceError, QuotasTableError."""
-    from sluice.cli.in_force import InForceWatch  # Kafka's client is slow to import
+    from sluice_toolbox.in_force import InForceWatch  # Kafka's client is slow to import
 
     names, origin = (client.user, client.client_id, client.tenant), changed_from(table.settings)
     command = OperatorHold(*names, 0, now_ms(), lasting_ms, reason, author.name(), *origin)

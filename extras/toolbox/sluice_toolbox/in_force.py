@@ -9,7 +9,6 @@ from typing import Self
 import msgspec
 from kafka.errors import KafkaError
 
-from sluice.cli.errors import NotInForceError
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
@@ -22,6 +21,7 @@ from sluice.state.errors import UNREADABLE
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.limits import overrides_key
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS, heartbeat_in
+from sluice_toolbox.errors import NotInForceError
 
 _WAIT_MS = 100
 _KEY = overrides_key(OperatorHolds.name)
