@@ -20,7 +20,9 @@ _OWN_EXTRAS = {
     "kafka-gateway": "proxy",
     **dict.fromkeys(("advise", "console", "explain", "slo", "top", "usage", "whatif"), "insight"),
     **dict.fromkeys(("notices", "own-view", "quotas.resolve", "tenants.resolve"), "insight"),
-    **dict.fromkeys(("balance", "quotas.exposure", "quotas.hold", "quotas.release", "state", "unmute"), "toolbox"),
+    **dict.fromkeys(("balance", "broker-plugin", "state", "topics", "unmute"), "toolbox"),
+    **dict.fromkeys(("quotas.exposure", "quotas.hold", "quotas.import", "quotas.release"), "toolbox"),
+    **dict.fromkeys(("tenants.alter", "tenants.describe", "tenants.import"), "toolbox"),
 }
 """Entry point -> the extra of sluice-kafka that has it, for those that may be missing."""
 

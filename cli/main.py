@@ -24,7 +24,6 @@ from sluice.cli.options import (
     settings_file,
 )
 from sluice.cli.quotas import app as quotas_app
-from sluice.cli.tenants import app as tenants_app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_stores, with_absolute_paths, with_bootstrap_servers
@@ -53,7 +52,13 @@ app = command_group(
     completes=True,
 )
 app.add_typer(quotas_app, name="quotas")
-app.add_typer(tenants_app, name="tenants")
+app.add_typer(
+    command_group(
+        "Group users and client-ids into tenants. `sluice quotas alter --tenant NAME` sets the limits of one.",
+        CommandLine,
+    ),
+    name="tenants",
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -172,50 +177,6 @@ def doctor(config: ConfigOption = None, bootstrap_servers: BootstrapServersOptio
     from sluice.cli.doctor import run_doctor
 
     raise typer.Exit(run_doctor(settings))
-
-
-@app.command()
-def topics(
-    config: ConfigOption = None,
-    bootstrap_servers: BootstrapServersOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the kafka-topics.sh lines for an administrator; ask no broker.")
-    ] = False,
-) -> None:
-    """Make Sluice's topics that are missing, and compare the others with what it needs.
-
-    Brokers with the plugin, proxies and gateways write to them, so make them first.
-    """
-    settings = job_settings(config, bootstrap_servers)
-    from sluice.cli.topics import made_topics, topic_lines
-
-    for line in topic_lines(settings) if dry_run else made_topics(settings):
-        typer.echo(line)
-
-
-@app.command()
-def broker_plugin(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the jar and the lines for server.properties.")],
-    principal: Annotated[
-        str, typer.Option("--principal", help="Principals exempt from quotas: the job, brokers and gateways.")
-    ] = "User:sluice",
-    exempt_client_id: Annotated[
-        bool,
-        typer.Option("--exempt-client-id", help="Where nobody logs in: exempt clients by kafka.client.id, a secret."),
-    ] = False,
-    config: ConfigOption = None,
-    bootstrap_servers: BootstrapServersOption = None,
-) -> None:
-    """Write the jar that makes Kafka brokers gateways; prints the lines for their server.properties."""
-    settings = job_settings(config, bootstrap_servers)
-    from sluice.cli.broker_plugin import are_principals, write_broker_plugin
-
-    if not are_principals(principal):
-        raise typer.BadParameter(
-            f"--principal is {principal!r}; expected principals such as User:sluice or User:a;User:b"
-        )
-    for line in write_broker_plugin(settings, out, principal, exempt_client_id):
-        typer.echo(line)
 
 
 @app.command()

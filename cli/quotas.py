@@ -44,9 +44,8 @@ from sluice.cli.quota_text import (
     write_out,
 )
 from sluice.cli.reach import reach_lines
-from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
 from sluice.process.format import moment, printable
-from sluice.process.texts import counter_text, odd_names, strict_text
+from sluice.process.texts import counter_text, strict_text
 from sluice.process.times import from_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.overrides.operator_holds import OperatorHold
@@ -59,7 +58,7 @@ from sluice.state.quotas.alteration import (
     merged,
     with_altered,
 )
-from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas, is_mirrored
+from sluice.state.quotas.cluster import SLUICES_OWN, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, QuotaKind
@@ -246,51 +245,6 @@ def export_quotas(
         typer.echo(text, nl=False)
     else:
         write_out(out, text)
-
-
-@app.command("import", cls=EntityCommand)
-@grouped
-def import_quotas(
-    table: TableOptions,
-    author: AuthorOption,
-    bootstrap_servers: Annotated[
-        str, typer.Option("--bootstrap-servers", "--bootstrap-server", help="The Kafka cluster to read.")
-    ],
-    command_config: Annotated[
-        Path | None, typer.Option("--command-config", help="Properties file for reaching the cluster.")
-    ] = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove quotas of users and client-ids that the cluster doesn't have.")
-    ] = False,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-) -> None:
-    """Import the client quotas of a Kafka cluster.
-
-    Shows the changes and asks. Quotas that no cluster has stay, also with --prune: those of tenants and topics, those
-    in mode shadow, and those that Kafka proxies alone hold.
-    """
-    wanted, refused = _cluster_quotas(bootstrap_servers, command_config)
-    for line in odd_names(entry.entity for entry in wanted):
-        typer.echo(f"sluice: warning: {line}", err=True)
-    edit(table, merging(table, wanted, absent_from(wanted) if prune else None), author, dry_run=dry_run, yes=yes)
-    if refused:
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tuple[list[QuotaEntry], bool]:
-    """The cluster's quotas, and whether one was refused; standard error says which are left out."""
-    from sluice.kafka_io.cluster_quotas import read_cluster_quotas  # Kafka's client is slow to import
-
-    # another cluster: no login of the settings goes there
-    properties = read_properties(command_config) if command_config else {}
-    cluster = read_cluster_quotas(OF_PERSONS | properties | OF_COMMANDS | {"bootstrap.servers": bootstrap_servers})
-    for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
-        typer.echo(f"left out {entity}: Sluice has no quotas on ips", err=True)
-    entries, refused = client_quotas(cluster)
-    for line in refused:
-        typer.echo(f"refused {line}", err=True)
-    return entries, bool(refused)
 
 
 def merging(

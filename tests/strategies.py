@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sluice.state.contract.records import HEARTBEAT_API
+from sluice.state.quotas.cluster import ClusterQuota, is_mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -114,3 +115,14 @@ def events(draw: st.DrawFn) -> bytes:
     elif api == HEARTBEAT_API:
         event["heartbeat"] = {"staleness_ms": 1, "counters": 0}
     return json.dumps(event).encode()
+
+
+def as_cluster(entries: list[QuotaEntry]) -> list[ClusterQuota]:
+    """The enforced client quotas among the entries, as a cluster answers."""
+    values: dict[QuotaEntity, dict[str, float]] = {}
+    for entry in filter(is_mirrored, entries):
+        values.setdefault(entry.entity, {})[entry.kind.value] = entry.value
+    return [
+        ClusterQuota({part.replace("_", "-"): name for part, name in entity.to_mapping().items()}, own)
+        for entity, own in values.items()
+    ]

@@ -4,7 +4,7 @@ Only the enforced quotas of users and client-ids are mirrored: a cluster has no 
 no reservations, and none of the keys that proxies alone hold.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sluice.state.errors import InvalidQuotaError
@@ -70,21 +70,6 @@ def is_mirrored(entry: QuotaEntry) -> bool:
     if entry.kind in SLUICES_OWN:
         return False
     return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None
-
-
-def absent_from(cluster: Iterable[QuotaEntry]) -> Callable[[QuotaEntry], bool]:
-    """A test that is true for quotas of users and client-ids which this cluster could have and hasn't.
-
-    So it is for a reservation beside such a quota.
-    """
-    limits = {(entry.entity, entry.kind) for entry in cluster}
-
-    def is_absent(entry: QuotaEntry) -> bool:
-        if isinstance(entry.kind, ElasticKey):
-            return entry.entity.tenant is None and (entry.entity, entry.kind.quota) not in limits
-        return is_mirrored(entry) and (entry.entity, entry.kind) not in limits
-
-    return is_absent
 
 
 def mirrored(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> list[QuotaEntry]:

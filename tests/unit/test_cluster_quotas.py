@@ -1,32 +1,20 @@
 """The client quotas of a cluster that are mirrored, and the changes by a mirrored version."""
 
 import math
-from itertools import filterfalse
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.quotas.alteration import RawEntity, differences
-from sluice.state.quotas.cluster import ClusterQuota, absent_from, client_quotas, cluster_changes, is_mirrored, mirrored
+from sluice.state.quotas.cluster import ClusterQuota, client_quotas, cluster_changes, is_mirrored, mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, ElasticKey, QuotaKind
-from tests.strategies import quota_entries
+from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, QuotaKind
+from tests.strategies import as_cluster, quota_entries
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 ALICE: RawEntity = {"user": "alice"}
-
-
-def as_cluster(entries: list[QuotaEntry]) -> list[ClusterQuota]:
-    """The enforced client quotas among the entries, as a cluster answers."""
-    values: dict[QuotaEntity, dict[str, float]] = {}
-    for entry in filter(is_mirrored, entries):
-        values.setdefault(entry.entity, {})[entry.kind.value] = entry.value
-    return [
-        ClusterQuota({part.replace("_", "-"): name for part, name in entity.to_mapping().items()}, own)
-        for entity, own in values.items()
-    ]
 
 
 @given(quota_entries, quota_entries)
@@ -53,24 +41,6 @@ def test_the_changes_are_counted_as_history_shows_them(table: list[QuotaEntry], 
         sum(old is not None and new is not None for old, new in pairs),
         sum(new is None for _, new in pairs),
     )
-
-
-@given(quota_entries, quota_entries)
-def test_a_table_without_what_is_absent_has_nothing_that_a_cluster_could_have_and_has_not(
-    table: list[QuotaEntry], other: list[QuotaEntry]
-) -> None:
-    cluster = client_quotas(as_cluster(other)).entries
-    limits = {(entry.entity, entry.kind) for entry in cluster}
-
-    stay = list(filterfalse(absent_from(cluster), table))
-
-    assert {(entry.entity, entry.kind) for entry in filter(is_mirrored, stay)} <= limits
-    beside = [(entry, entry.kind.quota) for entry in table if isinstance(entry.kind, ElasticKey)]
-    assert [entry for entry in stay if isinstance(entry.kind, ElasticKey)] == [
-        entry for entry, quota in beside if (entry.entity, quota) in limits
-    ]
-    others = [entry for entry in table if not is_mirrored(entry) and not isinstance(entry.kind, ElasticKey)]
-    assert [entry for entry in stay if entry in others] == others
 
 
 def test_all_eight_levels_are_mirrored() -> None:

@@ -592,9 +592,6 @@ def test_a_quota_on_the_very_name_default_stops_no_export_and_can_be_removed(she
         "quotas describe --user CN%3Dapp",
         "quotas history --client CN%3Dapp",
         "quotas apply FILE --as carol --yes",
-        "tenants import FILE --as carol --yes",
-        "tenants alter shop --add-user CN%3Dapp --as carol",
-        "tenants alter shop --add-client-id CN%3Dapp --as carol",
     ],
 )
 def test_every_command_asks_about_a_name_that_looks_encoded(shell: Shell, line: str) -> None:
@@ -624,10 +621,6 @@ def test_an_empty_name_is_told_as_the_default_entity(shell: Shell, options: str,
     for command in ("alter --add-config producer_byte_rate=1024 --yes", "describe"):
         error = shell.run(f"{command} {options}").error
         assert re.search(said, error) if said else "empty name" not in error
-
-
-def test_import_asks_for_the_cluster_to_read(shell: Shell) -> None:
-    assert "Missing option '--bootstrap-servers'" in shell.error("import")
 
 
 # --- the commands as programs ---

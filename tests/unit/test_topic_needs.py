@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from sluice.kafka_io.topic_needs import TopicFound, creation_line, difference, needs
+from sluice.kafka_io.topic_needs import TopicFound, difference, needs
 from tests.builders import DEFAULTS
-from tests.commands import invoke
 
 TOPICS = DEFAULTS.topics
 NEEDED = needs(TOPICS)
@@ -110,14 +109,3 @@ def test_only_compaction_that_removes_what_is_needed_is_fatal(topic: str) -> Non
 
     assert different is not None
     assert different.is_fatal is not NEEDED[topic].is_compacted
-
-
-def test_a_dry_run_prints_the_lines_that_make_the_topics() -> None:
-    """For an administrator, so no broker is asked."""
-    lines = invoke("topics", "--dry-run", "--bootstrap-servers", "h:9092").output.splitlines()
-
-    assert lines == [creation_line("h:9092", name, each, 1) for name, each in NEEDED.items()]
-    assert lines[0].startswith(
-        "kafka-topics.sh --bootstrap-server h:9092 --create --topic quota-requests --partitions 4"
-        " --replication-factor 1 --config cleanup.policy=delete --config retention.ms=86400000 --config "
-    )

@@ -14,13 +14,13 @@ from jsonschema import Draft202012Validator
 from typer.main import get_command
 
 from deployment import DEPLOY, dockerfile, parse_command
-from sluice.cli.broker_plugin import PROPERTIES_NAME, property_lines, write_broker_plugin
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 from sluice.configs.yaml_file import read_yaml
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import TABLES
 from sluice_insight.console.server import token_of
+from sluice_toolbox.broker_plugin import PROPERTIES_NAME, property_lines, write_broker_plugin
 from tests.builders import Json
 
 COMPOSE: Json = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -29,7 +29,7 @@ from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice_toolbox import in_force
 from tests.builders import hold_of, member
 from tests.commands import invoke
-from tests.quota_shell import Shell, check_encoded_name, empty_table
+from tests.quota_shell import Shell, empty_table
 from tests.recorded import event_at, simulated, write_decisions
 
 
@@ -322,14 +322,3 @@ class TestHold:
                 )
         shell.table.alter(lambda _: members[1:], "test", datetime.now(UTC))
         assert shell.run(f"hold --tenant gateways --reason x --yes --config {without}").code == 2
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "quotas hold --user CN%3Dapp --reason x --as carol",
-        "quotas release --user CN%3Dapp --as carol",
-    ],
-)
-def test_a_name_that_looks_encoded_is_asked_about(shell: Shell, line: str) -> None:
-    check_encoded_name(shell, line)

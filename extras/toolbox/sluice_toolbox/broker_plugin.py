@@ -4,8 +4,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from sluice.cli.errors import UsageError
+from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import SECRET_NAME, Settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.plugin import plugin_jar, plugin_properties
@@ -19,6 +23,28 @@ _BOOTSTRAP_SERVERS = "bootstrap.servers"
 _LEAST_SECRET = 8
 _NOT_EXEMPT = "# kafka.client.id exempts nobody any more; principals do, or --exempt-client-id where no client logs in"
 _PRINCIPAL = re.compile(r"\s*[^:;\s][^:;]*:[^;]*[^;\s]\s*")
+
+
+def broker_plugin(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the jar and the lines for server.properties.")],
+    principal: Annotated[
+        str, typer.Option("--principal", help="Principals exempt from quotas: the job, brokers and gateways.")
+    ] = "User:sluice",
+    exempt_client_id: Annotated[
+        bool,
+        typer.Option("--exempt-client-id", help="Where nobody logs in: exempt clients by kafka.client.id, a secret."),
+    ] = False,
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+) -> None:
+    """Write the jar that makes Kafka brokers gateways; prints the lines for their server.properties."""
+    settings = job_settings(config, bootstrap_servers)
+    if not are_principals(principal):
+        raise typer.BadParameter(
+            f"--principal is {principal!r}; expected principals such as User:sluice or User:a;User:b"
+        )
+    for line in write_broker_plugin(settings, out, principal, exempt_client_id):
+        typer.echo(line)
 
 
 def write_broker_plugin(settings: Settings, folder: Path, principal: str, by_client_id: bool = False) -> list[str]:

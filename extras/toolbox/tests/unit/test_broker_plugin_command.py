@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.broker_plugin import property_lines, write_broker_plugin
 from sluice.cli.errors import UsageError
 from sluice.configs.settings import Settings, load_settings
+from sluice_toolbox.broker_plugin import property_lines, write_broker_plugin
 from tests.commands import invoke
 
 
@@ -47,7 +47,7 @@ def test_a_client_id_of_the_settings_exempts_nobody_and_a_line_says_so(
     """A client that calls itself so would have no quota."""
     jar = tmp_path / "built.jar"
     jar.touch()
-    monkeypatch.setattr("sluice.cli.broker_plugin.plugin_jar", lambda: jar)
+    monkeypatch.setattr("sluice_toolbox.broker_plugin.plugin_jar", lambda: jar)
 
     said = write_broker_plugin(settings_with(tmp_path, kafka), tmp_path / "out", "User:ops")
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.extras import CommandLine
 from sluice.cli.format import print_json, print_lines
 from sluice.cli.options import (
     AuthorOption,
@@ -16,7 +15,6 @@ from sluice.cli.options import (
     TableOptions,
     YesOption,
     as_written,
-    command_group,
     grouped,
     quotas_of_file,
 )
@@ -28,14 +26,9 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.tenants import member_text, with_members
 
-app = command_group(
-    "Group users and client-ids into tenants. `sluice quotas alter --tenant NAME` sets the limits of one.", CommandLine
-)
-
 _Globs = list[str] | None
 
 
-@app.command("alter")
 @grouped
 def alter_tenant(
     table: TableOptions,
@@ -65,7 +58,6 @@ def alter_tenant(
     edit(table, partial(with_members, added=added, removed=removed), author, dry_run=dry_run, yes=True)
 
 
-@app.command("describe")
 @grouped
 def describe_tenants(
     table: TableOptions,
@@ -87,7 +79,6 @@ def describe_tenants(
         print_lines(_lines(entries))
 
 
-@app.command("import")
 @grouped
 def import_tenants(
     table: TableOptions,

@@ -1,15 +1,34 @@
 """`sluice topics`: makes the topics that are missing, before anybody writes to them."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
+import typer
 from kafka.errors import KafkaError
 
+from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.kafka_io.errors import KafkaUnavailableError, UnfitTopicError
 from sluice.kafka_io.topic_needs import creation_line, lease_needs, needs
 from sluice.kafka_io.topics import differing_topics, ensure_lease_topic, ensure_topics
 from sluice.process.format import error_line
 from sluice.streaming.checkpoint.folder import Checkpoint
+
+
+def topics(
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the kafka-topics.sh lines for an administrator; ask no broker.")
+    ] = False,
+) -> None:
+    """Make Sluice's topics that are missing, and compare the others with what it needs.
+
+    Brokers with the plugin, proxies and gateways write to them, so make them first.
+    """
+    settings = job_settings(config, bootstrap_servers)
+    for line in topic_lines(settings) if dry_run else made_topics(settings):
+        typer.echo(line)
 
 
 def topic_lines(settings: Settings) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""`sluice quotas import`: the quotas of a Kafka cluster into the table, once."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.options import AuthorOption, TableOptions, YesOption, grouped
+from sluice.cli.quota_text import read_properties
+from sluice.cli.quotas import DryRunOption, edit, merging
+from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
+from sluice.process.texts import odd_names
+from sluice.state.quotas.cluster import client_quotas, is_mirrored
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import ElasticKey
+
+EXIT_FAILED = 1
+
+
+@grouped
+def import_quotas(
+    table: TableOptions,
+    author: AuthorOption,
+    bootstrap_servers: Annotated[
+        str, typer.Option("--bootstrap-servers", "--bootstrap-server", help="The Kafka cluster to read.")
+    ],
+    command_config: Annotated[
+        Path | None, typer.Option("--command-config", help="Properties file for reaching the cluster.")
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove quotas of users and client-ids that the cluster doesn't have.")
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Import the client quotas of a Kafka cluster.
+
+    Shows the changes and asks. Quotas that no cluster has stay, also with --prune: those of tenants and topics, those
+    in mode shadow, and those that Kafka proxies alone hold.
+    """
+    wanted, refused = _cluster_quotas(bootstrap_servers, command_config)
+    for line in odd_names(entry.entity for entry in wanted):
+        typer.echo(f"sluice: warning: {line}", err=True)
+    edit(table, merging(table, wanted, absent_from(wanted) if prune else None), author, dry_run=dry_run, yes=yes)
+    if refused:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tuple[list[QuotaEntry], bool]:
+    """The cluster's quotas, and whether one was refused; standard error says which are left out."""
+    from sluice.kafka_io.cluster_quotas import read_cluster_quotas  # Kafka's client is slow to import
+
+    # another cluster: no login of the settings goes there
+    properties = read_properties(command_config) if command_config else {}
+    cluster = read_cluster_quotas(OF_PERSONS | properties | OF_COMMANDS | {"bootstrap.servers": bootstrap_servers})
+    for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
+        typer.echo(f"left out {entity}: Sluice has no quotas on ips", err=True)
+    entries, refused = client_quotas(cluster)
+    for line in refused:
+        typer.echo(f"refused {line}", err=True)
+    return entries, bool(refused)
+
+
+def absent_from(cluster: Iterable[QuotaEntry]) -> Callable[[QuotaEntry], bool]:
+    """A test that is true for quotas of users and client-ids which this cluster could have and hasn't.
+
+    So it is for a reservation beside such a quota.
+    """
+    limits = {(entry.entity, entry.kind) for entry in cluster}
+
+    def is_absent(entry: QuotaEntry) -> bool:
+        if isinstance(entry.kind, ElasticKey):
+            return entry.entity.tenant is None and (entry.entity, entry.kind.quota) not in limits
+        return is_mirrored(entry) and (entry.entity, entry.kind) not in limits
+
+    return is_absent

@@ -1,0 +1,29 @@
+"""`sluice quotas import`: which quotas it removes with --prune."""
+
+from itertools import filterfalse
+
+from hypothesis import given
+
+from sluice.state.quotas.cluster import client_quotas, is_mirrored
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import ElasticKey
+from sluice_toolbox.import_command import absent_from
+from tests.strategies import as_cluster, quota_entries
+
+
+@given(quota_entries, quota_entries)
+def test_a_table_without_what_is_absent_has_nothing_that_a_cluster_could_have_and_has_not(
+    table: list[QuotaEntry], other: list[QuotaEntry]
+) -> None:
+    cluster = client_quotas(as_cluster(other)).entries
+    limits = {(entry.entity, entry.kind) for entry in cluster}
+
+    stay = list(filterfalse(absent_from(cluster), table))
+
+    assert {(entry.entity, entry.kind) for entry in filter(is_mirrored, stay)} <= limits
+    beside = [(entry, entry.kind.quota) for entry in table if isinstance(entry.kind, ElasticKey)]
+    assert [entry for entry in stay if isinstance(entry.kind, ElasticKey)] == [
+        entry for entry, quota in beside if (entry.entity, quota) in limits
+    ]
+    others = [entry for entry in table if not is_mirrored(entry) and not isinstance(entry.kind, ElasticKey)]
+    assert [entry for entry in stay if entry in others] == others
