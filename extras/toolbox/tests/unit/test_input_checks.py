@@ -58,7 +58,7 @@ def test_more_holds_than_the_job_can_follow_are_a_warning(settings: Settings, mo
 
 def test_the_running_job_is_asked_what_it_cant_read(settings: Settings) -> None:
     health = JobHealth("enforce", 0)
-    health.report_input("holds", "the table is gone, or has no row")
+    health.report_input("holds", "the table is gone, or has no row; move it back")
     body = json.dumps(health.state(ok=False)).encode()
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with answering(head + body) as port:
