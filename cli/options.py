@@ -172,8 +172,9 @@ class Group(TyperGroup):
         """One entry for each command, wrapped."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, command.get_short_help_str(10_000)) for name, command in commands if command is not None]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        if rows:  # all commands of a group may be extras'
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def command_group(help_text: str, group: type[Group] = Group, *, completes: bool = False) -> typer.Typer:

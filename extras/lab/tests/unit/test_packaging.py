@@ -172,6 +172,10 @@ assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
             "the command quotas exposure needs the extra toolbox; pip install 'sluice-kafka[toolbox]'",
         ),
         (
+            *("core", ["tenants", "describe"], 2),
+            "the command tenants describe needs the extra toolbox; pip install 'sluice-kafka[toolbox]'",
+        ),
+        (
             "core",
             ["kafka-gateway"],
             2,
@@ -197,6 +201,7 @@ def test_the_core_alone_decides_anywhere(core: Path, tmp_path: Path) -> None:
     options = [part for option, name in files.items() for part in (f"--{option}", examples / name)]
 
     assert "Commands:" in run(core / "sluice", "--help", folder=tmp_path).stdout
+    assert "Options:" in run(core / "sluice", "tenants", "--help", folder=tmp_path).stdout
     decisions = run(core / "sluice", "simulate", *options, folder=tmp_path).stdout.splitlines()
     assert [re.findall(r'"verdict":"(\w+)"', line) for line in decisions] == [["ALLOW"], ["REJECT"], ["ALLOW"]]
 
