@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from console_facts import HOSTILE
 from sluice.process.http_server import HttpServer
 from sluice.process.times import from_ms
 from sluice.sinks.tables.overrides import OverridesTable
@@ -17,7 +18,6 @@ from sluice_insight.console.slow import SlowPage
 from sluice_insight.slow.sources import Recorded
 from sluice_lab.testbed.browser import running_browser
 from tests.builders import member, quota
-from tests.console_facts import HOSTILE
 from tests.recorded import START_MS, event, write_tables
 
 HOSTILE_USER = "<img src=x onerror=document.title='owned'>"
