@@ -262,6 +262,7 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
         ("--ip 127.0.0.1", "Sluice has no quotas on ips"),
         ("--user alice --add-config a=1 --add-config-file f", "are both given"),
         ("--user alice --mode off", "off"),
+        ("--user a\udcff --add-config producer_byte_rate=9", "a\\udcff isn't UTF-8"),
         ("--entity-type groups", "groups"),
         (
             "--user bob --add-config request_percentage_reservation=50",

@@ -8,7 +8,7 @@ import pytest
 
 PACKAGES = (
     *("sluice", "sluice_demo", "sluice_http", "sluice_insight", "sluice_lab", "sluice_proxy", "sluice_telemetry"),
-    *("sluice_toolbox", "scripts"),
+    *("sluice_elastic", "sluice_toolbox", "scripts"),
 )
 OWN_PACKAGES = ("sluice_lab.testbed.object_store_server",)  # which run with packages of a lock of their own
 
