@@ -11,7 +11,6 @@ from sluice.jvm import class_archive
 from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
 from sluice.process import processes
 from sluice_demo.jars import BROKER_CLASSES
-from sluice_proxy.jars import PROXY_CLASSES
 from tests.commands import program
 
 JAVA = 'openjdk version "17.0.15" 2025-04-15'
@@ -138,7 +137,7 @@ def names(classes: ArchivedClasses) -> set[str]:
     return set(gzip.decompress(classes.names.read_bytes()).decode().splitlines())
 
 
-def test_the_lists_have_classes_of_spark_kafka_and_delta_of_a_broker_and_of_a_proxy() -> None:
+def test_the_lists_have_classes_of_spark_kafka_and_delta_and_of_a_broker() -> None:
     assert {
         "org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution",
         "org/apache/spark/sql/kafka010/KafkaMicroBatchStream",
@@ -146,7 +145,6 @@ def test_the_lists_have_classes_of_spark_kafka_and_delta_of_a_broker_and_of_a_pr
         "org/apache/spark/sql/delta/catalog/DeltaCatalog",
     } <= names(SPARK_CLASSES)
     assert {"kafka/server/BrokerServer", "kafka/server/KafkaApis"} <= names(BROKER_CLASSES)
-    assert {"io/kroxylicious/proxy/KafkaProxy", "io/netty/channel/epoll/EpollEventLoop"} <= names(PROXY_CLASSES)
 
 
 def test_the_archive_of_other_classes_stays(home: Path, jars: list[Path], classes: ArchivedClasses) -> None:

@@ -46,9 +46,8 @@ def test_the_pom_has_the_versions_that_the_plugin_is_compiled_against() -> None:
 
 
 def test_every_jar_has_a_checksum() -> None:
-    checksums = SPARK_JARS.expected()
+    checksums, artifact = SPARK_JARS.expected(), "delta-spark_4.2_2.13"
 
-    artifact = "delta-spark_4.2_2.13"
     assert f"{artifact}-{versions_of(SPARK_JARS)[artifact]}.jar" in checksums
     assert all(len(digest) == 64 for digest in checksums.values())
 

@@ -1,5 +1,6 @@
 """`sluice kafka-gateway`: what it tells Kroxylicious, and one line for what it can't use."""
 
+import gzip
 import json
 import stat
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from sluice_proxy.gateway import (
     proxy_properties,
     tls_of,
 )
+from sluice_proxy.jars import PROXY_CLASSES
 from tests.commands import invoke
 
 SECRET = "proxys-own-Secret"  # noqa: S105 # of no broker
@@ -253,3 +255,9 @@ def test_what_isnt_filtered_has_no_filter(tmp_path: Path, settings: Settings) ->
     config: Mapping[str, Any] = json.loads(gateway.write_config([1]).read_text())
 
     assert "filterDefinitions" not in config
+
+
+def test_the_list_of_classes_has_those_of_a_proxy() -> None:
+    names = set(gzip.decompress(PROXY_CLASSES.names.read_bytes()).decode().splitlines())
+
+    assert {"io/kroxylicious/proxy/KafkaProxy", "io/netty/channel/epoll/EpollEventLoop"} <= names
