@@ -1,4 +1,4 @@
-"""What may befall a table or a file that the job reads beside the requests."""
+"""Faults of a table or a file that the job reads beside the requests."""
 
 import shutil
 from pathlib import Path
