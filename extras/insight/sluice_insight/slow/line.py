@@ -1,31 +1,40 @@
 """The line of time of a client: decisions, what deciders said, and telemetry in; rows and evidence out. Pure."""
 
+from array import array
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
 
 from sluice.process.format import duration, moment, percent
 from sluice.process.texts import counter_text
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
-from sluice.state.contract.records import Decision
+from sluice.state.contract.records import MAX_APPLIED_MS, Decision
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.entity import Tags
+from sluice_insight.arrays import Integers
+from sluice_insight.reports.recorded_waits import Waits, union_of_waits
 from sluice_insight.reports.span import Span
 from sluice_insight.row_marks import stops
 from sluice_insight.slow.verdict import BUSY_IDLE, LEAST_IDLE, QUEUE_MS, SLOW_MS, Broker, Evidence, Own, Wait
 from sluice_insight.texts import tightened_text
-from sluice_insight.waits import Waited, reported_waits
+from sluice_insight.waits import reported_waits
 
 MINUTE_MS = 60_000
 MOST_ROWS = 30
 _STEPS_MS = (10_000, 30_000, MINUTE_MS, 300_000, 900_000, 3_600_000, 6 * 3_600_000, 86_400_000)
 
 _Key = tuple[str, Tags]
+Stops = tuple[Sequence[tuple[int, int]], str]
+"""The times in which a decider stopped a client, which may overlap, and why."""
+
+_WAITED, _DECIDED, _FIRST = 0, 1, 2
+"""The numbers of the longest wait of all at each time, of the one that the job decided, and of the first limit."""
 
 
 class Telemetry(msgspec.Struct):
@@ -38,6 +47,10 @@ class Telemetry(msgspec.Struct):
     client_id: str = ""
     user: str = ""
     metrics: dict[str, float | None] = {}
+
+    def is_in(self, span: Span) -> bool:
+        """True if it was said in a span."""
+        return span.start_ms <= self.at_ms < span.end_ms
 
 
 @dataclass(slots=True)
@@ -69,67 +82,55 @@ def step_ms(span: Span) -> int:
     return next((each for each in _STEPS_MS if span.length_ms <= MOST_ROWS * each), _STEPS_MS[-1])
 
 
-class _Union:
-    """The union of some waits, by steps and in the last minute of a span."""
+@dataclass(slots=True)
+class _Limit:
+    """A limit or a decider, by its number; `tight` has of each of its waits if it was at a tightened server."""
 
-    def __init__(self, span: Span, step: int) -> None:
-        self.by_step, self.last_minute_ms, self.events, self.tight = Tally[int](), 0, 0, 0
-        self._span, self._step, self._waited = span, step, Waited()
-
-    def add(self, lane: str, at_ms: int, wait_ms: int) -> None:
-        self.count(*self._waited.add(lane, at_ms, wait_ms))
-
-    def end(self) -> None:
-        self.count(*self._waited.until(self._span.end_ms))
-
-    @property
-    def total_ms(self) -> int:
-        return self.by_step.total()
-
-    def count(self, begin_ms: int, end_ms: int) -> None:
-        end_ms = min(end_ms, self._span.end_ms)
-        self.last_minute_ms += max(0, end_ms - max(begin_ms, self._span.end_ms - MINUTE_MS))
-        at_ms = max(begin_ms, self._span.start_ms)
-        while at_ms < end_ms:
-            number = (at_ms - self._span.start_ms) // self._step
-            until_ms = min(end_ms, self._span.start_ms + (number + 1) * self._step)
-            self.by_step[number] += until_ms - at_ms
-            at_ms = until_ms
+    number: int
+    limit: float | None = None
+    used: dict[int, float] = field(default_factory=dict)
+    tight: list[bool] = field(default_factory=list)
+    why: str = ""
 
 
 class LineOfTime:
-    """Takes the decisions on a client in the order of their times, and those of a while before the span too."""
+    """Takes the decisions on a client, those of a while before the span too."""
 
     def __init__(self, span: Span) -> None:
         self.span, self.step = span, step_ms(span)
-        count = -(-span.length_ms // self.step)
-        self.rows = [Row(span.start_ms + number * self.step) for number in range(count)]
+        self.rows = [Row(at_ms) for at_ms in range(span.start_ms, span.end_ms, self.step)]
         self.servers = set[str]()
-        self._waits = dict[_Key, _Union]()
-        self._waited, self._decided = _Union(span, self.step), _Union(span, self.step)
-        self._limits = dict[_Key, float]()
-        self._used = dict[_Key, dict[int, float]]()
-        self._why = dict[_Key, str]()
+        self._limits = dict[_Key, _Limit]()
+        self._lanes = dict[tuple[int, str], int]()
+        self._events = array("q")
+        """Waits as `union_of_waits` takes them, each by the numbers of its limit and lane, its time and its ms."""
         self._produced, self._produces = 0, 0
 
     def take(self, decision: Decision) -> None:
         """Take a decision on a request of the client."""
-        at_ms, server = decision.timestamp_ms, server_text(decision.instance, decision.gateway)
+        at_ms, elastic = decision.timestamp_ms, decision.elastic
+        server = server_text(decision.instance, decision.gateway)
         lane = "|".join((decision.user or "", decision.client_id or "", decision.instance or "", decision.api))
         waits = reported_waits(decision)
-        is_tight = decision.elastic is not UNSET and decision.elastic.factor < 1.0
-        for key in {*self._waits, *waits}:
-            union = self._waits.setdefault(key, _Union(self.span, self.step))
-            union.add(lane, at_ms, wait_ms := waits.get(key, 0))
-            union.events += wait_ms > 0
-            union.tight += wait_ms > 0 and is_tight
-            if wait_ms > 0 and is_tight and decision.elastic is not UNSET:
-                self._why[key] = tightened_text(server, decision.elastic.reason)
-        self._waited.add(lane, at_ms, max(waits.values(), default=0))
-        self._decided.add(lane, at_ms, decision.throttle_time_ms)
+        self._note(_WAITED, lane, at_ms, max(waits.values(), default=0))
+        self._note(_DECIDED, lane, at_ms, decision.throttle_time_ms)
+        for key, wait_ms in waits.items():
+            limit = self._of(key)
+            limit.tight += [elastic is not UNSET and elastic.factor < 1.0] if wait_ms else []
+            if elastic is not UNSET and limit.tight[-1:] == [True]:
+                limit.why = tightened_text(server, elastic.reason)
+        for key, limit in self._limits.items():
+            if limit.tight:  # somebody has waited for it
+                self._note(limit.number, lane, at_ms, waits.get(key, 0))
         if self.span.start_ms <= at_ms < self.span.end_ms:
             self._amounts(decision, (at_ms - self.span.start_ms) // self.step)
             self.servers |= {server} - {""}
+
+    def _of(self, key: _Key) -> _Limit:
+        return self._limits.setdefault(key, _Limit(_FIRST + len(self._limits)))
+
+    def _note(self, number: int, lane: str, at_ms: int, wait_ms: int) -> None:
+        self._events.extend((number, self._lanes.setdefault((number, lane), len(self._lanes)), at_ms, wait_ms))
 
     def _amounts(self, decision: Decision, number: int) -> None:
         row, amounts = self.rows[number], decision.amounts
@@ -142,92 +143,78 @@ class LineOfTime:
                 self._produced, self._produces = self._produced + size, self._produces + amounts.requests
         for charge in decision.charges:
             if charge.mode is UNSET and charge.limit:
-                key = charge.quota, Tags.of(charge.entity)
-                self._limits[key] = charge.limit
+                limit = self._of((charge.quota, Tags.of(charge.entity)))
+                limit.limit = charge.limit
                 if charge.rate is not None:
-                    self._used.setdefault(key, {})[number] = charge.rate / charge.limit
+                    limit.used[number] = charge.rate / charge.limit
 
-    def ended(
-        self, telemetry: Iterable[Telemetry] = (), stopped: Mapping[str, tuple[Sequence[tuple[int, int]], str]] = {}
-    ) -> Evidence:
-        """The evidence, when all was taken; the rows have it too.
-
-        `stopped` is, by decider, the times in which it stopped the client, which may have sent nothing then, and why.
-        """
-        for each in (*self._waits.values(), self._waited, self._decided):
-            each.end()
-        self._fill_rows()
-        said = [each for each in telemetry if self.span.start_ms <= each.at_ms < self.span.end_ms]
+    def ended(self, telemetry: Iterable[Telemetry] = (), stopped: Mapping[str, Stops] = {}) -> Evidence:
+        """The evidence, when all was taken; the rows have it too. `stopped` are deciders that stopped the client."""
+        for decider, (times, why) in stopped.items():
+            self._stop(decider, times, why)
+        lanes = np.array(self._events, np.int64).reshape(-1, 4).T
+        waits, length_ms = union_of_waits(lanes[0], lanes[1], lanes[2], lanes[3], self.span.end_ms), self.span.length_ms
+        steps = self._by_step(waits, self.span, self.step)
+        minute = Span(max(self.span.start_ms, self.span.end_ms - MINUTE_MS), self.span.end_ms)
+        shares = steps.sum(axis=1) / length_ms, self._by_step(waits, minute, MINUTE_MS).sum(axis=1) / minute.length_ms
+        said = [each for each in telemetry if each.is_in(self.span)]
         clients = [each for each in said if each.kind == "client"]
-        brokers = [each for each in said if each.kind == "broker" and self._is_used(each)]
-        self._add_telemetry(clients, brokers)
-        limited = dict.fromkeys([*self._waits, *self._limits])
-        waits = [self._wait(key, self._waits.get(key) or _Union(self.span, self.step)) for key in limited]
-        waits = [each for each in waits if each.quota not in stopped] + list(self._stops(waits, stopped))
-        length_ms = self.span.length_ms
+        brokers = [each for each in said if each.kind == "broker"]
+        if self.servers:  # else nobody knows to which it sends
+            brokers = [each for each in brokers if f"broker {each.broker}" in self.servers]
+        for number, row in enumerate(self.rows):
+            self._fill(row, steps[:, number], number, clients, brokers)
+        found = [
+            self._wait(key, *(float(each[limit.number]) for each in shares)) for key, limit in self._limits.items()
+        ]
         own = own_of(clients, brokers, self.span)
         if self._produces:
-            per_s = self._produces * 1000 / length_ms
-            own = Own(**_fields(own) | {"produce_bytes": self._produced / self._produces, "produces_per_s": per_s})
-        return Evidence(length_ms, waits, self._waited.total_ms / length_ms, _busy(brokers), own, bool(clients))
+            size, per_s = self._produced / self._produces, self._produces * 1000 / length_ms
+            own = replace(own, produce_bytes=size, produces_per_s=per_s)
+        return Evidence(length_ms, found, float(shares[0][_WAITED]), _busy(brokers), own, bool(clients))
 
-    def _is_used(self, record: Telemetry) -> bool:
-        """True if the client sends to this broker, or nobody knows to which it does."""
-        return not self.servers or f"broker {record.broker}" in self.servers
+    def _stop(self, decider: str, times: Sequence[tuple[int, int]], why: str) -> None:
+        """Add the times in which a decider stopped the client, who may have sent nothing then, to the waits by it."""
+        key = next((key for key in self._limits if key[0] == decider), None)
+        if key is None and decider != OperatorHolds.name and not self._produces:
+            return  # it stops producers alone
+        limit = self._of(key or (decider, Tags()))
+        limit.why = why
+        for begin_ms, end_ms in times:
+            for at_ms in range(begin_ms, end_ms, MAX_APPLIED_MS):  # a wait is no longer
+                wait_ms = min(end_ms - at_ms, MAX_APPLIED_MS)
+                self._note(limit.number, f"{decider} {len(self._events)}", at_ms, wait_ms)
 
-    def _fill_rows(self) -> None:
-        for number, row in enumerate(self.rows):
-            row.waited_ms, row.decided_ms = self._waited.by_step[number], self._decided.by_step[number]
-            by = Tally({key[0]: union.by_step[number] for key, union in self._waits.items()})
-            row.by = [name for name, ms in by.most_common() if ms]
-            used = [shares[number] for shares in self._used.values() if number in shares]
-            row.used = max(used, default=None)
+    def _by_step(self, waits: Waits, span: Span, step: int) -> Integers:
+        """The milliseconds of each step of a span that were waited for each limit, by its number."""
+        begin_ms = np.maximum(waits.begin_ms, span.start_ms) - span.start_ms
+        end_ms = np.minimum(waits.end_ms, span.end_ms) - span.start_ms
+        within = end_ms > begin_ms
+        parts = Waits(waits.clients[within], begin_ms[within], end_ms[within]).by_period(step)
+        sums = np.zeros((_FIRST + len(self._limits), -(-span.length_ms // step)), np.int64)
+        np.add.at(sums, (parts.clients, parts.begin_ms // step), parts.end_ms - parts.begin_ms)
+        return sums
 
-    def _wait(self, key: _Key, union: _Union) -> Wait:
-        quota, tags = key
-        length_ms, used = self.span.length_ms, self._used.get(key)
-        tight = union.tight / union.events if union.events else 0.0
-        return Wait(
-            quota,
-            counter_text(tags),
-            union.total_ms / length_ms,
-            union.last_minute_ms / min(MINUTE_MS, length_ms),
-            self._limits.get(key),
-            fmean(used.values()) if used else None,
-            tight,
-            self._why.get(key, ""),
-        )
+    def _fill(
+        self, row: Row, waited_ms: Integers, number: int, clients: Sequence[Telemetry], brokers: Sequence[Telemetry]
+    ) -> None:
+        """Fill a row with the milliseconds waited for each limit, and what was said in its time."""
+        row.waited_ms, row.decided_ms = int(waited_ms[_WAITED]), int(waited_ms[_DECIDED])
+        by = Tally({key[0]: int(waited_ms[limit.number]) for key, limit in self._limits.items()})
+        row.by = [name for name, ms in by.most_common() if ms]
+        uses = (limit.used.get(number) for limit in self._limits.values())
+        row.used = max((used for used in uses if used is not None), default=None)
+        within = Span(row.at_ms, row.at_ms + self.step)
+        mine, busy = ([each for each in said if each.is_in(within)] for said in (clients, brokers))
+        row.client = {name: value for name, value in asdict(own_of(mine, [], within)).items() if value and mine}
+        row.brokers = [f"{each.name}: {each.signal}" for each in _busy(busy) if each.busy]
 
-    def _stops(
-        self, waits: Sequence[Wait], stopped: Mapping[str, tuple[Sequence[tuple[int, int]], str]]
-    ) -> Iterator[Wait]:
-        """The waits by deciders: those that gateways told, or the times in which the stop was in force if longer."""
-        for decider, (times, why) in stopped.items():
-            union, counted_ms = _Union(self.span, self.step), self.span.start_ms
-            for begin_ms, end_ms in sorted(times):
-                union.count(max(begin_ms, counted_ms), end_ms)
-                counted_ms = max(counted_ms, end_ms)
-            told = [each for each in waits if each.quota == decider]
-            if not told and decider != OperatorHolds.name and not self._produces:
-                continue  # it stops producers alone
-            for number, row in enumerate(self.rows):
-                if union.by_step[number] and decider not in row.by:
-                    row.by.insert(0, decider)
-            share = max([union.total_ms / self.span.length_ms, *(each.share for each in told)])
-            last = max([union.last_minute_ms / MINUTE_MS, *(each.last_minute for each in told)])
-            yield Wait(decider, told[0].whose if told else "the client", share, last, why=why)
-
-    def _add_telemetry(self, clients: Sequence[Telemetry], brokers: Sequence[Telemetry]) -> None:
-        for row in self.rows:
-            within = Span(row.at_ms, row.at_ms + self.step)
-            mine = [each for each in clients if within.start_ms <= each.at_ms < within.end_ms]
-            row.client = {name: value for name, value in _fields(own_of(mine, [], within)).items() if value and mine}
-            busy = _busy([each for each in brokers if within.start_ms <= each.at_ms < within.end_ms])
-            row.brokers = [f"{each.name}: {each.signal}" for each in busy if each.busy]
-
-
-def _fields(own: Own) -> dict[str, float]:
-    return {name: getattr(own, name) for name in Own.__dataclass_fields__ if getattr(own, name) is not None}
+    def _wait(self, key: _Key, share: float, last_minute: float) -> Wait:
+        (quota, tags), limit = key, self._limits[key]
+        whose = counter_text(tags) if tags != Tags() else "the client"
+        used = fmean(limit.used.values()) if limit.used else None
+        tight = fmean(limit.tight) if limit.tight else 0.0
+        return Wait(quota, whose, share, last_minute, limit.limit, used, tight, limit.why)
 
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -245,7 +232,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 A fetch waits for records, so the latency of fetches says nothing of the network."""
 
-_REBALANCED = "consumer.coordinator.rebalance.latency.total"
+_REBALANCED, _REBALANCES = "consumer.coordinator.rebalance.latency.total", "consumer.coordinator.rebalance.total"
+"""The ms that rebalances took since the last push, and their number, of which librdkafka says nothing."""
 
 
 def own_of(clients: Sequence[Telemetry], brokers: Sequence[Telemetry], span: Span) -> Own:
@@ -257,10 +245,18 @@ def own_of(clients: Sequence[Telemetry], brokers: Sequence[Telemetry], span: Spa
     """
     found = {name: mean for name, metrics in _NAMES.items() if (mean := _mean(clients, metrics)) is not None}
     instances = len({each.client_instance_id for each in clients}) or 1
-    rebalanced_ms = sum(each.metrics.get(_REBALANCED) or 0.0 for each in clients) / instances
+    first_ms = min((each.at_ms for each in clients), default=span.start_ms)
+    told_ms = instances * min(span.length_ms, max(MINUTE_MS, span.end_ms - first_ms))  # a client may be new
+    rebalanced_ms = [each.metrics.get(_REBALANCED) or 0.0 for each in clients]
+    counts = [each.metrics.get(_REBALANCES) or float(ms > 0) for each, ms in zip(clients, rebalanced_ms, strict=True)]
     parts = [_mean(brokers, (name,)) for name in ("request_queue_ms_p99", "local_ms_p99.Produce")]
     known = [part for part in parts if part is not None]
-    return Own(**found, rebalancing=min(1.0, rebalanced_ms / span.length_ms), broker_ms=sum(known) if known else None)
+    return Own(
+        **found,
+        rebalancing=min(1.0, sum(rebalanced_ms) / told_ms),
+        rebalances_per_min=sum(counts) * MINUTE_MS / told_ms,
+        broker_ms=sum(known) if known else None,
+    )
 
 
 def _mean(records: Iterable[Telemetry], names: Iterable[str]) -> float | None:

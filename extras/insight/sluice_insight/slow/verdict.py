@@ -24,6 +24,9 @@ SELDOM_MS = 3_000.0
 BUSY = 0.8
 """Part of the time between two polls from which a consumer has no time to read, if nothing says how often it polls."""
 
+REBALANCES_PER_MIN = 1.5
+"""Rebalances a minute from which they slow a consumer however short they are: each empties what it has fetched."""
+
 SMALL_BYTES, MANY_PER_S = 1_000.0, 100.0
 """Bytes of a Produce, and its requests a second, from which small batches are a cause."""
 
@@ -102,7 +105,8 @@ class Own:
     poll_idle: float | None = None
     """The part of the time that a consumer waits in poll(): high where there is nothing to read."""
     rebalancing: float = 0.0
-    """The part of the span that rebalances took."""
+    """The part of the time that rebalances took, since its first telemetry of the span."""
+    rebalances_per_min: float = 0.0
     produce_bytes: float | None = None
     produces_per_s: float = 0.0
     latency_ms: float | None = None
@@ -207,9 +211,9 @@ def _client(own: Own) -> Iterator[Verdict]:
         yield found(f"the consumer polled every {duration(every_ms)}; look at what it does between two polls", busy)
     elif busy > BUSY and every_ms is None:  # librdkafka says no more
         yield found(f"the consumer's own work takes {percent(busy)} of its time, between two polls", busy)
-    if own.rebalancing >= LEAST_SHARE:
-        text = f"its group rebalanced {percent(own.rebalancing)} of the time; see which members come and go"
-        yield found(text, own.rebalancing)
+    if own.rebalancing >= LEAST_SHARE or own.rebalances_per_min >= REBALANCES_PER_MIN:
+        part = f"{percent(own.rebalancing)} of the time, {own.rebalances_per_min:.1f} times a minute"
+        yield found(f"its group rebalanced {part}; see which members come and go", own.rebalancing)
     if own.produce_bytes is not None and own.produce_bytes < SMALL_BYTES and own.produces_per_s >= MANY_PER_S:
         size, rate = quantity(own.produce_bytes, "B"), f"{own.produces_per_s:.0f} requests/s"
         yield found(f"it sends {size} in a request, {rate}; raise linger.ms and batch.size")

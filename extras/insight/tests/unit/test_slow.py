@@ -49,7 +49,13 @@ WAITS = st.builds(
     st.text(max_size=5),
 )
 OWN = st.builds(
-    Own, st.none() | st.floats(0, 1e5), st.none() | SHARES, SHARES, st.none() | st.floats(0, 1e6), st.floats(0, 1e4)
+    Own,
+    st.none() | st.floats(0, 1e5),
+    st.none() | SHARES,
+    SHARES,
+    st.floats(0, 100),
+    st.none() | st.floats(0, 1e6),
+    st.floats(0, 1e4),
 )
 EVIDENCE = st.builds(
     Evidence,
@@ -218,6 +224,8 @@ def said_by(kind: str, **metrics: float) -> Telemetry:
 
 PAUSES = {"consumer.time.between.poll.avg": 9_000.0, "consumer.poll.idle.ratio.avg": 0.02}
 REBALANCES = {"consumer.coordinator.rebalance.latency.total": 90_000.0}
+MANY = {"consumer.coordinator.rebalance.latency.total": 6_000.0, "consumer.coordinator.rebalance.total": 20.0}
+MANY_OF_LIBRDKAFKA = {"consumer.coordinator.rebalance.latency.total": 300.0}
 NEAR = {"request_queue_ms_p99": 1.0, "local_ms_p99.Produce": 3.0}
 
 
@@ -229,7 +237,9 @@ NEAR = {"request_queue_ms_p99": 1.0, "local_ms_p99.Produce": 3.0}
             [said_by("client", **{"consumer.poll.idle.ratio.avg": 0.03})],
             "the consumer's own work takes 97 % of its time",
         ),
-        ([said_by("client", **REBALANCES)], "its group rebalanced 15 % of the time"),
+        ([said_by("client", **REBALANCES)], "its group rebalanced 15 % of the time, 0.1 times a minute"),
+        ([said_by("client", **MANY)], "its group rebalanced 1 % of the time, 2.0 times a minute"),
+        ([said_by("client", **MANY_OF_LIBRDKAFKA)] * 20, "its group rebalanced 1 % of the time, 2.0 times a minute"),
         ([said_by("broker", request_queue_ms_p99=640.0)], "not by quotas: broker 2's request queue (99 % wait up to"),
         ([said_by("broker", log_flush_ms_p99=900.0)], "broker 2's disk (99 % of writes take up to 900 ms)"),
         (
