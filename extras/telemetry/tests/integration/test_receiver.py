@@ -43,6 +43,12 @@ PUSH = (EXTRA / "tests" / "data" / "java-consumer-4.4.push").read_bytes()
 JVM = ("-XX:TieredStopAtLevel=4",)  # Java's optimizing compiler, as in production
 GZIP = 1
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+LOG = """
+appender.stdout.type=Console
+appender.stdout.name=stdout
+rootLogger.level=INFO
+rootLogger.appenderRef.stdout.ref=stdout
+"""
 OLD_LOG = """
 log4j.rootLogger=INFO, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
@@ -74,10 +80,11 @@ class TelemetryBroker:
         tests = sorted((EXTRA / "tests" / "java").rglob("*.java"))
         compile_java(tests, [*BROKER_JARS.paths(), telemetry_jar()], classes, 11)
         (classes / "log4j.properties").write_text(OLD_LOG)  # without it, brokers of 3.x write no log
+        (log := folder / "log4j2.properties").write_text(LOG)  # nor those beside the jars of Kafka's own tests
         properties = {"metric.reporters": ",".join((KAFKA_REPORTER_CLASS, *reporters)), "test.pushes": str(self.pushes)}
         properties["sluice.bootstrap.servers"] = writes_to
-        plugins = [telemetry_jar(), classes]
-        self.broker = Broker(folder / "broker", properties, jars, plugins, jvm_options=JVM, jmx=True)
+        plugins, options = [telemetry_jar(), classes], (*JVM, f"-Dlog4j2.configurationFile={log}")
+        self.broker = Broker(folder / "broker", properties, jars, plugins, jvm_options=options, jmx=True)
         self.broker.start()
         self.is_bounded = jars in BOUNDED
         self.servers = self.broker.bootstrap_servers

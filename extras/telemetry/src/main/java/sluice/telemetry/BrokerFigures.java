@@ -16,8 +16,9 @@ final class BrokerFigures {
     Map<String, Double> read() {
         Map<String, Double> read = new TreeMap<>();
         read.put("request_queue_size", number("kafka.network:type=RequestChannel,name=RequestQueueSize", "Value"));
-        read.put("request_handler_idle",
-                number("kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent", "OneMinuteRate"));
+        String idle = "kafka.server:type=KafkaRequestHandlerPool,name=%sRequestHandlerAvgIdlePercent";
+        double ofBroker = number(String.format(idle, "Broker"), "OneMinuteRate"); // KIP-1207: without a controller's in its node
+        read.put("request_handler_idle", ofBroker != NONE ? ofBroker : number(String.format(idle, ""), "OneMinuteRate"));
         read.put("network_idle", number("kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent", "Value"));
         read.put("log_flush_ms_p99", percentile("kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"));
         for (String request : new String[] {"Produce", "FetchConsumer"}) {
