@@ -125,9 +125,10 @@ def _group(item: pytest.Item) -> str:
     return next((fixture for fixture in SHARED if fixture in fixtures), item.nodeid.partition("::")[0])
 
 
-def _turn(item: pytest.Item) -> int:
+def _turn(item: pytest.Item) -> tuple[int, bool]:
     group = _group(item)
-    return LONGEST.index(group) if group in LONGEST else len(LONGEST) + ("/unit/" in group)
+    place = LONGEST.index(group) if group in LONGEST else len(LONGEST) + ("/unit/" in group)
+    return place, item.get_closest_marker("last") is not None
 
 
 @pytest.fixture(scope="session", autouse=True)

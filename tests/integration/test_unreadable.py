@@ -11,7 +11,7 @@ from sluice_demo.counts import audited
 from sluice_lab.testbed.reconciliation import reconcile, reconcile_counts
 from tests.integration.job_process import JobProcess, wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.last]
 
 REQUESTS = 20
 FORGED_LETTERS: list[bytes | None] = [
