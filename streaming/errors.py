@@ -19,8 +19,16 @@ class JobError(SluiceError):
     """A streaming query of the job ended and can't be restarted."""
 
 
-class RunFolderError(SluiceError):
-    """The folder of a run can't be made, or was removed while the job runs, or Spark has stopped itself."""
+class BrokenProcessError(SluiceError):
+    """This process can't run a query any more, and a new one may."""
+
+
+class RunFolderError(BrokenProcessError):
+    """The folder of a run can't be made, or was removed while the job runs."""
+
+
+class SparkStoppedError(BrokenProcessError):
+    """Spark has stopped itself by an error."""
 
 
 class ReleaseError(SluiceError):

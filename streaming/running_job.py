@@ -29,7 +29,7 @@ from sluice.streaming.enforce.query import EnforceQuery, JobContext, check_can_s
 from sluice.streaming.enforce.record_bound import RecordBound
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
-from sluice.streaming.errors import JobError, RunFolderError
+from sluice.streaming.errors import JobError, SparkStoppedError
 from sluice.streaming.overrides.extras import Deciding, deciders_of_extras
 from sluice.streaming.overrides.holds_watch import HoldsWatch
 from sluice.streaming.overrides.watch import OverridesWatch
@@ -168,7 +168,7 @@ class RunningJob:
 
         def check() -> None:
             if (why := LAST_WORDS.stopped_by()) is not None:
-                raise RunFolderError(f"Spark has stopped itself by {why}; {_MEND_SPARK}")
+                raise SparkStoppedError(f"Spark has stopped itself by {why}; {_MEND_SPARK}")
             run_folder(settings.enforce.checkpoint).check()
 
         deciding = SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart, check_process=check)

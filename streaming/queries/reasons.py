@@ -9,7 +9,7 @@ from py4j.protocol import Py4JNetworkError
 
 from sluice.sinks.errors import S3_RIGHTS, storage_text
 from sluice.state.errors import SluiceError, StateError
-from sluice.streaming.errors import CheckpointError, CheckpointStorageError, ReleaseError, RunFolderError
+from sluice.streaming.errors import BrokenProcessError, CheckpointError, CheckpointStorageError, ReleaseError
 
 
 class RunState(StrEnum):
@@ -165,7 +165,7 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     if error is None:
         return Reason(Cause.OTHER, "no error was given")
     if isinstance(error, SluiceError):
-        if isinstance(error, RunFolderError):
+        if isinstance(error, BrokenProcessError):
             return Reason(Cause.PROCESS_BROKEN, str(error))
         if re.search(_NO_ROOM, str(error)):  # whose own words have another cure
             return Reason(Cause.NO_ROOM, _REPORTS[_NO_ROOM].format(cause=str(error).partition(";")[0]))

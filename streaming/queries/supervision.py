@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sluice.configs.settings import RestartSettings
 from sluice.process.format import error_line
 from sluice.state.errors import SluiceError
-from sluice.streaming.errors import RunFolderError
+from sluice.streaming.errors import BrokenProcessError
 from sluice.streaming.queries.reasons import Cause, Place, QueryState, Reason, RunState, reason_of
 
 log = logging.getLogger("sluice.supervision")
@@ -108,7 +108,7 @@ class SupervisedQuery:
     ) -> None:
         """It starts when the first trigger of the query `after` has ended, well or badly: a start takes all cores.
 
-        `check_process` raises RunFolderError if this process can't run a query any more.
+        `check_process` raises BrokenProcessError if this process can't run a query any more.
         """
         self.name = name
         self.state = QueryState()
@@ -171,7 +171,7 @@ class SupervisedQuery:
             failures = 1 if self._progressed else failures + 1
             try:
                 self._check_process()
-            except RunFolderError as error:
+            except BrokenProcessError as error:
                 ended = error  # the cause of whatever the query has met
             reason = reason_of(ended, self.name)
             text, place, self.last_cause = reason.text, reason.place, reason.cause
