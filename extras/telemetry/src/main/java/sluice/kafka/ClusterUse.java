@@ -59,8 +59,13 @@ public final class ClusterUse implements AutoCloseable {
                 }
             }
         }
-        uses.entrySet().removeIf(each ->
-                nowMs - each.getValue().newestMs > FORGET_MS && metrics.removeMetric(nameOf(each.getKey())) != null);
+        uses.entrySet().removeIf(each -> {
+            boolean isOver = nowMs - each.getValue().newestMs > FORGET_MS;
+            if (isOver) {
+                metrics.removeMetric(nameOf(each.getKey()));
+            }
+            return isOver;
+        });
     }
 
     /** The rate of the last span of a meter over the limit, in percent; NaN while nothing is decided. */
