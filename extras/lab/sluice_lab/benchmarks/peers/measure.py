@@ -87,7 +87,7 @@ class Peer(AbstractContextManager["Peer"]):
 def compile_peer(folder: Path) -> Path:
     """The folder with the compiled peer in Kafka Streams. Raises JavaBuildError, JarError and JavaError."""
     classes = folder / "kafka-streams-classes"
-    classes.mkdir()
+    classes.mkdir(exist_ok=True)  # the measures `start` and `peers` of one bench both compile it
     compile_java([_SOURCE], PEER_JARS.paths(), classes, OLDEST, java_compiler)
     return classes
 
