@@ -73,8 +73,18 @@ def run_connection_flood(folder: Path, asked: ConnectionFlood) -> ConnectionMeas
         flooding = pool.submit(flood, asked.seconds)
         resets, beside_s = _connects(address, flooding.done)
         busy = psutil.cpu_percent()
-    connects = len(beside_s), median(resets), median(beside_s), max(beside_s)
-    return ConnectionMeasures(*(*flooding.result(), *connects, median(alone_s), max(alone_s), busy))
+    attempts_per_s, taken_per_s = flooding.result()
+    return ConnectionMeasures(
+        attempts_per_s,
+        taken_per_s,
+        connects=len(beside_s),
+        median_resets=median(resets),
+        median_s=median(beside_s),
+        worst_s=max(beside_s),
+        alone_median_s=median(alone_s),
+        alone_worst_s=max(alone_s),
+        busy=busy,
+    )
 
 
 @contextmanager
