@@ -17,7 +17,7 @@ from sluice.streaming.runtime.recorded import see_tables
 from tests.accounts import STRANGER, as_account, as_root, give
 from tests.builders import DEFAULTS, hold_of
 from tests.commands import invoke
-from tests.job_tables import TABLES, recorded, settings_in
+from tests.job_tables import TABLES, assert_names_what_a_stranger_may_not_read, recorded, settings_in
 
 READERS = (
     ("quotas", "describe"),
@@ -30,18 +30,7 @@ READERS = (
 @as_root
 @pytest.mark.parametrize("command", READERS)
 def test_a_table_that_cannot_be_seen_is_not_one_that_is_not_there(command: tuple[str, ...], everybodys: Path) -> None:
-    tables = everybodys / "tables"
-    tables.mkdir()
-    recorded(tables, 1)
-    settings = settings_in(everybodys)
-    settings.write_text(settings.read_text().replace(f"{everybodys}/", f"{tables}/"))
-    invoke(*command, "--config", settings, code=None)  # the other account may not read Python's own modules
-    tables.chmod(0o700)
-
-    with as_account(STRANGER):
-        said = invoke(*command, "--config", settings, code=1).error.splitlines()[-1]
-
-    assert f"this account ({STRANGER}) may not read {tables}, which is of root with mode 700; use the" in said
+    assert_names_what_a_stranger_may_not_read(command, everybodys)
 
 
 @as_root

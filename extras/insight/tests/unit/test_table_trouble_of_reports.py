@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.accounts import STRANGER, as_account, as_root
+from tests.accounts import as_root
 from tests.commands import invoke
-from tests.job_tables import NOW, recorded, settings_in
+from tests.job_tables import NOW, assert_names_what_a_stranger_may_not_read, recorded, settings_in
 
 READERS = (
     ("usage", "--from", "7d"),
@@ -22,18 +22,7 @@ READERS = (
 @as_root
 @pytest.mark.parametrize("command", READERS)
 def test_a_table_that_cannot_be_seen_is_not_one_that_is_not_there(command: tuple[str, ...], everybodys: Path) -> None:
-    tables = everybodys / "tables"
-    tables.mkdir()
-    recorded(tables, 1)
-    settings = settings_in(everybodys)
-    settings.write_text(settings.read_text().replace(f"{everybodys}/", f"{tables}/"))
-    invoke(*command, "--config", settings, code=None)  # the other account may not read Python's own modules
-    tables.chmod(0o700)
-
-    with as_account(STRANGER):
-        said = invoke(*command, "--config", settings, code=1).error.splitlines()[-1]
-
-    assert f"this account ({STRANGER}) may not read {tables}, which is of root with mode 700; use the" in said
+    assert_names_what_a_stranger_may_not_read(command, everybodys)
 
 
 @pytest.mark.parametrize("command", [READERS[0], READERS[3]])
