@@ -25,4 +25,4 @@ class CheckWarningError(SluiceError):
 
 
 class BadInputError(SluiceError):
-    """A file named on the command line can't be used."""
+    """A file or value that the command line gives can't be used; exit 2."""

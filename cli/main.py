@@ -27,10 +27,8 @@ from sluice.cli.quotas import app as quotas_app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_stores, with_absolute_paths, with_bootstrap_servers
-from sluice.process.errors import SpanError
 from sluice.process.format import printable
 from sluice.process.surroundings import foreign_python, refused_output
-from sluice.sinks.errors import NoTableError, QueryError, UnreadableTableError
 from sluice.state.errors import InvalidQuotaError, SluiceError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.runtime.log import OWNER_ONLY, configure_logging, leave_rotation_signals
@@ -209,7 +207,7 @@ def maintain(
 UNEXPECTED = "Sluice didn't expect this:"
 """Begins the line of an error that no command knows."""
 
-BAD_INPUT = (InvalidSettingsError, InvalidQuotaError, BadInputError, QueryError, SpanError)
+BAD_INPUT = (InvalidSettingsError, InvalidQuotaError, BadInputError)
 """Errors that end a command with exit code 2."""
 
 
@@ -222,8 +220,6 @@ def main() -> None:
         sys.exit(code)
     except TyperException as error:
         _fail(error.format_message().replace(": Value error, ", ": ", 1), error.exit_code)  # pydantic's words
-    except (NoTableError, UnreadableTableError) as error:  # the command is right
-        _fail(str(error), EXIT_FAILED)
     except BAD_INPUT as error:
         _fail(str(error), EXIT_BAD_INPUT)
     except SluiceError as error:

@@ -195,21 +195,6 @@ def _options(kafka: Mapping[str, str]) -> dict[str, str]:
     return login_of(kafka["sasl.jaas.config"]).options if "sasl.jaas.config" in kafka else {}
 
 
-def is_own_login(kafka: Mapping[str, str], user: str | None) -> bool:
-    """True for the user of the login of these properties, as far as `principal_of` knows it."""
-    return bool(user) and principal_of(kafka) == f"User:{user}"
-
-
-def is_own_client_id(kafka: Mapping[str, str], client_id: str | None) -> bool:
-    """True for the client-ids of the clients that have these properties.
-
-    >>> is_own_client_id({"client.id": "quotas"}, "quotas-sums")
-    True
-    """
-    own = kafka.get("client.id", "sluice")
-    return client_id == own or (client_id or "").startswith(f"{own}-")
-
-
 def _certificates(kafka: Mapping[str, str]) -> dict[str, object]:
     if not has_layer(kafka, "SSL"):
         return {}

@@ -9,7 +9,6 @@ from threading import Event
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
-from sluice.state.quotas.limits import LimitsView
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +42,6 @@ class Reading:
     on_caught_up: Callable[[], None] = lambda: None
     on_idle: Callable[[], None] = lambda: None
     has_gaps: Callable[[], bool] = lambda: False
-
-
-def reading_of_limits(topic: str, view: LimitsView) -> Reading:
-    """The limits topic, for one who only looks: a record that holds no limit is counted by the view alone."""
-    return Reading(topic, view.take_readable, on_restart=view.begin_again, has_gaps=lambda: view.missed_removals)
 
 
 class TopicFollower(BackgroundService):

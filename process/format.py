@@ -102,24 +102,6 @@ def percent(share: float | None) -> str:
     return "> 999 %" if share >= 9.995 else f"{share * 100:.0f} %"
 
 
-def duration(ms: float) -> str:
-    """A duration in the unit that suits its length.
-
-    >>> duration(0), duration(730), duration(12_000), duration(90_000), duration(7_300_000)
-    ('0 ms', '730 ms', '12.0 s', '1 min 30 s', '2 h 1 min')
-    """
-    if ms < 1000:
-        return f"{ms:.0f} ms"
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
-
-
 def moment(at_ms: int) -> str:
     """A time in UTC, to the second.
 

@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-from sluice.process.format import MAX_NAME, amount, moment, percent, short
+from sluice.process.format import moment, percent
 from sluice.state.contract.gateway_topics import Override
-from sluice.state.contract.records import UnlimitedClient
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 
 NO_NAME = "(no name)"
@@ -82,15 +80,6 @@ def decoded_name(name: str) -> str | None:
     return None if decoded == name else decoded
 
 
-def client_text(user: str | None, client_id: str | None) -> str:
-    """The client by the names that are given, long ones cut.
-
-    >>> client_text("alice", None)
-    "user 'alice'"
-    """
-    return counter_text(Tags(short(user or "", MAX_NAME // 2), short(client_id or "", MAX_NAME // 2)))
-
-
 def counter_text(counter: Tags) -> str:
     """The counter by its tags.
 
@@ -144,14 +133,3 @@ def override_text(override: Override) -> str:
         return f"Producers and consumers of {counter_text(Tags.of(entity))} are stopped{why}"
     whose = "All producers" if entity is None else f"Producers of {counter_text(Tags.of(entity))}"
     return f"{whose} are throttled{why}"
-
-
-def unlimited_text(client: UnlimitedClient) -> str:
-    """A client without a limit, and what it moves.
-
-    >>> unlimited_text(UnlimitedClient("ANONYMOUS", "noisy", 24e6, 0.0))
-    "user 'ANONYMOUS' and client-id 'noisy' 24 MB/s in, 0 B/s out"
-    """
-    moved = (client.bytes_in_per_s, client.bytes_out_per_s)
-    amount_in, amount_out = (amount(QuotaKind.PRODUCER_BYTE_RATE, rate) for rate in moved)
-    return f"{client_text(client.user, client.client_id)} {amount_in} in, {amount_out} out"

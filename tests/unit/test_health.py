@@ -18,13 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.http_server import HttpServer
-from sluice.process.job_probe import JobProbe
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.store.pages import Evicted
 from sluice.state.troubles import KNOWN, Facts, Flow, troubles_of
 from sluice.streaming.queries.reasons import Place, QueryState, RunState
 from sluice.streaming.runtime.health import MAX_CONNECTIONS, JobHealth, health_server
 from sluice.streaming.runtime.troubles import TroublesWatch
+from sluice_reading.job_probe import JobProbe
 from tests.builders import DEFAULTS
 from tests.web import answer_of
 

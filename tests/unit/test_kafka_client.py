@@ -17,9 +17,10 @@ from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 from sluice.kafka_io import broker_search
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.broker_search import BrokerSearch
-from sluice.kafka_io.client import connect, is_own_client_id, kafka_python_config
+from sluice.kafka_io.client import connect, kafka_python_config
 from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 from sluice_demo.cluster import make_topic
+from sluice_reading.own_clients import is_own_client_id
 from tests.certificates import certificate
 from tests.commands import invoke
 from tests.web import answering

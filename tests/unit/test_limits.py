@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kafka_io.topic_follower import reading_of_limits
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -21,6 +20,7 @@ from sluice.state.quotas.limits import (
     read_limit,
     version_end,
 )
+from sluice_reading.limits_topic import reading_of_limits
 from tests.builders import member, quota
 
 ALICE = quota(QuotaKind.PRODUCER_BYTE_RATE, 1024.0, user="alice")

@@ -13,9 +13,10 @@ import pytest
 from sluice.kafka_io import newest_records
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import Offsets
-from sluice.state.troubles import HOUR_MS, Facts, Flow, JobSeen, Unwritten, is_doubtful, is_stale, troubles_of
+from sluice.state.troubles import HOUR_MS, Facts, Flow, JobSeen, Unwritten, is_stale, troubles_of
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime import recorded
+from sluice_reading.troubles import is_doubtful
 from tests.builders import DEFAULTS, changed, decision
 from tests.gateway_loop import NOBODY, NOW_MS
 

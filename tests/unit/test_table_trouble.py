@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from job_tables import TABLES, assert_names_what_a_stranger_may_not_read, recorded, settings_in
 from sluice.configs.settings import with_absolute_paths
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.trouble import missing_rights
@@ -17,7 +18,6 @@ from sluice.streaming.runtime.recorded import see_tables
 from tests.accounts import STRANGER, as_account, as_root, give
 from tests.builders import DEFAULTS, hold_of
 from tests.commands import invoke
-from tests.job_tables import TABLES, assert_names_what_a_stranger_may_not_read, recorded, settings_in
 
 READERS = (
     ("quotas", "describe"),

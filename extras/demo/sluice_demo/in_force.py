@@ -4,12 +4,13 @@ from collections.abc import Collection, Sequence
 from typing import Self
 
 from sluice.configs.settings import Settings
-from sluice.kafka_io.topic_follower import TopicFollower, reading_of_limits
+from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.texts import override_text
 from sluice.state.contract.gateway_topics import Override
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.overrides import overrides_now
 from sluice_insight.row_marks import RowMarks
+from sluice_reading.limits_topic import reading_of_limits
 
 
 class InForce:

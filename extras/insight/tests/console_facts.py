@@ -6,8 +6,6 @@ from typing import Any
 
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
-from sluice.process.job_probe import JobProbe
-from sluice.sinks.tables.query import Tables
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
@@ -15,6 +13,8 @@ from sluice_insight.console.pages import DeadLetters, Facts
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import LiveModel
 from sluice_insight.troubles_now import TroublesNow
+from sluice_reading.job_probe import JobProbe
+from sluice_reading.query import Tables
 from tests.builders import DEFAULTS
 
 HOSTILE = [

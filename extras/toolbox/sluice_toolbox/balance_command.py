@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width
+from sluice.cli.format import print_json, print_lines
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.process.clock import now_ms
 from sluice.process.format import figure, short
-from sluice.process.texts import client_text, counter_text
+from sluice.process.texts import counter_text
+from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
+from sluice_reading.texts import client_text
 
 if TYPE_CHECKING:
     from sluice_toolbox.client_balances import Balance, Client

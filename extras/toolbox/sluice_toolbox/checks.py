@@ -39,8 +39,6 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import topic_id_now, topics_seen
 from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
-from sluice.process.job_probe import JobProbe
-from sluice.process.texts import unlimited_text
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import TableSeen, check_commits
@@ -66,7 +64,6 @@ from sluice.state.troubles import (
     clock_troubles,
     dead_letter_troubles,
     in_order,
-    is_doubtful,
     job_troubles,
     load_troubles,
     login_troubles,
@@ -83,6 +80,9 @@ from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, ch
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables, unread_answers
+from sluice_reading.job_probe import JobProbe
+from sluice_reading.texts import unlimited_text
+from sluice_reading.troubles import is_doubtful
 
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.cli.format import print_json, print_lines, table_lines, terminal_width
+from sluice.cli.format import print_json, print_lines
 from sluice.cli.options import JsonOption
 from sluice.cli.quota_text import plain_number, read_properties
 from sluice.jvm.plugin import CALLBACK_CLASS
@@ -16,6 +16,7 @@ from sluice.process.texts import entity_text, odd_names
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_reading.text_tables import table_lines, terminal_width
 from sluice_toolbox.exposure import ClusterFacts, Exposed, exposed, shadowed, unlimited, unseen
 
 _MOST_NAMES = 10

@@ -19,12 +19,11 @@ from sluice.cli.options import (
     command_app,
     grouped,
 )
-from sluice.kafka_io.client import is_own_client_id, is_own_login, principal_of
+from sluice.kafka_io.client import principal_of
 from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
 from sluice.process.format import printable
 from sluice.process.texts import counter_text
-from sluice.process.times import read_length
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.overrides.operator_holds import (
     MAX_HOLDS,
@@ -37,6 +36,8 @@ from sluice.state.overrides.operator_holds import (
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
+from sluice_reading.own_clients import is_own_client_id, is_own_login
+from sluice_reading.times import read_length
 
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait until gateways have it.", min=0)]
 
@@ -161,7 +162,7 @@ def _own_tenants(kafka: Mapping[str, str], entries: Sequence[QuotaEntry]) -> set
 
 def _unknown_names(table: TableOptions, client: Tags, entries: Sequence[QuotaEntry]) -> Iterator[str]:
     """A line for each name that nobody has been seen with; none while the table of decisions is behind."""
-    from sluice.sinks.tables.query import Tables  # Delta's library is slow to import
+    from sluice_reading.query import Tables  # Delta's library is slow to import
     from sluice_toolbox.nobody import nobody_text
 
     delta = table.settings.delta

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from sluice.process.texts import client_text
-from sluice.sinks.errors import QueryError
-from sluice.sinks.tables.last_decisions import last_seen_ms
-from sluice.sinks.tables.query import Tables, last_written
 from sluice.state.quotas.entry import QuotaEntry
+from sluice_reading.errors import QueryError
+from sluice_reading.last_decisions import last_seen_ms
+from sluice_reading.query import Tables, last_written
+from sluice_reading.texts import client_text
 
 _FRESH = timedelta(minutes=1)
 """Age of the newest decisions up to which the table knows who is there: in an incident commands work without it."""

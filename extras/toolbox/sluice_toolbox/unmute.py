@@ -19,7 +19,6 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.process.format import error_line
 from sluice.process.texts import counter_text
-from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute
@@ -29,6 +28,7 @@ from sluice.state.quotas.entity import Tags, bounded_name, client_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from sluice_reading.query import Tables
 from sluice_toolbox.errors import UnmuteError, UsageUnknownError
 from sluice_toolbox.nobody import nobody_text
 from sluice_toolbox.recent_usage import RecentUsage, Usage

@@ -7,9 +7,9 @@ from kafka import KafkaAdminClient
 
 from sluice.kafka_io.client import connect
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.query import run_query
 from sluice_demo.full_speed_client import FullSpeedClient, Role
 from sluice_lab.scenarios.closed_loop.brokers import plugin_brokers
+from sluice_reading.query import run_query
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]

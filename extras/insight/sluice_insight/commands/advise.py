@@ -14,7 +14,7 @@ from sluice.cli.format import time_text
 from sluice.cli.options import ConfigOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import quotas_yaml, write_out
 from sluice.kafka_io.client import principal_of
-from sluice.process.format import duration, printable
+from sluice.process.format import printable
 from sluice.process.texts import entity_text
 from sluice.process.times import from_ms
 from sluice.state.contract.records import NO_LOGIN
@@ -27,6 +27,7 @@ from sluice_insight.commands.whatif import report_lines
 from sluice_insight.reports.left_out import LeftOut
 from sluice_insight.reports.span import Span, read_span
 from sluice_insight.whatif.whose import Whose, whose_of
+from sluice_reading.times import duration
 
 if TYPE_CHECKING:
     from sluice_insight.whatif.advice import Proposal
@@ -57,10 +58,10 @@ def advise(
     settings = job_settings(config)
     kinds = _kinds(quota)
     span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=7))
-    from sluice.sinks.tables.query import Tables
     from sluice_insight.reports.recorded_waits import wait_ends
     from sluice_insight.whatif.advice import pooled, proposals  # pyarrow takes half a second to import
     from sluice_insight.whatif.run import Task, rates_seen, replay
+    from sluice_reading.query import Tables
 
     delta, in_force = settings.delta, quotas_in_force(settings, "the proposal is replayed alone")
     entities = [by] if by else whose_of(in_force)

@@ -42,9 +42,9 @@ def console(
 
 
 def _sources(settings: Settings) -> "Sources":
-    from sluice.sinks.tables.query import Tables
     from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
     from sluice_insight.console.server import Sources
+    from sluice_reading.query import Tables
 
     checkpoint = Checkpoint(settings.enforce.checkpoint)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, print_json
+from sluice.cli.format import print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings, quotas_in_force
 from sluice.cli.quota_text import no_members_text
-from sluice.process.format import duration, figure, percent, printable, short
-from sluice.process.texts import client_text, counter_text, entity_text, value_text
+from sluice.process.format import figure, percent, printable, short
+from sluice.process.texts import counter_text, entity_text, value_text
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
@@ -20,9 +20,12 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice_insight.commands.freshness import say_no_rows, say_of_then
 from sluice_insight.commands.resolve import explain as resolve
 from sluice_insight.texts import quota_amount, tightened_text
+from sluice_reading.text_tables import MAX_NAME
+from sluice_reading.texts import client_text
+from sluice_reading.times import duration
 
 if TYPE_CHECKING:
-    from sluice.sinks.tables.query import Tables
+    from sluice_reading.query import Tables
 
 
 def explain(
@@ -62,10 +65,10 @@ def explain(
         explain_slow(settings, user or "", client_id or "", at, since, json_output=json_output)
         return
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.sinks.tables.query import Tables
     from sluice_insight.reports.explained import decisions_by_id, last_throttled_of_tenant
     from sluice_insight.reports.explained import explain as explain_decision
     from sluice_insight.reports.span import read_time
+    from sluice_reading.query import Tables
 
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
@@ -120,9 +123,9 @@ def _throttled(
     Standard error says if they are of a client of the other kind, and if there are none, what else is known of it.
     """
     from sluice.sinks.errors import QuotasTableError
-    from sluice.sinks.tables.last_decisions import last_seen_ms
     from sluice.sinks.tables.quotas import QuotasTable
     from sluice_insight.reports.explained import last_throttled
+    from sluice_reading.last_decisions import last_seen_ms
 
     clients = [(user, client_id)]
     if (user is None) != (client_id is None):

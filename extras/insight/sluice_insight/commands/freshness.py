@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 from sluice.configs.settings import DeltaSettings
-from sluice.process.format import duration
+from sluice_reading.times import duration
 
 _FRESH = timedelta(minutes=1)
 """Age of the newest rows from which figures end before now; a gateway's heartbeats are rows too."""
@@ -13,7 +13,7 @@ _FRESH = timedelta(minutes=1)
 
 def say_no_rows(delta: DeltaSettings, *paths: str) -> None:
     """Say on standard error how fresh these tables are, for an answer without rows."""
-    from sluice.sinks.tables.query import last_written
+    from sluice_reading.query import last_written
 
     hint = no_rows_hint(last_written(paths, delta.storage_options), datetime.now(UTC))
     typer.echo(f"sluice: {hint}", err=True)
@@ -24,7 +24,7 @@ def say_of_then(delta: DeltaSettings, until: datetime) -> None:
 
     If this machine's clock is behind that of the job, figures until now end before the newest, and it says that.
     """
-    from sluice.sinks.tables.query import last_written
+    from sluice_reading.query import last_written
 
     written_at, now = last_written([delta.decisions], delta.storage_options), datetime.now(UTC)
     if written_at is None:

@@ -9,8 +9,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from sluice.cli.format import MAX_NAME, json_text, table_lines, terminal_width
+from sluice.cli.format import json_text
 from sluice.process.format import printable, short
+from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
 
 _FORMULA = re.compile(r"(?:^|(?<=;))(?=[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """A place before a formula: at the start of a text, and after a semicolon, which ends a cell where commas are decimal.

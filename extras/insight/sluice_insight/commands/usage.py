@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width, time_text
+from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.options import ConfigOption, job_settings, quotas_in_force, quotas_of_file
 from sluice.configs.settings import Settings
-from sluice.process.format import duration, percent, quantity, short
+from sluice.process.format import percent, quantity, short
 from sluice.process.texts import NO_NAME
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entity import Tags
@@ -24,6 +24,8 @@ from sluice_insight.commands.rows import print_rows
 from sluice_insight.commands.span_options import ToOption, from_option
 from sluice_insight.reports.span import By, Per
 from sluice_insight.texts import counter_name
+from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
+from sluice_reading.times import duration
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -91,9 +93,9 @@ def usage(
     delta = settings.delta
     # pyarrow takes half a second to import, and few commands need it
     from sluice.process.times import from_ms
-    from sluice.sinks.tables.query import Tables
     from sluice_insight.reports import usage as report
     from sluice_insight.reports.span import read_span
+    from sluice_reading.query import Tables
 
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=1))
@@ -156,9 +158,9 @@ def _print(found: "Table", output_format: UsageFormat, sort: str | None, in_forc
 def _in_force(settings: Settings, by: By, names: Sequence[tuple[str, ...]], now: datetime) -> list[str]:
     """The hold of each of these users, clients or tenants, or else its limits that give way now; "" for neither."""
     from sluice.process.times import to_ms
-    from sluice.sinks.tables.query import Tables
     from sluice_insight.row_marks import RowMarks
     from sluice_insight.whatif.overrides import last_overrides
+    from sluice_reading.query import Tables
 
     delta, now_ms = settings.delta, to_ms(now)
     said = last_overrides(delta.overrides, delta.storage_options, now_ms)
@@ -251,9 +253,9 @@ def slo(
     delta, tenants = settings.delta, _tenants(settings, by, None) if by is By.TENANT else None
     # pyarrow takes half a second to import, and few commands need it
     from sluice.process.times import from_ms
-    from sluice.sinks.tables.query import Tables
     from sluice_insight.reports.slo import slo as report
     from sluice_insight.reports.span import read_span
+    from sluice_reading.query import Tables
 
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=7))

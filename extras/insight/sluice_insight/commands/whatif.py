@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, terminal_width, time_text
+from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.options import ConfigOption, job_settings, quotas_in_force, quotas_of_file
 from sluice.process.format import printable, quantity, short
 from sluice.process.texts import entity_text, value_text
@@ -20,6 +20,7 @@ from sluice_insight.commands.span_options import ToOption, from_option
 from sluice_insight.reports.left_out import LeftOut
 from sluice_insight.reports.span import read_span
 from sluice_insight.texts import counter_name
+from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
 
 if TYPE_CHECKING:
     from sluice_insight.whatif.replay import ClientName, ClientReplay
@@ -62,10 +63,10 @@ def whatif(
     span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
     only = None if not client else [_client(text) for text in client]
     present = quotas_in_force(settings, "the error of the replay is that without quotas", at=from_ms(span.end_ms))
-    from sluice.sinks.tables.query import Tables
     from sluice_insight.reports.recorded_waits import wait_ends
     from sluice_insight.whatif.overrides import recorded_overrides
     from sluice_insight.whatif.run import Task, replay, stepped  # pyarrow takes half a second to import
+    from sluice_reading.query import Tables
 
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
     delta = settings.delta

@@ -33,13 +33,13 @@ from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
-from sluice.sinks.errors import QueryError
 from sluice.state.quotas.entity import Tags
 from sluice_insight.console.app import ASSETS, TOO_LARGE, environment, form_of
 from sluice_insight.console.security import LOOPBACK_HOSTS, Guard
 from sluice_insight.console.slow import MINUTES, SlowPage, minutes_of, shown
 from sluice_insight.reports.span import Span
 from sluice_insight.slow.words import json_answer
+from sluice_reading.errors import QueryError
 
 SESSION_S = 900.0
 """Time after which a login is asked for again: Kafka may have withdrawn it meanwhile."""

@@ -8,13 +8,11 @@ from pathlib import Path
 from threading import Event
 
 from sluice.kafka_io.client import TopicSettings
-from sluice.kafka_io.topic_follower import Reading, TopicFollower, reading_of_limits
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.addresses import is_loopback
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.process.http_server import HttpServer, host_of
-from sluice.process.job_probe import JobProbe
-from sluice.sinks.tables.query import Tables
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
@@ -28,6 +26,9 @@ from sluice_insight.live import Bounds, LiveModel
 from sluice_insight.slow.sources import TELEMETRY_TOPIC, Recorded
 from sluice_insight.troubles_now import TroublesNow
 from sluice_insight.waits import raised_limits
+from sluice_reading.job_probe import JobProbe
+from sluice_reading.limits_topic import reading_of_limits
+from sluice_reading.query import Tables
 
 LOOKBACK_MS = 600_000
 """The part of the decisions topic that is read at the start: the time of a sparkline."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Condition, Lock
 
-from sluice.sinks.errors import QueryError
-from sluice.sinks.tables.query import Tables
 from sluice.state.quotas.entity import Tags
 from sluice_insight.reports.span import Span
 from sluice_insight.slow.sources import Answer, HeardTelemetry, Recorded, client_ids_of, slow_client
 from sluice_insight.slow.verdict import near_text
 from sluice_insight.slow.words import COLUMNS, cells
+from sluice_reading.errors import QueryError
+from sluice_reading.query import Tables
 
 MINUTES = (10, 60, 360)
 """Lengths of the line of time that one may choose."""

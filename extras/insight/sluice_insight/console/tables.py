@@ -11,8 +11,7 @@ from itertools import islice
 from time import monotonic
 
 from sluice.process.times import to_ms
-from sluice.sinks.errors import NoTableError, QueryError, QuotasTableError, UnreadableTableError
-from sluice.sinks.tables.query import Tables
+from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotaRow, QuotasTable
 from sluice.state.contract.records import MAX_APPLIED_MS
 from sluice.state.quotas.entity import QuotaEntity
@@ -23,6 +22,8 @@ from sluice_insight.reports.columns import numbers
 from sluice_insight.reports.events import EVENTS_AT_ONCE, Events
 from sluice_insight.reports.recorded_waits import COUNTER_FIELDS, RecordedWaits, wait_ends
 from sluice_insight.reports.span import Span
+from sluice_reading.errors import NoTableError, QueryError, UnreadableTableError
+from sluice_reading.query import Tables
 
 log = logging.getLogger("sluice.console")
 

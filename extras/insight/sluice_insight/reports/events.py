@@ -21,7 +21,6 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
-from sluice.sinks.errors import EarlierTableError, NoTableError, QueryError, UnreadableTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import lacking_columns
 from sluice.sinks.tables.trouble import missing_rights, table_trouble
@@ -29,6 +28,7 @@ from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API
 from sluice_insight.arrays import Flags
 from sluice_insight.reports.columns import coded, column_of, numbers
 from sluice_insight.reports.span import Span
+from sluice_reading.errors import BadQueryError, EarlierTableError, NoTableError, QueryError, UnreadableTableError
 
 _TIME, _API, _ORDER = "timestamp_ms", "api", "decided_at_ms"
 _OF_NO_CLIENT = (HEARTBEAT_API, UNMUTE_API)
@@ -91,7 +91,7 @@ class Events:
         except (DeltaError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
         if table.metadata().configuration.get(_MAPPING, "none") != "none":
-            raise QueryError(f"the table {path} has {_MAPPING}, under which reports can't read it; expected none")
+            raise BadQueryError(f"the table {path} has {_MAPPING}, under which reports can't read it; expected none")
         for name in lacking:
             if any(asked == name or asked.startswith(f"{name}.") for asked in self._fields):
                 raise EarlierTableError(path, name)

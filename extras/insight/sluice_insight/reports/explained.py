@@ -12,8 +12,6 @@ from sluice.process.times import to_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.holds import HoldsTable
-from sluice.sinks.tables.last_decisions import newest, of_client
-from sluice.sinks.tables.query import Tables, literal
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import Decision
@@ -23,6 +21,8 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import entity_at
+from sluice_reading.last_decisions import newest, of_client
+from sluice_reading.query import Tables, literal
 
 _COLUMNS = ", ".join(f'"{name}"' for name in decisions_table("").columns.names)
 

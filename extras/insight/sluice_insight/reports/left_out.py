@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sluice.kafka_io.client import is_own_client_id, is_own_login
+from sluice_reading.own_clients import is_own_client_id, is_own_login
 
 _KAFKAS_OWN = re.compile(r"[0-9]+|raft-client-[0-9]+|broker-[0-9]+-fetcher-[0-9]+")
 """Client-ids of Kafka's brokers and controllers: the node's number, and those of KRaft and of replication."""

@@ -5,13 +5,13 @@ Source: Povzner et al., "Kora: A Cloud-Native Event Streaming Platform for Kafka
 
 from typing import NamedTuple
 
-from sluice.sinks.tables.query import Tables
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.reports.columns import numbers
 from sluice_insight.reports.events import EVENTS_AT_ONCE, Events
 from sluice_insight.reports.left_out import is_kafkas_own
 from sluice_insight.reports.recorded_waits import Names, RecordedWaits, wait_ends, wait_fields
 from sluice_insight.reports.span import Span
+from sluice_reading.query import Tables
 
 WEEK_MS = 7 * 24 * 3_600_000
 

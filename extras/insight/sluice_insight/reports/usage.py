@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sluice.sinks.tables.query import Tables
 from sluice.state.contract.records import Verdict
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.arrays import Flags, Integers
@@ -32,6 +31,7 @@ from sluice_insight.reports.recorded_waits import LANE, Names, NamesOf, Recorded
 from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.texts import tenant_name
 from sluice_insight.waits import WaitEnds
+from sluice_reading.query import Tables
 
 PERIODS_MS = {Per.HOUR: 3_600_000, Per.DAY: 86_400_000}
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from sluice.process.format import duration, moment, percent
+from sluice.process.format import moment, percent
 from sluice.process.texts import counter_text
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
@@ -24,6 +24,7 @@ from sluice_insight.row_marks import stops
 from sluice_insight.slow.verdict import BUSY_IDLE, LEAST_IDLE, QUEUE_MS, SLOW_MS, Broker, Evidence, Own, Wait
 from sluice_insight.texts import tightened_text
 from sluice_insight.waits import reported_waits
+from sluice_reading.times import duration
 
 MINUTE_MS = 60_000
 MOST_ROWS = 30

@@ -11,8 +11,7 @@ import msgspec
 from sluice.configs.settings import DeltaSettings
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
-from sluice.sinks.errors import NoTableError, QuotasTableError
-from sluice.sinks.tables.query import Tables, literal, run_query
+from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import HEARTBEAT_API, CountedEntity, Decision
@@ -23,6 +22,8 @@ from sluice_insight.reports.explained import decision_of
 from sluice_insight.reports.span import Span
 from sluice_insight.slow.line import LineOfTime, Row, Telemetry, stops_of
 from sluice_insight.slow.verdict import Evidence, Verdict, verdicts
+from sluice_reading.errors import NoTableError
+from sluice_reading.query import Tables, literal, run_query
 
 TELEMETRY_TOPIC = "sluice.client-telemetry"
 """Brokers with the extra `telemetry` write it."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from sluice.cli.format import table_lines
-from sluice.process.format import NOTHING, duration, moment, percent, quantity
-from sluice.process.texts import client_text
+from sluice.process.format import NOTHING, moment, percent, quantity
 from sluice_insight.slow.line import Row
 from sluice_insight.slow.sources import Answer
 from sluice_insight.slow.verdict import near_text
+from sluice_reading.text_tables import table_lines
+from sluice_reading.texts import client_text
+from sluice_reading.times import duration
 
 COLUMNS = ("TIME", "MOVED", "REQUESTS", "USED", "THROTTLED", "DECIDED", "BY", "CLIENT SAW", "BUSY BROKERS")
 

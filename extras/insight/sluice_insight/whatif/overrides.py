@@ -12,7 +12,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from sluice.sinks.errors import UnreadableTableError
 from sluice.sinks.tables.trouble import missing_rights, table_trouble
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
@@ -20,6 +19,7 @@ from sluice.state.quotas.overrides import bound_of_share, factor_of
 from sluice.state.quotas.resolution import Resolution
 from sluice_insight.arrays import Floats, Integers
 from sluice_insight.reports.span import Span
+from sluice_reading.errors import UnreadableTableError
 
 
 class RecordedOverrides:

@@ -18,11 +18,10 @@ import yaml
 from deltalake import write_deltalake
 from kafka import KafkaAdminClient, KafkaProducer
 
+from recorded import DECISIONS
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
-from sluice.sinks.errors import QueryError
-from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
@@ -33,10 +32,11 @@ from sluice_insight.console.server import ConsoleOptions, Sources, console_facts
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import CounterId
 from sluice_insight.reports.explained import decisions_by_id
+from sluice_reading.errors import QueryError
+from sluice_reading.query import Tables
 from tests.builders import decision, quota
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics
-from tests.recorded import DECISIONS
 
 ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
 QUOTA = quota(QuotaKind.PRODUCER_BYTE_RATE, 1000.0, user="alice")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from recorded import simulated, write_decisions
 from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.process.clock import now_ms
@@ -21,7 +22,6 @@ from sluice_demo.full_speed_client import Client, FullSpeedClient, Role
 from tests.builders import quota
 from tests.commands import invoke
 from tests.integration.plugin_broker import PluginBroker, produce
-from tests.recorded import simulated, write_decisions
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long, pytest.mark.alone]

@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from console_facts import HOSTILE
+from recorded import START_MS, event, write_tables
 from sluice.process.http_server import HttpServer
 from sluice.process.times import from_ms
 from sluice.sinks.tables.overrides import OverridesTable
@@ -18,7 +19,6 @@ from sluice_insight.console.slow import SlowPage
 from sluice_insight.slow.sources import Recorded
 from sluice_lab.testbed.browser import running_browser
 from tests.builders import member, quota
-from tests.recorded import START_MS, event, write_tables
 
 HOSTILE_USER = "<img src=x onerror=document.title='owned'>"
 PASSWORDS = {"alice": "pw-Alice-1", "bob": "pw-Bob-2", HOSTILE_USER: "pw-Odd-3"}

@@ -14,6 +14,7 @@ import yaml
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import TopicAlreadyExistsError
 
+from recorded import write_decisions
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
@@ -22,7 +23,6 @@ from sluice_insight.slow.sources import TELEMETRY_TOPIC
 from tests.builders import decision
 from tests.commands import SLUICE, run_sluice
 from tests.deciding_side import own_topics
-from tests.recorded import write_decisions
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka

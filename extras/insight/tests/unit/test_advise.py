@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from recorded import DECISIONS, START_MS, event, simulated, write_decisions
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
 from sluice.sinks.tables.quotas import QuotasTable
@@ -26,7 +27,6 @@ from sluice_insight.whatif.replay import Recorded, Side
 from sluice_insight.whatif.whose import Whose
 from tests.builders import quota
 from tests.commands import invoke
-from tests.recorded import DECISIONS, START_MS, event, simulated, write_decisions
 
 pytestmark = pytest.mark.usefixtures("small_clients")
 

@@ -25,8 +25,6 @@ from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.format import moment, printable
 from sluice.process.http_server import HttpServer
-from sluice.process.job_probe import JobAnswer
-from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.sinks.tables.quotas import QuotaRow as SetQuota
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
@@ -50,6 +48,8 @@ from sluice_insight.console.security import cookie_name
 from sluice_insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
 from sluice_insight.errors import ConsoleError
 from sluice_insight.texts import NO_TENANT
+from sluice_reading.job_probe import JobAnswer
+from sluice_reading.query import Tables
 from tests.builders import AT_MS, decision, heartbeat_of, member, quota, unlimited_of
 
 PREFIXED = "https://ops.example/sluice/"

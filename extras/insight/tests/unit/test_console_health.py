@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.process.job_probe import JobProbe
+from sluice_reading.job_probe import JobProbe
 from tests.web import answering
 
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from recorded import decided, event_at, report_tables, write_decisions, write_tables
 from sluice.process.times import to_ms
 from sluice.sinks.tables.holds import HoldsTable
-from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice_insight.reports.explained import last_throttled
+from sluice_reading.query import Tables
 from tests.builders import hold_of, member
 from tests.commands import invoke
-from tests.recorded import decided, event_at, report_tables, write_decisions, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
 MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE

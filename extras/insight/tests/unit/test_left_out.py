@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from recorded import event_at, write_tables
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
@@ -15,7 +16,6 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.reports.left_out import LeftOut, Names, Sent, left_out
 from tests.builders import quota
 from tests.commands import invoke
-from tests.recorded import event_at, write_tables
 
 MANY, FEW = Sent(100, 0), Sent(99, 999_999)
 KAFKA = {"client.id": "quotas", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}

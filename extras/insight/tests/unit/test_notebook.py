@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from notebooks import run_cells
+from recorded import START_MS, event, event_at, write_tables
 from sluice.jvm.jars import REPOSITORY
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import Json
-from tests.recorded import START_MS, event, event_at, write_tables
 
 NOTEBOOK = REPOSITORY / "docs" / "examples" / "week.ipynb"
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recorded import SETTINGS
 from sluice.kafka_io import topic_reader
 from sluice.process.clock import now_ms
 from sluice.state.quotas.entity import Tags
@@ -25,7 +26,6 @@ from sluice_insight.notices import (
     usages_of,
 )
 from tests.builders import decision
-from tests.recorded import SETTINGS
 
 ALICE, BOB = Tags(user="alice"), Tags(user="bob", client_id="app")
 STEPS = st.lists(st.tuples(st.integers(1_000, 300_000), st.floats(0, 3), st.integers(0, 60_000)), max_size=60)

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from console_facts import HOSTILE
+from recorded import START_MS, event, write_tables
 from sluice.process.http_server import HttpServer
 from sluice.process.times import from_ms
 from sluice.sinks.tables.overrides import OverridesTable
@@ -27,7 +28,6 @@ from sluice_insight.console.slow import SlowPage
 from sluice_insight.slow.sources import Answer, Recorded, slow_client
 from tests.builders import member, quota
 from tests.commands import invoke
-from tests.recorded import START_MS, event, write_tables
 
 MINE, THEIRS = "mine-client", "secret-client"
 PASSWORDS = {"alice": "pw-Alice-1", "bob": "pw-Bob-2"}

@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from recorded import DECISIONS, decided, event_at, without, write_decisions
 from sluice.configs.settings import load_settings
 from sluice.jvm.jars import REPOSITORY
-from sluice.sinks.errors import QueryError
-from sluice.sinks.tables.query import Tables, last_written
 from sluice.sinks.tables.quota_metrics import quota_metrics_table
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from sluice_reading.errors import QueryError
+from sluice_reading.query import Tables, last_written
 from tests.builders import Json, quota
 from tests.commands import invoke
-from tests.recorded import DECISIONS, decided, event_at, without, write_decisions
 
 SETTINGS = load_settings(environment={})
 
@@ -137,7 +137,7 @@ WITHOUT = [
 
 @pytest.mark.usefixtures("tables")
 def test_a_query_that_needs_too_much_memory_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.sinks.tables.query.MOST_MEMORY", "4M")
+    monkeypatch.setattr("sluice_reading.query.MOST_MEMORY", "4M")
     tables = Tables(SETTINGS.delta.decisions, SETTINGS.delta.quotas, {})
 
     with pytest.raises(QueryError, match="needs more than 4M of memory; ask for fewer decisions at once"):

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, WriterProperties
 
-from sluice.sinks.errors import QueryError
+from recorded import DECISIONS, START_MS, event, simulated, without, write_decisions
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import create_table
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.kinds import QuotaKind
@@ -29,8 +28,9 @@ from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.reports.usage import usage
 from sluice_insight.whatif.overrides import recorded_overrides
 from sluice_insight.whatif.recording import Recording
+from sluice_reading.errors import QueryError
+from sluice_reading.query import Tables
 from tests.builders import quota
-from tests.recorded import DECISIONS, START_MS, event, simulated, without, write_decisions
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SPAN = Span(START_MS, START_MS + 600_000)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from recorded import event_at, write_tables
 from tests.builders import member
 from tests.commands import invoke
-from tests.recorded import event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
 WAIT = st.tuples(st.integers(0, 30), st.integers(0, 20))

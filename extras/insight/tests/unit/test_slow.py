@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console_facts import HOSTILE, facts_of
+from recorded import SETTINGS, event_at, write_tables
 from sluice.process.times import to_ms
 from sluice.sinks.tables.overrides import OverridesTable
-from sluice.sinks.tables.query import Tables
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import QuotaEntity, Tags
@@ -26,9 +26,9 @@ from sluice_insight.slow import sources
 from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
 from sluice_insight.slow.sources import Answer, Recorded
 from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
+from sluice_reading.query import Tables
 from tests.builders import file_of, member, quota
 from tests.commands import Ended, invoke
-from tests.recorded import SETTINGS, event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
 T_MS = to_ms(T)

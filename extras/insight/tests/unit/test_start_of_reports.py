@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorded import event_at, write_tables
+from recorded import event_at, write_tables
 from tests.slow_imports import SHOW, SLUICE, slow_imports
 
 WITH_TABLES = {"numpy", "pyarrow", "deltalake"}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from job_tables import NOW, assert_names_what_a_stranger_may_not_read, recorded, settings_in
 from tests.accounts import as_root
 from tests.commands import invoke
-from tests.job_tables import NOW, assert_names_what_a_stranger_may_not_read, recorded, settings_in
 
 READERS = (
     ("usage", "--from", "7d"),

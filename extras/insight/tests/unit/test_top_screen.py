@@ -14,7 +14,6 @@ from rich.console import Console
 from sluice.cli.format import json_text
 from sluice.process.clock import now_ms
 from sluice.process.format import moment
-from sluice.process.job_probe import JobAnswer, JobProbe
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
@@ -33,6 +32,7 @@ from sluice_insight.commands.top import (
 from sluice_insight.live import LiveModel
 from sluice_insight.texts import counter_name
 from sluice_insight.troubles_now import TroublesNow
+from sluice_reading.job_probe import JobAnswer, JobProbe
 from tests.builders import AT_MS, DEFAULTS, decision, heartbeat_of, unlimited_of
 from tests.web import answering
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recorded import event_at, write_tables
 from sluice.configs.quotas import load_quotas_file
-from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
@@ -24,9 +24,9 @@ from sluice_insight.commands import freshness
 from sluice_insight.commands import rows as rows_module
 from sluice_insight.commands.rows import csv_safe, write_csv
 from sluice_insight.texts import NO_TENANT
+from sluice_reading.query import Tables
 from tests.builders import quota
 from tests.commands import invoke
-from tests.recorded import event_at, write_tables
 
 pytestmark = pytest.mark.usefixtures("small_clients")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.sinks.tables.query import Tables
+from recorded import event, report_tables, simulated, write_decisions, write_tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -20,8 +20,8 @@ from sluice_insight.reports.slo import slo
 from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.reports.usage import usage
 from sluice_insight.waits import Waited
+from sluice_reading.query import Tables
 from tests.builders import quota
-from tests.recorded import event, report_tables, simulated, write_decisions, write_tables
 
 START = datetime(2027, 1, 15, 8, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.sinks.tables.query import Tables
+from recorded import DECISIONS, START_MS, event, simulated, write_decisions, write_tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -27,8 +27,8 @@ from sluice_insight.reports.slo import slo
 from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.reports.usage import usage
 from sluice_insight.waits import WaitEnd, WaitEnds, raised_limits
+from sluice_reading.query import Tables
 from tests.builders import Json, member
-from tests.recorded import DECISIONS, START_MS, event, simulated, write_decisions, write_tables
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 HOUR = Span(START_MS, START_MS + 3_600_000)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from recorded import SETTINGS, START_MS, event, simulated, write_decisions
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.arithmetic.counter import Outcome
 from sluice.state.contract.records import Request, Verdict
@@ -32,7 +33,6 @@ from sluice_insight.whatif.whose import Part
 from tests import strategies
 from tests.builders import Json, member
 from tests.commands import invoke
-from tests.recorded import SETTINGS, START_MS, event, simulated, write_decisions
 
 pytestmark = pytest.mark.usefixtures("small_clients")
 

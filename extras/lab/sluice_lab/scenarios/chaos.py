@@ -20,7 +20,6 @@ from kafka import KafkaAdminClient
 from scripts.command import run_command
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
-from sluice.sinks.tables.query import run_query
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -32,6 +31,7 @@ from sluice_demo.load import Sent, loading
 from sluice_demo.load_generator import LoadGenerator, Rate
 from sluice_lab.testbed.reconciliation import reconcile
 from sluice_lab.testbed.rig import Rig, run_scenario
+from sluice_reading.query import run_query
 
 _DRAIN_S = 900
 _SECTIONS = {

@@ -14,7 +14,7 @@ from sluice_lab.testbed.processes import output_of
 BESIDE = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
 """Files that a build needs beside the folder `sluice`."""
 
-EXTRAS = ("elastic", "insight", "native", "proxy", "shared_storage", "toolbox", "http", "telemetry", "demo")
+EXTRAS = ("elastic", "insight", "native", "proxy", "reading", "shared_storage", "toolbox", "http", "telemetry", "demo")
 """Folders of `extras/` that are distributions of their own: sluice-kafka-insight and so on."""
 
 _BUILD_S = 300

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from deltalake import DeltaTable
 
 from sluice.configs.settings import Settings
-from sluice.sinks.tables.query import run_query
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import answered_event
 from sluice.state.decisions.leader_epochs import Fence
@@ -16,6 +15,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice_demo.counts import records, rows, stored
 from sluice_demo.job import TABLES, Json
+from sluice_reading.query import run_query
 
 _BY_RUN = {"decided_at_ms": 0, "job_id": None, "source_topic_id": None}
 """Fields that a decision and its simulation don't have in common: compared as if they were these."""

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
+from recorded import write_decisions
 from sluice.jvm.plugin import KAFKA_REPORTER_CLASS
 from sluice.kafka_io.client import kafka_python_config
 from sluice.process.clock import now_ms
@@ -26,7 +27,6 @@ from sluice_telemetry.subscription import subscribe
 from tests.builders import decision
 from tests.certificates import certificate
 from tests.commands import SLUICE
-from tests.recorded import write_decisions
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka

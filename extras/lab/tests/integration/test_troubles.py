@@ -15,7 +15,6 @@ from sluice.cli import doctor
 from sluice.configs.settings import Properties, Settings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
-from sluice.process.job_probe import asked, job_answer
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
@@ -25,6 +24,7 @@ from sluice.streaming.runtime.troubles import TroublesWatch
 from sluice_demo.counts import audited
 from sluice_insight.console.pages import PAGES
 from sluice_insight.console.server import running
+from sluice_reading.job_probe import asked, job_answer
 from tests.builders import DEFAULTS, changed, decision
 from tests.commands import SLUICE, invoke
 from tests.deciding_side import own_topics

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.process.job_probe import asked
 from sluice_proxy.processes import free_ports
+from sluice_reading.job_probe import asked
 from tests.commands import SLUICE, run_sluice
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, wait_until

@@ -25,11 +25,11 @@ from deployment import RULES
 from scripts.java.build import PLUGIN
 from scripts.java.compiler import compile_java
 from sluice.process.clock import now_ms
-from sluice.process.job_probe import NO_ANSWER, asked, job_answer
 from sluice_demo.cluster import Cluster
 from sluice_demo.jars import BROKER_JARS
 from sluice_insight.console.pages import PAGES
 from sluice_proxy.processes import free_ports
+from sluice_reading.job_probe import NO_ANSWER, asked, job_answer
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.commands import SLUICE, run_sluice
 from tests.integration.job_process import AUDITED, TOPICS, JobProcess

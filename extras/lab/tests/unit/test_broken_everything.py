@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.main import get_command
 
+from job_tables import recorded, settings_in
 from sluice.cli import options
 from sluice.cli.main import UNEXPECTED, app
 from sluice.kafka_io import client as kafka_client
 from tests.accounts import STRANGER, as_account, as_root
 from tests.commands import Ended, invoke
-from tests.job_tables import recorded, settings_in
 from tests.web import answering
 
 SETTINGS = ("--config", "{settings}")

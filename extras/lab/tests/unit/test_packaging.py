@@ -229,7 +229,9 @@ def extras(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_the_extra_job_has_the_console_whose_pages_show(wheel: Path, extras: dict[str, Path], tmp_path: Path) -> None:
-    programs = install(wheel, tmp_path / "venv", "job", beside=[extras["insight"], extras["toolbox"]])
+    programs = install(
+        wheel, tmp_path / "venv", "job", beside=[extras["insight"], extras["reading"], extras["toolbox"]]
+    )
     load = "from sluice_insight.console.app import PAGES, Pages; pages = Pages(None)"
     load += "; [pages._environment.get_template(f'{name}.html') for name in PAGES]"
 
@@ -296,7 +298,18 @@ def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
         *project["dependency-groups"]["docs"],
     ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
-    for extra in ("demo", "elastic", "insight", "lab", "proxy", "shared_storage", "telemetry", "toolbox", "http"):
+    for extra in (
+        "demo",
+        "elastic",
+        "insight",
+        "lab",
+        "proxy",
+        "reading",
+        "shared_storage",
+        "telemetry",
+        "toolbox",
+        "http",
+    ):
         of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
         asked += of_extra["project"]["dependencies"]
     lock = (REPOSITORY / "requirements.lock").read_text()

@@ -18,8 +18,20 @@ from scripts.java.build import remove_others
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
-EXTRAS = ("demo", "elastic", "http", "insight", "lab", "native", "proxy", "shared_storage", "telemetry", "toolbox")
-OF_DEMO = ("elastic", "insight", "proxy", "toolbox", "demo", "native")
+EXTRAS = (
+    "demo",
+    "elastic",
+    "http",
+    "insight",
+    "lab",
+    "native",
+    "proxy",
+    "reading",
+    "shared_storage",
+    "telemetry",
+    "toolbox",
+)
+OF_DEMO = ("elastic", "insight", "proxy", "reading", "toolbox", "demo", "native")
 DEMO_LOCK = "extras/demo/requirements.lock"
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from recorded import event_at, simulated, write_decisions
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.process.clock import now_ms
@@ -30,7 +31,6 @@ from sluice_toolbox import in_force
 from tests.builders import hold_of, member
 from tests.commands import invoke
 from tests.quota_shell import Shell, empty_table
-from tests.recorded import event_at, simulated, write_decisions
 
 
 @pytest.fixture

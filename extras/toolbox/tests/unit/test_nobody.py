@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sluice.sinks.tables.query import Tables
+from recorded import event_at, simulated, write_decisions
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_reading.query import Tables
 from sluice_toolbox.nobody import nobody_text
 from tests.builders import quota
-from tests.recorded import event_at, simulated, write_decisions
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
-from sluice.sinks.tables.query import run_query
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.counts import drain
 from sluice_demo.gateways import Connection, GreedyClient, gateway_options, sending
@@ -18,6 +17,7 @@ from sluice_lab.scenarios.closed_loop.measures import Measures, Served, measure
 from sluice_lab.scenarios.closed_loop.situation import Situation
 from sluice_lab.testbed.rig import Rig, rig_with_broker
 from sluice_proxy.processes import Child
+from sluice_reading.query import run_query
 
 _READY = "ready"
 _START_S = 180.0

@@ -11,11 +11,11 @@ from deltalake import write_deltalake
 
 from sluice.configs.settings import Settings, load_settings
 from sluice.sinks.tables.decisions import decisions_table
-from sluice.sinks.tables.query import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from sluice_reading.query import Tables
 from tests.builders import Json
 
 SETTINGS = load_settings(environment={})

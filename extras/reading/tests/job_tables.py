@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from recorded import event_at, simulated, write_decisions
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.accounts import STRANGER, as_account
 from tests.builders import quota
 from tests.commands import invoke
-from tests.recorded import event_at, simulated, write_decisions
 
 TABLES = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable", "overrides")
 NOW = datetime.now(UTC)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from sluice.process.times import to_ms
-from sluice.sinks.tables.query import Tables, literal
+from sluice_reading.query import Tables, literal
 
 _LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
 """Steps back of a search for the newest rows: it ends with the first step that has enough."""

@@ -8,24 +8,29 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.sinks.errors import EarlierTableError, NoTableError, QueryError, UnreadableTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import lacking_columns
 from sluice.sinks.tables.trouble import lost_files, missing_rights, table_trouble
+from sluice_reading.errors import BadQueryError, EarlierTableError, NoTableError, QueryError, UnreadableTableError
 
 MOST_MEMORY = "2G"
 """Memory of a query, in DataFusion's words. Sums, sorts and joins of more go on in files, as far as they can."""
 
+
 _SORTED_JOINS = {"datafusion.optimizer.prefer_hash_join": "false"}
 """A hash join has to keep one side in memory."""
+
 
 _NO_MEMORY = "Resources exhausted"
 """DataFusion's words for a limit of memory that was hit."""
 
+
 _ADDS_ROWS = {"WRITE", "MERGE", "STREAMING UPDATE"}
 """Delta's names of the operations that add rows; maintenance has others."""
 
+
 _NEWEST_COMMITS = 100
+
 
 _ERRORS = (pa.ArrowException, DeltaError, OSError, ValueError, OverflowError)
 """Errors of reading rows."""
@@ -89,8 +94,8 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
         ):
             return EarlierTableError(paths["decisions"], lacking)
         if _NO_MEMORY in str(error):
-            return QueryError(f"the answer needs more than {MOST_MEMORY} of memory; ask for fewer decisions at once")
-        return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}")
+            return BadQueryError(f"the answer needs more than {MOST_MEMORY} of memory; ask for fewer decisions at once")
+        return BadQueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}")
 
     try:
         return Rows(pa.RecordBatchReader.from_stream(engine.execute(query)), failed)
