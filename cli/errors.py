@@ -4,9 +4,6 @@ import typer
 
 from sluice.state.errors import SluiceError
 
-NO_TENANT = "there is no tenant; `sluice tenants alter` or `sluice tenants import` makes some"
-"""The message for a command that is about tenants."""
-
 
 class UsageError(typer.BadParameter):
     """Options contradict each other; exit 2."""

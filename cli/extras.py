@@ -21,7 +21,8 @@ _OWN_EXTRAS = {
     **dict.fromkeys(("advise", "console", "explain", "slo", "top", "usage", "whatif"), "insight"),
     **dict.fromkeys(("notices", "own-view", "quotas.resolve", "tenants.resolve"), "insight"),
     **dict.fromkeys(("balance", "broker-plugin", "state", "topics", "unmute"), "toolbox"),
-    **dict.fromkeys(("quotas.exposure", "quotas.hold", "quotas.import", "quotas.release"), "toolbox"),
+    **dict.fromkeys(("quotas.alter", "quotas.apply", "quotas.describe", "quotas.export", "quotas.exposure"), "toolbox"),
+    **dict.fromkeys(("quotas.history", "quotas.hold", "quotas.import", "quotas.release", "quotas.revert"), "toolbox"),
     **dict.fromkeys(("tenants.alter", "tenants.describe", "tenants.import"), "toolbox"),
 }
 """Entry point -> the extra of sluice-kafka that has it, for those that may be missing."""

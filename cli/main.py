@@ -7,7 +7,7 @@ import signal
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from traceback import extract_tb
+from traceback import walk_tb
 from typing import Annotated
 
 import typer
@@ -23,7 +23,6 @@ from sluice.cli.options import (
     job_settings,
     settings_file,
 )
-from sluice.cli.quotas import app as quotas_app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_stores, with_absolute_paths, with_bootstrap_servers
@@ -49,7 +48,12 @@ app = command_group(
     CommandLine,
     completes=True,
 )
-app.add_typer(quotas_app, name="quotas")
+app.add_typer(
+    command_group(
+        "Alter, describe and explain the quotas. A running job reads each new version by itself.", CommandLine
+    ),
+    name="quotas",
+)
 app.add_typer(
     command_group(
         "Group users and client-ids into tenants. `sluice quotas alter --tenant NAME` sets the limits of one.",
@@ -236,9 +240,9 @@ def main() -> None:
 
 def _place(error: Exception) -> str:
     """The innermost line of Sluice's code that an error came from, such as `cli/top.py:12`."""
-    package = f"{Path(__file__).parents[1]}{os.sep}"  # a checkout named sluice has other packages in it, too
-    lines = [each for each in extract_tb(error.__traceback__) if each.filename.startswith(package)]
-    return ", ".join(f"{each.filename.removeprefix(package)}:{each.lineno}" for each in lines[-1:])
+    lines = ((str(frame.f_globals.get("__name__")), line) for frame, line in walk_tb(error.__traceback__))
+    own = [(name.removeprefix("sluice."), line) for name, line in lines if name.startswith(("sluice.", "sluice_"))]
+    return ", ".join(f"{name.replace('.', '/')}.py:{line}" for name, line in own[-1:])
 
 
 def _check_surroundings() -> None:

@@ -59,9 +59,3 @@ def describe_quotas(admin: ClientQuotasAdmin, kafka: Mapping[str, str]) -> list[
             f"the client quotas at {kafka['bootstrap.servers']} can't be read ({error_line(error)}); check"
             " that a broker answers there and that the login has DescribeConfigs on the cluster"
         ) from error
-
-
-def read_cluster_quotas(kafka: Mapping[str, str]) -> list[ClusterQuota]:
-    """The client quotas of the cluster, read once. Raises KafkaUnavailableError as `ClusterQuotasReader.read` does."""
-    with ClusterQuotasReader(kafka) as reader:
-        return reader.read()

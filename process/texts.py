@@ -6,26 +6,9 @@ from urllib.parse import unquote
 from sluice.process.format import moment, percent
 from sluice.state.contract.gateway_topics import Override
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.resolution import Quotas
 
 NO_NAME = "(no name)"
 """A client that gave neither user nor client-id, and one of them in a table that has both."""
-
-
-def java_double(value: float) -> str:
-    """A positive finite number as Java's Double.toString prints it.
-
-    >>> [java_double(value) for value in (1024.0, 1e7, 0.001, 1.5e-5, 2e23, 5e-324)]
-    ['1024.0', '1.0E7', '0.001', '1.5E-5', '2.0E23', '4.9E-324']
-    """
-    shortest = repr(value)
-    if 1e-3 <= value < 1e7:
-        return shortest
-    # the fewest digits that identify the number, but at least two
-    digits = shortest.split("e")[0].replace(".", "").strip("0")
-    mantissa, exponent = f"{value:.{max(2, len(digits)) - 1}e}".split("e")
-    return f"{mantissa}E{int(exponent)}"
 
 
 def entity_text(entity: QuotaEntity) -> str:
@@ -92,11 +75,6 @@ def counter_text(counter: Tags) -> str:
     return " and ".join(f"{label} '{name}'" for label, name in names if name) or NO_NAME
 
 
-def value_text(entry: QuotaEntry) -> str:
-    """The value as Java prints it; a quota that is only metered is marked."""
-    return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
-
-
 def no_default_text(kinds: Iterable[str]) -> str:
     """The reason why limits don't give way, for quotas of these kinds without a default.
 
@@ -104,13 +82,6 @@ def no_default_text(kinds: Iterable[str]) -> str:
     'no default user or client-id has a quota of consumer_byte_rate'
     """
     return f"no default user or client-id has a quota of {' and '.join(kinds)}"
-
-
-def strict_text(quotas: Quotas, *, gives_way: bool) -> str | None:
-    """The reason why reservations don't count; None if they do. `gives_way` is what the settings say of limits."""
-    if not gives_way:
-        return "not in force: elastic.limits is strict"
-    return f"not in force: {no_default_text(lacking)}" if (lacking := quotas.without_default()) else None
 
 
 def override_text(override: Override) -> str:

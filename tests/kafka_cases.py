@@ -17,14 +17,6 @@ from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
 from sluice.state.decisions.charge_plan import POINTS_PER_NANOSECOND
 from sluice.state.decisions.decision import Waits, clamp_throttle_ms
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.alteration import (
-    FilterComponent,
-    QuotaValue,
-    UnsupportedEntityTypeError,
-    altered,
-    check_filter,
-    matches,
-)
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, sanitize
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings, Window
@@ -33,6 +25,14 @@ from sluice.state.store.codec import decode, encode
 from sluice.streaming.enforce.engine import PageToDecide, engine_of
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts, encode_shape
+from sluice_toolbox.alteration import (
+    FilterComponent,
+    QuotaValue,
+    UnsupportedEntityTypeError,
+    altered,
+    check_filter,
+    matches,
+)
 from tests.builders import DEFAULTS, Json
 from tests.stored_pages import FOREVER_MS
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import Enum
 from hashlib import sha256
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import msgspec
 
@@ -190,16 +190,6 @@ def client_key(user: str, client_id: str) -> str:
     if key.encode().translate(None, _UNCHANGED) == b"|":
         return key
     return f"{sanitize(user)}|{sanitize(client_id)}"
-
-
-def client_of_key(key: str) -> tuple[str, str]:
-    """User and client-id of a key that `client_key` made.
-
-    >>> client_of_key("O%3DA|app")
-    ('O=A', 'app')
-    """
-    user, _, client_id = key.partition("|")
-    return unquote(user), unquote(client_id)
 
 
 def sanitize(name: str) -> str:

@@ -189,19 +189,6 @@ def check_members(entries: Iterable[QuotaEntry]) -> None:
     Tenants(entry.entity for entry in entries if entry.kind is Membership.MEMBER).check()
 
 
-def with_members(
-    entries: Iterable[QuotaEntry], added: Sequence[QuotaEntity], removed: Sequence[QuotaEntity] = ()
-) -> list[QuotaEntry]:
-    """`entries` with members added and removed. Raises InvalidQuotaError for removing one that isn't there."""
-    entries = list(entries)
-    known = {entry.entity for entry in entries if entry.kind is Membership.MEMBER}
-    for entity in removed:
-        if entity not in known:
-            raise InvalidQuotaError("no_member", f"tenant {entity.tenant!r} has no member {member_text(entity)}")
-    kept = [entry for entry in entries if entry.entity not in removed or entry.kind is not Membership.MEMBER]
-    return kept + [QuotaEntry(entity, Membership.MEMBER, 1.0) for entity in added if entity not in known]
-
-
 def member_text(entity: QuotaEntity) -> str:
     """A member without its tenant.
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.quotas.alteration import RawEntity, differences
+from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.cluster import ClusterQuota, client_quotas, cluster_changes, is_mirrored, mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, QuotaKind
+from sluice_reading.quota_lists import differences
 from tests.strategies import as_cluster, quota_entries
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
@@ -13,6 +12,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, QuotaKind
+from sluice_reading.quota_text import quotas_yaml
 
 ALICE = QuotaEntity(user="alice")
 

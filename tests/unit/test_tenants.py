@@ -11,10 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.cluster import cluster_changes, mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -24,6 +22,8 @@ from sluice.state.quotas.tenants import Tenants, check_members, is_glob, matches
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.pipeline import Simulation
+from sluice_reading.quota_lists import merged
+from sluice_reading.quota_text import quotas_yaml
 from tests.builders import DEFAULTS, Json, file_of, member, quota
 from tests.strategies import CLIENTS, START_MS, USERS, client_and_topic_entries, events, tenant_entries
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
-from sluice.process.format import amount, printable
+from sluice.process.format import printable
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
@@ -30,6 +30,7 @@ from sluice_demo.work_folder import work_folder
 from sluice_insight.live import CounterId
 from sluice_insight.row_marks import RowMark, RowMarks
 from sluice_proxy.processes import free_ports
+from sluice_reading.format import amount
 
 _TOPIC = "orders"
 _PARTITIONS = 4

@@ -22,7 +22,7 @@ from sluice.gateways.client.client import Gateway
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
-from sluice.process.format import amount, error_line
+from sluice.process.format import error_line
 from sluice.process.processes import leaving_at_once
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.answers import Answers
@@ -42,6 +42,7 @@ from sluice_insight.live import CounterRow, LiveModel
 from sluice_insight.row_marks import RowMarks
 from sluice_insight.texts import counter_name
 from sluice_proxy.processes import free_ports, stop_on_signals
+from sluice_reading.format import amount
 from sluice_reading.times import duration
 
 _EXIT_FAILED = 1

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Self
 
-from sluice.process.format import amount, moment, short
+from sluice.process.format import moment
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.quotas.entity import Tags, bounded_name
 from sluice.state.quotas.kinds import Family, QuotaKind
@@ -12,6 +12,7 @@ from sluice.state.quotas.overrides import bound_of_share, overrides_now
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.live import CounterId
+from sluice_reading.format import amount, short
 
 _PRODUCERS = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
 

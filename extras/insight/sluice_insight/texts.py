@@ -1,12 +1,13 @@
 """Names of counters and tenants in a table, the same in commands and on pages."""
 
-from sluice.process.format import NOTHING, amount, quantity, short
+from sluice.process.format import NOTHING
 from sluice.process.texts import NO_NAME
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Membership, StorageKey
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.live import CounterId
+from sluice_reading.format import amount, quantity, short
 
 NO_TENANT = "(none)"
 """The tenant of clients that are in none."""

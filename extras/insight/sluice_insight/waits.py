@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from sluice.process.times import to_ms
 from sluice.state.contract.records import MAX_APPLIED_MS, Decision
 from sluice.state.decisions.waits import deciding
 from sluice.state.quotas.entity import DEFAULT, Tags, bounded_name
+from sluice_reading.times import to_ms
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.quotas import QuotaChange  # takes half a second to import

@@ -13,7 +13,6 @@ from sluice.state.troubles import KNOWN, JobSeen, Trouble
 NO_ANSWER = (OSError, ValueError, HTTPException, RecursionError)
 """Errors of an address where no job answers; ValueError is that of an answer which is none of a job's."""
 
-
 _MOST_BYTES = 16 * 1024 * 1024
 
 

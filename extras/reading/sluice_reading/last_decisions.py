@@ -5,8 +5,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from sluice.process.times import to_ms
 from sluice_reading.query import Tables, literal
+from sluice_reading.times import to_ms
 
 _LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
 """Steps back of a search for the newest rows: it ends with the first step that has enough."""

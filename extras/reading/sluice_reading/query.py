@@ -16,21 +16,16 @@ from sluice_reading.errors import BadQueryError, EarlierTableError, NoTableError
 MOST_MEMORY = "2G"
 """Memory of a query, in DataFusion's words. Sums, sorts and joins of more go on in files, as far as they can."""
 
-
 _SORTED_JOINS = {"datafusion.optimizer.prefer_hash_join": "false"}
 """A hash join has to keep one side in memory."""
-
 
 _NO_MEMORY = "Resources exhausted"
 """DataFusion's words for a limit of memory that was hit."""
 
-
 _ADDS_ROWS = {"WRITE", "MERGE", "STREAMING UPDATE"}
 """Delta's names of the operations that add rows; maintenance has others."""
 
-
 _NEWEST_COMMITS = 100
-
 
 _ERRORS = (pa.ArrowException, DeltaError, OSError, ValueError, OverflowError)
 """Errors of reading rows."""

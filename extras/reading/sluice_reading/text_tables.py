@@ -7,19 +7,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 
-from sluice.process.format import NOTHING, printable, short
+from sluice.process.format import NOTHING, printable
+from sluice_reading.format import short
 
 MAX_NAME = 60
 """Characters of a name in a table; JSON and CSV have the whole name."""
 
-
 MIN_NAME = 20
 """Those that a name keeps on a narrow terminal."""
 
-
 _OTHER_CELLS = 40
 """Cells of a line that long names leave to the other columns."""
-
 
 _FIGURE = re.compile(rf"{NOTHING}?|(> |-)?\d[\d.e+]*(/s)?( (%|[A-Za-z]{{1,3}}(/s)?|\d+))*")
 """A number, or a figure of `process.format`: 3, 1.05 MB/s, 80 %, 1 min 30 s, or none."""

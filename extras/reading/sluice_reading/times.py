@@ -1,12 +1,11 @@
 """Lengths of time as people write and read them."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from sluice_reading.errors import SpanError
 
 _LENGTH = re.compile(r"(\d{1,6})([smhd])")
-
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -39,3 +38,24 @@ def duration(ms: float) -> str:
         return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_ms(at: datetime) -> int:
+    """Milliseconds since 1970.
+
+    >>> to_ms(datetime(1970, 1, 2, tzinfo=UTC))
+    86400000
+    """
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+def from_ms(at_ms: int) -> datetime:
+    """The time in UTC.
+
+    >>> from_ms(86_400_000).isoformat()
+    '1970-01-02T00:00:00+00:00'
+    """
+    return _EPOCH + timedelta(milliseconds=at_ms)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import print_json, print_lines
-from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
+from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.process.clock import now_ms
-from sluice.process.format import figure, short
 from sluice.process.texts import counter_text
+from sluice_reading.format import figure, short
+from sluice_reading.options import ClientIdOption, UserOption
+from sluice_reading.output import print_json, print_lines
 from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
 from sluice_reading.texts import client_text
 
@@ -38,8 +39,8 @@ def balance(
     if not user and not client_id:
         raise UsageError("give --user, --client-id or both")
     settings = job_settings(config)
-    from sluice.process.times import from_ms
     from sluice.state.quotas.entity import bounded_name
+    from sluice_reading.times import from_ms
     from sluice_toolbox.client_balances import Client
 
     wanted = Client(bounded_name(user or "") or None, bounded_name(client_id or "") or None)

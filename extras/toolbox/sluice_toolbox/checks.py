@@ -14,7 +14,6 @@ from msgspec import structs
 
 from sluice.cli.doctor import Ask, in_thread
 from sluice.cli.errors import CheckError, CheckWarningError
-from sluice.cli.options import quotas_in_force
 from sluice.cli.start_checks import Check
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
@@ -29,7 +28,6 @@ from sluice.kafka_io.brokers_seen import (
     silent_servers,
 )
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
-from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.newest_records import NewestRecords
@@ -81,8 +79,10 @@ from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables, unread_answers
 from sluice_reading.job_probe import JobProbe
+from sluice_reading.options import quotas_in_force
 from sluice_reading.texts import unlimited_text
 from sluice_reading.troubles import is_doubtful
+from sluice_toolbox.cluster_facts import read_cluster_quotas
 
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, request_wait_ms, wait_over_limit_ms
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
-from sluice.state.quotas.entity import COMMON_MARK, TENANT_KEY_PREFIX, Tags, client_of_key, sanitize
+from sluice.state.quotas.entity import COMMON_MARK, TENANT_KEY_PREFIX, Tags, sanitize
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
 from sluice.state.store.codec import decode
@@ -139,3 +139,13 @@ def _balance(
             else wait_over_limit_ms(observed, limit, window_ms)
         )
     return Balance(tags, shadow, kind, limit, observed, tokens, wait_ms, counters.last_event_ms)
+
+
+def client_of_key(key: str) -> tuple[str, str]:
+    """User and client-id of a key that `client_key` made.
+
+    >>> client_of_key("O%3DA|app")
+    ('O=A', 'app')
+    """
+    user, _, client_id = key.partition("|")
+    return unquote(user), unquote(client_id)

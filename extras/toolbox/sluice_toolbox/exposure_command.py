@@ -6,18 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.cli.format import print_json, print_lines
-from sluice.cli.options import JsonOption
-from sluice.cli.quota_text import plain_number, read_properties
 from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.client import OF_PERSONS
-from sluice.process.format import amount, short
 from sluice.process.texts import entity_text, odd_names
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_reading.format import amount, short
+from sluice_reading.options import JsonOption
+from sluice_reading.output import print_json, print_lines
+from sluice_reading.quota_text import plain_number
 from sluice_reading.text_tables import table_lines, terminal_width
 from sluice_toolbox.exposure import ClusterFacts, Exposed, exposed, shadowed, unlimited, unseen
+from sluice_toolbox.quota_text import read_properties
 
 _MOST_NAMES = 10
 """Most users that a line names."""

@@ -8,17 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.options import (
-    AuthorOption,
-    EntityCommand,
-    EntityOptions,
-    TableOptions,
-    YesOption,
-    ask,
-    changed_from,
-    command_app,
-    grouped,
-)
+from sluice.cli.options import command_app
 from sluice.kafka_io.client import principal_of
 from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
@@ -36,8 +26,10 @@ from sluice.state.overrides.operator_holds import (
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
+from sluice_reading.options import TableOptions, grouped
 from sluice_reading.own_clients import is_own_client_id, is_own_login
 from sluice_reading.times import read_length
+from sluice_toolbox.quota_options import AuthorOption, EntityCommand, EntityOptions, YesOption, ask, changed_from
 
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait until gateways have it.", min=0)]
 

@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.options import AuthorOption, TableOptions, YesOption, grouped
-from sluice.cli.quota_text import read_properties
-from sluice.cli.quotas import DryRunOption, edit, merging
 from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
 from sluice.process.texts import odd_names
 from sluice.state.quotas.cluster import client_quotas, is_mirrored
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey
+from sluice_reading.options import TableOptions, grouped
+from sluice_toolbox.quota_commands import DryRunOption, edit, merging
+from sluice_toolbox.quota_options import AuthorOption, YesOption
+from sluice_toolbox.quota_text import read_properties
 
 EXIT_FAILED = 1
 
@@ -49,7 +50,7 @@ def import_quotas(
 
 def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tuple[list[QuotaEntry], bool]:
     """The cluster's quotas, and whether one was refused; standard error says which are left out."""
-    from sluice.kafka_io.cluster_quotas import read_cluster_quotas  # Kafka's client is slow to import
+    from sluice_toolbox.cluster_facts import read_cluster_quotas  # Kafka's client is slow to import
 
     # another cluster: no login of the settings goes there
     properties = read_properties(command_config) if command_config else {}

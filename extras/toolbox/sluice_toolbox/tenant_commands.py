@@ -8,23 +8,18 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import print_json, print_lines
-from sluice.cli.options import (
-    AuthorOption,
-    JsonOption,
-    TableOptions,
-    YesOption,
-    as_written,
-    grouped,
-    quotas_of_file,
-)
-from sluice.cli.quota_text import tenants_content, writable
-from sluice.cli.quotas import DryRunOption, edit, merging
-from sluice.process.texts import entity_text, value_text
-from sluice.state.quotas.alteration import entity_order
+from sluice.process.texts import entity_text
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.tenants import member_text, with_members
+from sluice.state.quotas.tenants import member_text
+from sluice_reading.options import JsonOption, TableOptions, as_written, grouped, quotas_of_file
+from sluice_reading.output import print_json, print_lines
+from sluice_reading.quota_lists import entity_order
+from sluice_reading.quota_text import tenants_content, writable
+from sluice_reading.texts import value_text
+from sluice_toolbox.members import with_members
+from sluice_toolbox.quota_commands import DryRunOption, edit, merging
+from sluice_toolbox.quota_options import AuthorOption, YesOption
 
 _Globs = list[str] | None
 

@@ -12,7 +12,6 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from msgspec import structs
 
-from sluice.cli.quota_text import no_members_text
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
@@ -29,6 +28,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice_reading.query import Tables
+from sluice_reading.quota_text import no_members_text
 from sluice_toolbox.errors import UnmuteError, UsageUnknownError
 from sluice_toolbox.nobody import nobody_text
 from sluice_toolbox.recent_usage import RecentUsage, Usage

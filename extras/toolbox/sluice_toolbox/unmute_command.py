@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.options import BootstrapServersOption, ClientIdOption, ConfigOption, UserOption, job_settings
+from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.checks import check_unmute
 from sluice.state.errors import InvalidRequestError
+from sluice_reading.options import ClientIdOption, UserOption
 
 
 def unmute(

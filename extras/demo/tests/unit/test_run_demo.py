@@ -16,7 +16,6 @@ from rich.console import Console
 
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
-from sluice.process.texts import strict_text
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.kinds import QuotaKind
@@ -30,6 +29,7 @@ from sluice_demo.load_generator import LoadGenerator
 from sluice_demo.run import line_of_counts, lines_of_clients, summary
 from sluice_insight.live import LiveModel
 from sluice_insight.row_marks import RowMarks
+from sluice_reading.texts import strict_text
 from tests.builders import decision
 from tests.commands import invoke
 

@@ -8,7 +8,6 @@ import pytest
 from kafka import KafkaProducer
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.sinks.tables.overrides import OverridesTable
@@ -27,6 +26,7 @@ from sluice_elastic.disk_guard import HEARTBEAT_FRESH_MS, DiskGuard
 from sluice_elastic.disks import DisksWatch
 from sluice_elastic.log_dirs import FRESH_MS, Disks, LogDirs
 from sluice_elastic.storage_budget import MAX_TENANTS, StorageBudgets
+from sluice_reading.quota_text import quotas_yaml
 
 HOUR_MS = 3_600_000
 SHOP, BANK = QuotaEntity(tenant="shop"), QuotaEntity(tenant="bank")

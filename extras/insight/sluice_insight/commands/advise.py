@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import time_text
-from sluice.cli.options import ConfigOption, job_settings, quotas_in_force
-from sluice.cli.quota_text import quotas_yaml, write_out
+from sluice.cli.errors import UsageError
+from sluice.cli.options import ConfigOption, job_settings
 from sluice.kafka_io.client import principal_of
 from sluice.process.format import printable
 from sluice.process.texts import entity_text
-from sluice.process.times import from_ms
 from sluice.state.contract.records import NO_LOGIN
-from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, UNLIMITED, QuotaKind
+from sluice_insight.commands.errors import NO_TENANT
 from sluice_insight.commands.span_options import ToOption, from_option
 from sluice_insight.commands.whatif import report_lines
 from sluice_insight.reports.left_out import LeftOut
 from sluice_insight.reports.span import Span, read_span
 from sluice_insight.whatif.whose import Whose, whose_of
-from sluice_reading.times import duration
+from sluice_reading.options import quotas_in_force
+from sluice_reading.output import time_text
+from sluice_reading.quota_lists import merged
+from sluice_reading.quota_text import quotas_yaml, write_out
+from sluice_reading.times import duration, from_ms
 
 if TYPE_CHECKING:
     from sluice_insight.whatif.advice import Proposal

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import print_json
-from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings, quotas_in_force
-from sluice.cli.quota_text import no_members_text
-from sluice.process.format import figure, percent, printable, short
-from sluice.process.texts import counter_text, entity_text, value_text
+from sluice.cli.options import ConfigOption, job_settings
+from sluice.process.format import percent, printable
+from sluice.process.texts import counter_text, entity_text
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
@@ -20,8 +18,12 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice_insight.commands.freshness import say_no_rows, say_of_then
 from sluice_insight.commands.resolve import explain as resolve
 from sluice_insight.texts import quota_amount, tightened_text
+from sluice_reading.format import figure, short
+from sluice_reading.options import ClientIdOption, UserOption, quotas_in_force
+from sluice_reading.output import print_json
+from sluice_reading.quota_text import no_members_text
 from sluice_reading.text_tables import MAX_NAME
-from sluice_reading.texts import client_text
+from sluice_reading.texts import client_text, value_text
 from sluice_reading.times import duration
 
 if TYPE_CHECKING:
@@ -262,7 +264,7 @@ def _counter(entity: dict[str, Any] | None) -> str:
 
 
 def _time(at_ms: int | None) -> str:
-    from sluice.process.times import from_ms
+    from sluice_reading.times import from_ms
 
     if at_ms is None:
         return "an unknown time"

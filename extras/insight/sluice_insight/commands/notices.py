@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import json, structs
 
-from sluice.cli.format import print_json
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
+from sluice_reading.output import print_json
 
 if TYPE_CHECKING:
     from sluice_insight.notices import NoticesTopic, State

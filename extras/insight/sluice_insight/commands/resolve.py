@@ -6,16 +6,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import print_json, print_lines
-from sluice.cli.options import ClientIdOption, JsonOption, TableOptions, UserOption, as_written, grouped
-from sluice.cli.quota_text import entry_json
-from sluice.process.texts import (
-    counter_text,
-    entity_text,
-    java_double,
-    strict_text,
-    value_text,
-)
+from sluice.process.texts import counter_text, entity_text
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
@@ -31,6 +22,10 @@ from sluice.state.quotas.resolution import (
     entity_at,
 )
 from sluice.state.quotas.tenants import member_text
+from sluice_reading.options import ClientIdOption, JsonOption, TableOptions, UserOption, as_written, grouped
+from sluice_reading.output import print_json, print_lines
+from sluice_reading.quota_text import entry_json
+from sluice_reading.texts import java_double, strict_text, value_text
 
 
 class Explanation(NamedTuple):

@@ -9,8 +9,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from sluice.cli.format import json_text
-from sluice.process.format import printable, short
+from sluice.process.format import printable
+from sluice_reading.format import short
+from sluice_reading.output import json_text
 from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
 
 _FORMULA = re.compile(r"(?:^|(?<=;))(?=[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")

@@ -5,17 +5,16 @@ from datetime import UTC, datetime
 import typer
 from kafka.errors import KafkaError
 
-from sluice.cli.format import print_json, print_lines
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.process.format import error_line
-from sluice.process.times import to_ms
 from sluice.state.quotas.entity import Tags
 from sluice_insight.commands.freshness import say_no_rows, say_of_then
 from sluice_insight.reports.span import Span, read_time
+from sluice_reading.output import print_json, print_lines
 from sluice_reading.text_tables import terminal_width
-from sluice_reading.times import read_length
+from sluice_reading.times import read_length, to_ms
 
 
 def explain_slow(

@@ -20,14 +20,13 @@ from msgspec import to_builtins
 from rich.cells import cell_len
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import print_json, print_lines
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.process.clock import now_ms
-from sluice.process.format import NOTHING, amount, error_line, percent, printable, short
+from sluice.process.format import NOTHING, error_line, percent, printable
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 from sluice.state.troubles import Trouble
@@ -35,7 +34,9 @@ from sluice_insight.errors import TopError
 from sluice_insight.live import NEAR_LIMIT, OVER, CounterId, CounterRow, CounterState, LiveModel
 from sluice_insight.row_marks import RowMark, RowMarks
 from sluice_insight.texts import counter_name
+from sluice_reading.format import amount, short
 from sluice_reading.job_probe import JobProbe
+from sluice_reading.output import print_json, print_lines
 from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
 from sluice_reading.texts import unlimited_text
 from sluice_reading.times import duration

@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sluice.cli.errors import NO_TENANT, UsageError
-from sluice.cli.format import print_json, print_lines, time_text
-from sluice.cli.options import ConfigOption, job_settings, quotas_in_force, quotas_of_file
+from sluice.cli.errors import UsageError
+from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import Settings
-from sluice.process.format import percent, quantity, short
+from sluice.process.format import percent
 from sluice.process.texts import NO_NAME
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
+from sluice_insight.commands.errors import NO_TENANT
 from sluice_insight.commands.freshness import say_no_rows, say_of_then
 from sluice_insight.commands.rows import print_rows
 from sluice_insight.commands.span_options import ToOption, from_option
 from sluice_insight.reports.span import By, Per
 from sluice_insight.texts import counter_name
+from sluice_reading.format import quantity, short
+from sluice_reading.options import quotas_in_force, quotas_of_file
+from sluice_reading.output import print_json, print_lines, time_text
 from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
 from sluice_reading.times import duration
 
@@ -92,10 +95,10 @@ def usage(
         raise UsageError("parquet is no text; send it to a file: sluice usage --format parquet > usage.parquet")
     delta = settings.delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.process.times import from_ms
     from sluice_insight.reports import usage as report
     from sluice_insight.reports.span import read_span
     from sluice_reading.query import Tables
+    from sluice_reading.times import from_ms
 
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=1))
@@ -145,7 +148,7 @@ def _print(found: "Table", output_format: UsageFormat, sort: str | None, in_forc
 
         pq.write_table(found, sys.stdout.buffer)
         return
-    from sluice.process.times import from_ms
+    from sluice_reading.times import from_ms
 
     starts = map(from_ms, found["start"].cast("int64").to_pylist())
     columns: list[Iterable[Any]] = [starts, *(column.to_pylist() for column in found.columns[1:])]
@@ -157,10 +160,10 @@ def _print(found: "Table", output_format: UsageFormat, sort: str | None, in_forc
 
 def _in_force(settings: Settings, by: By, names: Sequence[tuple[str, ...]], now: datetime) -> list[str]:
     """The hold of each of these users, clients or tenants, or else its limits that give way now; "" for neither."""
-    from sluice.process.times import to_ms
     from sluice_insight.row_marks import RowMarks
     from sluice_insight.whatif.overrides import last_overrides
     from sluice_reading.query import Tables
+    from sluice_reading.times import to_ms
 
     delta, now_ms = settings.delta, to_ms(now)
     said = last_overrides(delta.overrides, delta.storage_options, now_ms)
@@ -252,10 +255,10 @@ def slo(
     settings = job_settings(config)
     delta, tenants = settings.delta, _tenants(settings, by, None) if by is By.TENANT else None
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.process.times import from_ms
     from sluice_insight.reports.slo import slo as report
     from sluice_insight.reports.span import read_span
     from sluice_reading.query import Tables
+    from sluice_reading.times import from_ms
 
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=7))

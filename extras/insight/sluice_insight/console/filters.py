@@ -13,9 +13,8 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 from msgspec import UNSET
 
-from sluice.process.format import NOTHING, amount, moment, percent, printable, short
+from sluice.process.format import NOTHING, moment, percent, printable
 from sluice.process.texts import entity_text, override_text
-from sluice.process.times import to_ms
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
 from sluice.state.quotas.entity import Tags
@@ -25,8 +24,9 @@ from sluice_insight.console.check import Answer
 from sluice_insight.console.clients import band_of, tenant_of
 from sluice_insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice_insight.texts import counter_name, quota_amount, tightened_text
+from sluice_reading.format import amount, short
 from sluice_reading.texts import unlimited_text
-from sluice_reading.times import duration
+from sluice_reading.times import duration, to_ms
 
 LONGEST_IN_ADDRESS = 1_000
 """Characters of names in an address; a counter with longer ones is addressed by its digest."""

@@ -28,7 +28,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from sluice.cli.format import json_text
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.properties import has_layer
@@ -40,6 +39,7 @@ from sluice_insight.console.slow import MINUTES, SlowPage, minutes_of, shown
 from sluice_insight.reports.span import Span
 from sluice_insight.slow.words import json_answer
 from sluice_reading.errors import QueryError
+from sluice_reading.output import json_text
 
 SESSION_S = 900.0
 """Time after which a login is asked for again: Kafka may have withdrawn it meanwhile."""

@@ -12,8 +12,8 @@ from msgspec import UNSET
 from sluice.kafka_io.newest_records import problem_of
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
-from sluice.process.format import moment, short
-from sluice.process.texts import entity_text, strict_text
+from sluice.process.format import moment
+from sluice.process.texts import entity_text
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.gateway_topics import Measured, Override
 from sluice.state.contract.instances import server_text
@@ -45,9 +45,10 @@ from sluice_insight.row_marks import RowMarks
 from sluice_insight.texts import tightened_text
 from sluice_insight.troubles_now import TroublesNow
 from sluice_reading.errors import QueryError
+from sluice_reading.format import short
 from sluice_reading.job_probe import JobProbe
 from sluice_reading.query import Tables
-from sluice_reading.texts import client_text
+from sluice_reading.texts import client_text, strict_text
 from sluice_reading.times import duration
 
 MOST_WAITS = 20

@@ -10,7 +10,6 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from time import monotonic
 
-from sluice.process.times import to_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotaRow, QuotasTable
 from sluice.state.contract.records import MAX_APPLIED_MS
@@ -24,6 +23,7 @@ from sluice_insight.reports.recorded_waits import COUNTER_FIELDS, RecordedWaits,
 from sluice_insight.reports.span import Span
 from sluice_reading.errors import NoTableError, QueryError, UnreadableTableError
 from sluice_reading.query import Tables
+from sluice_reading.times import to_ms
 
 log = logging.getLogger("sluice.console")
 

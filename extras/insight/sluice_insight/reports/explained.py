@@ -8,7 +8,6 @@ import msgspec
 
 from sluice.process.format import moment
 from sluice.process.texts import counter_text
-from sluice.process.times import to_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.holds import HoldsTable
@@ -23,6 +22,7 @@ from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import entity_at
 from sluice_reading.last_decisions import newest, of_client
 from sluice_reading.query import Tables, literal
+from sluice_reading.times import to_ms
 
 _COLUMNS = ", ".join(f'"{name}"' for name in decisions_table("").columns.names)
 

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.process.times import from_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import MAX_APPLIED_MS, UNMUTE_API
@@ -22,6 +21,7 @@ from sluice_insight.reports.events import joined
 from sluice_insight.reports.span import Span
 from sluice_insight.waits import COUNTER, NEVER_MS, WaitEnd, WaitEnds, raised_limits
 from sluice_reading.query import Tables
+from sluice_reading.times import from_ms
 
 LANE = ("user", "client_id", "instance", "api")
 """The columns that name the lane of an event: a client's requests by one API through one gateway."""

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from sluice.process.times import to_ms
 from sluice_reading.errors import SpanError
+from sluice_reading.times import to_ms
 
 _AGO = re.compile(r"(\d{1,6})([mhd])")
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

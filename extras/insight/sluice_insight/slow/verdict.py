@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
-from sluice.process.format import percent, quantity
+from sluice.process.format import percent
 from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.kinds import StorageKey
 from sluice_insight.texts import quota_amount
+from sluice_reading.format import quantity
 from sluice_reading.times import duration
 
 LEAST_SHARE = 0.1

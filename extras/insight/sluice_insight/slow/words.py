@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from sluice.process.format import NOTHING, moment, percent, quantity
+from sluice.process.format import NOTHING, moment, percent
 from sluice_insight.slow.line import Row
 from sluice_insight.slow.sources import Answer
 from sluice_insight.slow.verdict import near_text
+from sluice_reading.format import quantity
 from sluice_reading.text_tables import table_lines
 from sluice_reading.texts import client_text
 from sluice_reading.times import duration

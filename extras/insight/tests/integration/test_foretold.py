@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Producer
 
 from recorded import simulated, write_decisions
-from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice_reading.quota_text import quotas_yaml
 from tests.builders import quota
 from tests.commands import invoke
 from tests.integration.plugin_broker import PluginBroker, produce

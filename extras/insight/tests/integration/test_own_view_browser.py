@@ -9,7 +9,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from console_facts import HOSTILE
 from recorded import START_MS, event, write_tables
 from sluice.process.http_server import HttpServer
-from sluice.process.times import from_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
@@ -18,6 +17,7 @@ from sluice_insight.console.own import KafkaLogins, OwnView, Sessions, own_app
 from sluice_insight.console.slow import SlowPage
 from sluice_insight.slow.sources import Recorded
 from sluice_lab.testbed.browser import running_browser
+from sluice_reading.times import from_ms
 from tests.builders import member, quota
 
 HOSTILE_USER = "<img src=x onerror=document.title='owned'>"

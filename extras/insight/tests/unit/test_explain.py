@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from recorded import decided, event_at, report_tables, write_decisions, write_tables
-from sluice.process.times import to_ms
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
@@ -17,6 +16,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice_insight.reports.explained import last_throttled
 from sluice_reading.query import Tables
+from sluice_reading.times import to_ms
 from tests.builders import hold_of, member
 from tests.commands import invoke
 

@@ -16,7 +16,6 @@ import pytest
 from console_facts import HOSTILE
 from recorded import START_MS, event, write_tables
 from sluice.process.http_server import HttpServer
-from sluice.process.times import from_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
@@ -26,6 +25,7 @@ from sluice_insight.console import own
 from sluice_insight.console.own import MAX_FORM_BYTES, MOST_FAILED, SESSION_S, KafkaLogins, OwnView, Sessions, own_app
 from sluice_insight.console.slow import SlowPage
 from sluice_insight.slow.sources import Answer, Recorded, slow_client
+from sluice_reading.times import from_ms
 from tests.builders import member, quota
 from tests.commands import invoke
 

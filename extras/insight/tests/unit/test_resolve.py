@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
+from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
 
 
 @pytest.fixture

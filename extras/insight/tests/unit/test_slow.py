@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from console_facts import HOSTILE, facts_of
 from recorded import SETTINGS, event_at, write_tables
-from sluice.process.times import to_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
@@ -27,6 +26,7 @@ from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
 from sluice_insight.slow.sources import Answer, Recorded
 from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
 from sluice_reading.query import Tables
+from sluice_reading.times import to_ms
 from tests.builders import file_of, member, quota
 from tests.commands import Ended, invoke
 

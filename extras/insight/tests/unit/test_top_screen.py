@@ -11,7 +11,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sluice.cli.format import json_text
 from sluice.process.clock import now_ms
 from sluice.process.format import moment
 from sluice.state.contract.gateway_topics import Override, Overrides
@@ -33,6 +32,7 @@ from sluice_insight.live import LiveModel
 from sluice_insight.texts import counter_name
 from sluice_insight.troubles_now import TroublesNow
 from sluice_reading.job_probe import JobAnswer, JobProbe
+from sluice_reading.output import json_text
 from tests.builders import AT_MS, DEFAULTS, decision, heartbeat_of, unlimited_of
 from tests.web import answering
 

@@ -19,12 +19,13 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.tenants import Tenants, with_members
+from sluice.state.quotas.tenants import Tenants
 from sluice_insight.commands import freshness
 from sluice_insight.commands import rows as rows_module
 from sluice_insight.commands.rows import csv_safe, write_csv
 from sluice_insight.texts import NO_TENANT
 from sluice_reading.query import Tables
+from sluice_toolbox.members import with_members
 from tests.builders import quota
 from tests.commands import invoke
 

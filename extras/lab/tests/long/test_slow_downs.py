@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sluice.process.clock import now_ms
-from sluice.process.times import from_ms
 from sluice_demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice_demo.job import RunError, wait_until
 from sluice_lab.scenarios.closed_loop.brokers import TOPIC, fill
@@ -23,6 +22,7 @@ from sluice_lab.scenarios.slow_downs import (
     slowed,
     sluice,
 )
+from sluice_reading.times import from_ms
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 

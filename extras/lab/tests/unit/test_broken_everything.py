@@ -9,9 +9,9 @@ import typer
 from typer.main import get_command
 
 from job_tables import recorded, settings_in
-from sluice.cli import options
 from sluice.cli.main import UNEXPECTED, app
 from sluice.kafka_io import client as kafka_client
+from sluice_reading import options
 from tests.accounts import STRANGER, as_account, as_root
 from tests.commands import Ended, invoke
 from tests.web import answering
@@ -75,7 +75,7 @@ def test_a_fault_of_sluices_own_has_its_place_in_sluice_wherever_that_is(monkeyp
 
     said = invoke("quotas", "resolve", "--user", "x", code=1).error_line
 
-    assert said.startswith(f"sluice: error: {UNEXPECTED} ValueError at cli/options.py:")
+    assert said.startswith(f"sluice: error: {UNEXPECTED} ValueError at sluice_reading/options.py:")
 
 
 def test_every_command_is_tried() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from quota_shell import Shell, empty_table
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import KINDS_BY_NAME
 from tests.builders import quota
 from tests.commands import invoke
-from tests.quota_shell import Shell, empty_table
 
 
 @pytest.fixture

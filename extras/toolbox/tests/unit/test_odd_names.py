@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quota_shell import Shell, check_encoded_name, empty_table
+from quota_shell import Shell, check_encoded_name, empty_table
 
 
 @pytest.fixture

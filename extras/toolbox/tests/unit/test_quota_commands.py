@@ -13,15 +13,17 @@ from socket import gethostname
 
 import pytest
 
-from sluice.cli.quota_text import quotas_yaml, read_configs, read_properties
+from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
 from sluice.configs.quotas import load_quotas_file
-from sluice.process.texts import java_double
+from sluice.jvm.jars import REPOSITORY
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, Membership, QuotaKind
+from sluice_reading.quota_text import quotas_yaml
+from sluice_reading.texts import java_double
+from sluice_toolbox.quota_text import read_configs, read_properties
 from tests.commands import Ended, invoke
-from tests.quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
 
 
 @pytest.fixture
@@ -630,12 +632,12 @@ def test_an_empty_name_is_told_as_the_default_entity(shell: Shell, options: str,
 def test_a_command_loads_neither_spark_nor_pandas_nor_a_kafka_client(example: Shell) -> None:
     """It answers at once for that."""
     program = (
-        "import sys; from sluice.cli.quotas import app\n"
-        "app(sys.argv[1:], standalone_mode=False)\n"
+        "import sys; from sluice_toolbox.quota_commands import describe\n"
+        "describe(sys.argv[1:], standalone_mode=False)\n"
         "assert not {'pyspark', 'pandas', 'kafka'} & set(sys.modules), 'heavy'\n"
     )
-    arguments = ["describe", "--table", example.table.path]
-    subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=Path(__file__).parents[2])
+    arguments = ["--table", example.table.path]
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=REPOSITORY)
 
 
 # --- quotas.source: kafka ---

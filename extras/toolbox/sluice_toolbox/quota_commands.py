@@ -1,4 +1,4 @@
-"""The commands `sluice quotas ...`: alter, describe, explain and import quotas. None starts Spark."""
+"""The commands `sluice quotas ...` that alter and describe the quotas table. None starts Spark."""
 
 import heapq
 import itertools
@@ -13,72 +13,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.extras import CommandLine
-from sluice.cli.format import print_json, print_lines, time_text
-from sluice.cli.options import (
-    AuthorOption,
-    EntityCommand,
-    EntityOptions,
-    JsonOption,
-    TableOptions,
-    YesOption,
-    ask,
-    changed_from,
-    command_group,
-    grouped,
-    quotas_of_file,
-)
-from sluice.cli.quota_text import (
-    KEY_MEANINGS,
-    change_text,
-    describe_lines,
-    entry_json,
-    no_members_text,
-    quotas_yaml,
-    read_configs,
-    read_number,
-    read_properties,
-    refused_alteration,
-    refused_edit,
-    writable,
-    write_out,
-)
-from sluice.cli.reach import reach_lines
+from sluice.cli.options import command_app
 from sluice.process.format import moment, printable
-from sluice.process.texts import counter_text, strict_text
-from sluice.process.times import from_ms
+from sluice.process.texts import counter_text
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.overrides.operator_holds import OperatorHold
-from sluice.state.quotas.alteration import (
-    Difference,
-    FilterComponent,
-    RawEntity,
-    differences,
-    matches,
-    merged,
-    with_altered,
-)
+from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.cluster import SLUICES_OWN, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
+from sluice_reading.options import JsonOption, TableOptions, grouped, quotas_of_file
+from sluice_reading.output import print_json, print_lines, time_text
+from sluice_reading.quota_lists import Difference, differences, merged
+from sluice_reading.quota_text import entry_json, no_members_text, quotas_yaml, writable, write_out
+from sluice_reading.texts import strict_text
+from sluice_reading.times import from_ms
+from sluice_toolbox.alteration import FilterComponent, matches, with_altered
+from sluice_toolbox.quota_options import AuthorOption, EntityCommand, EntityOptions, YesOption, ask, changed_from
+from sluice_toolbox.quota_text import (
+    KEY_MEANINGS,
+    change_text,
+    describe_lines,
+    read_configs,
+    read_number,
+    read_properties,
+    refused_alteration,
+    refused_edit,
+)
+from sluice_toolbox.reach import reach_lines
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.quotas import QuotaChange
 
 EXIT_FAILED = 1
 
-app = command_group(
-    "Alter, describe and explain the quotas. A running job reads each new version by itself.", CommandLine
-)
-
 Change = Callable[[list[QuotaEntry]], list[QuotaEntry]]
 
 ModeOption = Annotated[
     Mode, typer.Option("--mode", help="Mode of the quotas. Shadow quotas are metered, and throttle nobody.")
 ]
+
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes only.")]
 
 
@@ -91,7 +68,6 @@ class _AlterCommand(EntityCommand):
             formatter.write_dl(list(KEY_MEANINGS.items()))
 
 
-@app.command("alter", cls=_AlterCommand)
 @grouped
 def alter_quotas(
     ctx: typer.Context,
@@ -139,7 +115,6 @@ def alter_quotas(
         typer.echo(f"sluice: {hint}", err=True)
 
 
-@app.command("describe", cls=EntityCommand)
 @grouped
 def describe_quotas(
     ctx: typer.Context, entity: EntityOptions, table: TableOptions, json_output: JsonOption = False
@@ -167,7 +142,6 @@ def describe_quotas(
     print_json({"version": version, "quotas": quotas}, indent=True)
 
 
-@app.command("history", cls=EntityCommand)
 @grouped
 def quotas_history(
     ctx: typer.Context,
@@ -202,7 +176,6 @@ def _holds_told(table: TableOptions) -> list[OperatorHold]:
         return []
 
 
-@app.command("revert")
 @grouped
 def revert_quotas(
     table: TableOptions,
@@ -216,7 +189,6 @@ def revert_quotas(
     edit(table, lambda _: restored, author, dry_run=dry_run, yes=True)
 
 
-@app.command("apply")
 @grouped
 def apply_quotas(
     table: TableOptions,
@@ -231,7 +203,6 @@ def apply_quotas(
     edit(table, merging(table, wanted, (lambda _: True) if prune else None), author, dry_run=dry_run, yes=yes)
 
 
-@app.command("export")
 @grouped
 def export_quotas(
     table: TableOptions, out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None
@@ -245,6 +216,11 @@ def export_quotas(
         typer.echo(text, nl=False)
     else:
         write_out(out, text)
+
+
+alter = command_app(alter_quotas, _AlterCommand)
+describe = command_app(describe_quotas, EntityCommand)
+history = command_app(quotas_history, EntityCommand)
 
 
 def merging(
