@@ -8,7 +8,6 @@ import pytest
 
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -18,6 +17,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.quota_mirror import QuotaMirror
 from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice_reading.quotas_history import QuotasHistory
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KIND = QuotaKind.PRODUCER_BYTE_RATE
@@ -46,7 +46,7 @@ class Mirrored:
 
     def __init__(self, folder: Path, *entries: QuotaEntry) -> None:
         self.cluster = Cluster()
-        self.table = QuotasTable(str(folder / "quotas"))
+        self.table = QuotasHistory(str(folder / "quotas"))
         self.table.create(entries, "carol", AT)
         self.watch = QuotaWatch(self.table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))))
         self.reports: list[tuple[str | None, int]] = []

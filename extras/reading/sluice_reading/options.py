@@ -20,15 +20,15 @@ from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.holds import HoldsTable
-    from sluice.sinks.tables.quotas import QuotasTable
+    from sluice_reading.quotas_history import QuotasHistory
 
 
 def quotas_in_force(settings: Settings, otherwise: str | None = None, at: datetime | None = None) -> list[QuotaEntry]:
     """The quotas in force, now or `at` a time; none without a table: standard error says what happens `otherwise`."""
-    from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+    from sluice_reading.quotas_history import QuotasHistory  # deltalake is slow to import
 
     try:
-        table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+        table = QuotasHistory(settings.delta.quotas, settings.delta.storage_options)
         return table.entries() if at is None else table.entries_at(at)
     except QuotasTableError as error:
         if otherwise is not None:
@@ -110,12 +110,12 @@ class TableOptions:
         """True unless the settings of the job whose table it is let no limit give way. Raises InvalidSettingsError."""
         return self.table not in (None, self.settings.delta.quotas) or self.settings.gives_way
 
-    def quotas_table(self) -> "QuotasTable":
+    def quotas_table(self) -> "QuotasHistory":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""
-        from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+        from sluice_reading.quotas_history import QuotasHistory  # deltalake is slow to import
 
         delta = self.settings.delta
-        return QuotasTable(self.table or delta.quotas, delta.storage_options)
+        return QuotasHistory(self.table or delta.quotas, delta.storage_options)
 
     def holds_table(self) -> "HoldsTable":
         """The table of holds beside it, which may not exist. Raises InvalidSettingsError."""

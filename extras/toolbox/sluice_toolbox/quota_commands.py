@@ -46,7 +46,7 @@ from sluice_toolbox.quota_text import (
 from sluice_toolbox.reach import reach_lines
 
 if TYPE_CHECKING:
-    from sluice.sinks.tables.quotas import QuotaChange
+    from sluice_reading.quotas_history import QuotaChange
 
 EXIT_FAILED = 1
 

@@ -15,7 +15,6 @@ from msgspec import UNSET
 
 from sluice.process.format import NOTHING, moment, percent, printable
 from sluice.process.texts import entity_text, override_text
-from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import Family
@@ -25,6 +24,7 @@ from sluice_insight.console.clients import band_of, tenant_of
 from sluice_insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice_insight.texts import counter_name, quota_amount, tightened_text
 from sluice_reading.format import amount, short
+from sluice_reading.quotas_history import QuotaChange
 from sluice_reading.texts import unlimited_text
 from sluice_reading.times import duration, to_ms
 

@@ -14,7 +14,6 @@ from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.format import moment
 from sluice.process.texts import entity_text
-from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.gateway_topics import Measured, Override
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import Decision
@@ -48,6 +47,7 @@ from sluice_reading.errors import QueryError
 from sluice_reading.format import short
 from sluice_reading.job_probe import JobProbe
 from sluice_reading.query import Tables
+from sluice_reading.quotas_history import QuotaChange
 from sluice_reading.texts import client_text, strict_text
 from sluice_reading.times import duration
 

@@ -11,7 +11,6 @@ from itertools import islice
 from time import monotonic
 
 from sluice.sinks.errors import QuotasTableError
-from sluice.sinks.tables.quotas import QuotaChange, QuotaRow, QuotasTable
 from sluice.state.contract.records import MAX_APPLIED_MS
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode
@@ -23,6 +22,7 @@ from sluice_insight.reports.recorded_waits import COUNTER_FIELDS, RecordedWaits,
 from sluice_insight.reports.span import Span
 from sluice_reading.errors import NoTableError, QueryError, UnreadableTableError
 from sluice_reading.query import Tables
+from sluice_reading.quotas_history import QuotaChange, QuotaRow, QuotasHistory
 from sluice_reading.times import to_ms
 
 log = logging.getLogger("sluice.console")
@@ -79,7 +79,7 @@ class WeekMinutes:
         while True:
             started_s = monotonic()
             try:
-                table = QuotasTable(self._tables.quotas, self._tables.storage_options)
+                table = QuotasHistory(self._tables.quotas, self._tables.storage_options)
                 self.changes = list(islice(table.history(), MOST_CHANGES))
                 self.authors = {(each.entry.entity, each.entry.kind, each.entry.mode): each for each in table.rows()}
                 self._on_changes(self.changes)

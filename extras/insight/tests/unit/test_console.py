@@ -25,8 +25,6 @@ from sluice.process.clock import now_ms
 from sluice.process.errors import ListenError
 from sluice.process.format import moment, printable
 from sluice.process.http_server import HttpServer
-from sluice.sinks.tables.quotas import QuotaChange
-from sluice.sinks.tables.quotas import QuotaRow as SetQuota
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.contract.gateway_topics import Measured, Override, Overrides
 from sluice.state.contract.records import CountedEntity
@@ -50,6 +48,8 @@ from sluice_insight.errors import ConsoleError
 from sluice_insight.texts import NO_TENANT
 from sluice_reading.job_probe import JobAnswer
 from sluice_reading.query import Tables
+from sluice_reading.quotas_history import QuotaChange
+from sluice_reading.quotas_history import QuotaRow as SetQuota
 from tests.builders import AT_MS, decision, heartbeat_of, member, quota, unlimited_of
 
 PREFIXED = "https://ops.example/sluice/"
