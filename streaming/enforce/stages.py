@@ -1,7 +1,7 @@
 """The Python stages of the enforce query: thin adapters between Arrow or pandas and the pipeline."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -19,7 +19,6 @@ from sluice.streaming.enforce.garbage_collection import collection_paused
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import OVERHEAD_BYTES, PackedRow, PageBatch, encode_page_batch, packed
-from sluice.streaming.workers.groups import Decided, Groups
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -70,7 +69,7 @@ class StoredPage(NamedTuple):
 class PageDecider:
     """Step decide, the stateful operator: page batches of a micro-batch, charged to the counters in their pages' state.
 
-    PySpark's own workers call it with one page, batched workers (`extras/native`) with many. It decides the same: the
+    PySpark's own workers call it with one page, workers of an extra `decide_groups` with many. It decides the same: the
     counters of a page know nothing of those of another.
     """
 
@@ -83,37 +82,25 @@ class PageDecider:
         self._tracked = tracked
         self._is_native = settings.enforce.native
 
-    @overload
-    def __call__(self, key: tuple[()], rows: Groups, state: None) -> Decided: ...
-
-    @overload
     def __call__(
-        self, key: tuple[int, ...], rows: Iterable[pd.DataFrame], state: "GroupState"
-    ) -> Iterator[pd.DataFrame]: ...
-
-    def __call__(
-        self, key: tuple[int, ...], rows: Iterable[pd.DataFrame] | Groups, state: "GroupState | None"
-    ) -> Iterator[pd.DataFrame] | Decided:
-        """The function of `applyInPandasWithState`, for one group or for many."""
-        if isinstance(rows, Groups):
-            return self._decide_groups(rows)
-        if state is None:
-            raise TypeError("PySpark gives each group its state")
-        return self._decide_group(key[0], rows, state)
-
-    def _decide_group(self, key: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
+        self, key: tuple[int, ...], frames: Iterable[pd.DataFrame], state: "GroupState"
+    ) -> Iterator[pd.DataFrame]:
+        """The function of `applyInPandasWithState`, for one group."""
         with collection_paused():
             page_batches = [payload for frame in frames for payload in frame["payload"]]
-            page = StoredPage(int(key), state.get[1] if state.exists else None, page_batches)
+            page = StoredPage(int(key[0]), state.get[1] if state.exists else None, page_batches)
             rows, (payload,) = self._decide([page])
             state.update((_STATE_VERSION, payload))
             yield pd.DataFrame([row.with_lists() for row in rows], columns=PackedRow._fields)
 
-    def _decide_groups(self, groups: Groups) -> Decided:
+    def decide_groups(
+        self, groups: Iterable[tuple[int, tuple[Any, ...] | None, list[bytes]]]
+    ) -> tuple[list[PackedRow], list[tuple[Any, ...]]]:
+        """Rows and new states of many groups: each is its key, its state if it has one, and its page batches."""
         with collection_paused():
             pages = [StoredPage(key, state[1] if state else None, page_batches) for key, state, page_batches in groups]
             rows, payloads = self._decide(pages)
-            return Decided(rows, [(_STATE_VERSION, payload) for payload in payloads])
+            return rows, [(_STATE_VERSION, payload) for payload in payloads]
 
     def _decide(self, pages: Sequence[StoredPage]) -> tuple[list[PackedRow], Sequence[bytes]]:
         """Rows to emit, and the new stored form of each page.

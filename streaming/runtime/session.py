@@ -18,15 +18,15 @@ from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import SPARK_JARS, jars_home
 from sluice.streaming.java_bridge import has_java, java, keep_process
 from sluice.streaming.queries.reasons import reason_of
-from sluice.streaming.runtime.properties import JAVA_OPTIONS, prepared_properties, start_java
+from sluice.streaming.runtime.properties import JAVA_OPTIONS, is_on_one_machine, prepared_properties, start_java
 from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.workers.engine_start import (
     NATIVE_LOADED,
     NATIVE_MISSING,
     NATIVE_VARIABLE,
-    batched_daemon,
     engine_missing,
     unbatched,
+    worker_daemon,
 )
 from sluice.streaming.workers.release import VARIABLE, package_digest
 
@@ -48,7 +48,7 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
         driver_java = driver_java or start_java(settings)
         properties = dict(driver_java.properties)
         driver_java.hand_over()
-    properties = worker_daemon(settings) | variables_of_workers(settings) | properties
+    properties = properties_of_workers(settings) | properties
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
@@ -72,19 +72,14 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
     return session
 
 
-def worker_daemon(settings: Settings) -> dict[str, str]:
-    """The daemon of the Python workers; PySpark's own on the machines of a cluster, unless the workers are batched."""
-    if settings.enforce.batched_workers and (module := batched_daemon()):
-        return {_DAEMON: module}
-    return {_DAEMON: "sluice.streaming.workers.daemon"} if settings.spark["spark.master"].startswith("local") else {}
-
-
-def variables_of_workers(settings: Settings) -> dict[str, str]:
-    """The variables that tell workers which release the driver has, and whether native code is wanted and there."""
+def properties_of_workers(settings: Settings) -> dict[str, str]:
+    """The daemon, and the variables that say which release the driver has, and if native code is wanted and there."""
+    daemon = worker_daemon(batched=settings.enforce.batched_workers, one_machine=is_on_one_machine(settings))
     variables = {VARIABLE: package_digest()}
     if settings.enforce.native:
         variables[NATIVE_VARIABLE] = NATIVE_MISSING if engine_missing() else NATIVE_LOADED
-    return {f"spark.executorEnv.{name}": value for name, value in variables.items()}
+    properties = {f"spark.executorEnv.{name}": value for name, value in variables.items()}
+    return properties | ({_DAEMON: daemon} if daemon else {})
 
 
 def _tell_of_unused_archive(context: SparkContext, properties: Mapping[str, str]) -> None:

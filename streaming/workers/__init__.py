@@ -1,1 +1,1 @@
-"""The Python workers that Spark starts: the daemons that fork them, and the path of pages in batches."""
+"""The Python workers that Spark starts: their daemon, their release, and the engine that an extra gives them."""

@@ -28,8 +28,11 @@ class EngineStart(ABC):
     thread, nor raise for what a machine may lack.
     """
 
+    daemon = "sluice.streaming.workers.daemon"
+    """The module of the worker daemon on the driver's machine; it calls `run_daemon` of this one."""
+
     batched_daemon: str | None = None
-    """The module of a worker daemon that hands groups to the operator in batches (`groups`), if there is one."""
+    """The module of a daemon whose workers give many groups at once to `PageDecider.decide_groups`, if there is one."""
 
     @property
     @abstractmethod
@@ -79,10 +82,15 @@ def engine_missing() -> str | None:
     return reason if engine is None else engine.unusable
 
 
-def batched_daemon() -> str | None:
-    """The module of the daemon whose workers get groups in batches, None where they can't."""
-    engine, _ = found_engine()
-    return None if engine is None or unbatched() else engine.batched_daemon
+def worker_daemon(*, batched: bool, one_machine: bool) -> str | None:
+    """The module of the job's worker daemon: one whose workers are batched, if that is wanted and possible.
+
+    None is PySpark's own, on the machines of a cluster.
+    """
+    engine = found_engine().engine or EngineStart
+    if are_batched(batched) and engine.batched_daemon:
+        return engine.batched_daemon
+    return engine.daemon if one_machine else None
 
 
 def unbatched() -> str | None:

@@ -11,7 +11,7 @@ from sluice.cli.errors import CheckWarningError
 from sluice.cli.start_checks import check_native_code
 from sluice.streaming.checkpoint.origin import PAGES, new_pages
 from sluice.streaming.enforce.engine import PythonEngine, engine_of
-from sluice.streaming.runtime.session import variables_of_workers, worker_daemon
+from sluice.streaming.runtime.session import properties_of_workers
 from sluice.streaming.workers import engine_start, release
 from sluice.streaming.workers.engine_start import NATIVE_VARIABLE, engine_missing, found_engine, unbatched
 from tests.builders import DEFAULTS
@@ -90,8 +90,9 @@ def test_python_decides_without_an_engine_that_fits_and_the_doctor_says_why(
     assert reason in str(found.value)
     assert "\n" not in str(found.value)
     assert engine_missing() == unbatched()
-    assert set(worker_daemon(DEFAULTS).values()) == {"sluice.streaming.workers.daemon"}
-    assert variables_of_workers(DEFAULTS)[f"spark.executorEnv.{NATIVE_VARIABLE}"] == "missing"
+    properties = properties_of_workers(DEFAULTS)
+    assert properties["spark.python.daemon.module"] == "sluice.streaming.workers.daemon"
+    assert properties[f"spark.executorEnv.{NATIVE_VARIABLE}"] == "missing"
     assert new_pages(DEFAULTS) == PAGES
 
 

@@ -28,7 +28,6 @@ from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch, encode_shape
-from sluice.streaming.workers.groups import Decided, Group, Groups
 from tests.builders import changed
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))
@@ -84,7 +83,7 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
 
 
 @pytest.mark.parametrize("max_entities", [1_000_000, 8])
-def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
+def test_many_pages_are_decided_as_each_is_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_entities: int
 ) -> None:
     """The rows in few, the states in the order of the groups; also where entities have to leave."""
@@ -97,10 +96,10 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
         keys = [key for key in (f"user-{count}|" for count in range(40)) if page_of_entity(key, 4) == number]
         rows = [single_row(offset, key) for offset, key in enumerate(keys)]
         payloads = [encode_page_batch(PageBatch(rows[:3], [])), encode_page_batch(PageBatch(rows[3:], []))]
-        groups.append(Group(spark_key_of_page(number, 4), None, payloads))
-        frames[groups[-1].key] = [pd.DataFrame({"payload": payloads})]
+        groups.append((spark_key_of_page(number, 4), None, payloads))
+        frames[groups[-1][0]] = [pd.DataFrame({"payload": payloads})]
 
-    decided = PageDecider(job, settings)((), Groups(groups), None)
+    decided, states = PageDecider(job, settings).decide_groups(groups)
     decided_rows = in_lists(decided)
     one_by_one = []
     for key, rows_of_page in frames.items():
@@ -109,8 +108,7 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
         one_by_one += [*zip(frame["topic"], frame["values"], strict=True)]
         pandas_state[key] = state.update.call_args.args[0]
 
-    assert isinstance(decided, Decided)
-    assert list(decided.states) == list(pandas_state.values())
+    assert states == list(pandas_state.values())
     for topic in (settings.decisions_topic, settings.waits_topic):
         alone = [value for of, values in one_by_one if of == topic for value in values]
         assert sorted(value for row in decided_rows if row[1] == topic for value in row[3]) == sorted(alone)
@@ -119,8 +117,8 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
         for rows in (one_by_one, [(row[1], row[3]) for row in decided_rows])
     ]
     assert sorted(entities[0]) == sorted(entities[1])
-    again = Groups(group._replace(state=state) for group, state in zip(groups, decided.states, strict=True))
-    assert PageDecider(job, settings)((), again, None) != decided
+    again = [(key, state, rows) for (key, _, rows), state in zip(groups, states, strict=True)]
+    assert in_lists(PageDecider(job, settings).decide_groups(again)[0]) != decided_rows
 
 
 @pytest.mark.parametrize("is_native", [False, True])
@@ -135,14 +133,14 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
     def decided(keys: list[str], states: Mapping[int, Any], pages: int, before: int, first: int) -> Any:
         properties = BatchProperties(1, 0, False, pages, before, 0)
         monkeypatch.setattr(BatchProperties, "of_task", lambda: properties)
-        groups = Groups()
+        groups: list[tuple[int, Any, list[bytes]]] = []
         for number in range(pages):
             rows = [single_row(offset, key) for offset, key in enumerate(keys) if page_of_entity(key, pages) == number]
             payloads = [encode_page_batch(PageBatch(rows, []))]
-            groups.append(Group(spark_key_of_page(number, first), states.get(number), payloads))
-        done = PageDecider(job, SETTINGS._replace(pages=first))((), groups, None)
+            groups.append((spark_key_of_page(number, first), states.get(number), payloads))
+        done, new = PageDecider(job, SETTINGS._replace(pages=first)).decide_groups(groups)
         values = sorted(value for row in in_lists(done) if row[1] != SETTINGS.sums_topic for value in row[3])
-        return values, dict(enumerate(done.states)), groups
+        return values, dict(enumerate(new)), groups
 
     _, few, _ = decided(keys[:40], {}, 2, 2, 2)
     _, many, _ = decided(keys[:40], {}, 8, 8, 8)
@@ -151,12 +149,12 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
     assert (values, split) == decided(keys, many, 8, 8, 8)[:2]
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 8, 2, 0))
     with pytest.raises(RuntimeError, match="without the page that has its entities"):
-        PageDecider(job, SETTINGS._replace(pages=2))((), Groups(groups[1:]), None)
+        PageDecider(job, SETTINGS._replace(pages=2)).decide_groups(groups[1:])
 
 
-def in_lists(decided: Decided) -> list[Any]:
+def in_lists(rows: list[PackedRow]) -> list[Any]:
     """The rows, with the keys and values in lists."""
-    return [PackedRow(*row).with_lists() for row in decided.rows]
+    return [row.with_lists() for row in rows]
 
 
 def told(record: bytes) -> list[str]:

@@ -56,7 +56,6 @@ from sluice.streaming.enforce.wire import OVERHEAD_BYTES
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.maintenance import maintain
-from sluice.streaming.workers.groups import Group, Groups
 from sluice_shared_storage.leader_epochs import new_epoch
 from sluice_shared_storage.stores import create_by_link
 from sluice_toolbox.balances import read_balances, store_imported, write_balances
@@ -294,16 +293,14 @@ class Enforce(EnforceQuery):
         for planned in self._planner(iter([_batch(events, ("value", "partition", "offset", "timestamp_ms"))])):
             for row in planned.to_pylist():
                 page_batches.setdefault(row["shard_key"], []).append(row["payload"])
-        groups = Groups(
-            Group(key, (1, stored[key]) if key in stored else None, rows) for key, rows in page_batches.items()
-        )
-        decided = self._decider((), groups, None)
-        for key, (_, payload) in zip(page_batches, decided.states, strict=True):
+        groups = [(key, (1, stored[key]) if key in stored else None, rows) for key, rows in page_batches.items()]
+        decided, states = self._decider.decide_groups(groups)
+        for key, (_, payload) in zip(page_batches, states, strict=True):
             stored[key] = payload
         self._files.write(f"{STATE}/{batch_id + 1}", msgspec.msgpack.encode(stored))
         rows = [
             (partial, topic, key, value)
-            for partial, topic, keys, values in decided.rows
+            for partial, topic, keys, values in decided
             for key, value in zip(keys, values, strict=True)
         ]
         names = ("partial", "topic", "key", "value")

@@ -2,7 +2,7 @@
 
 PySpark's own workers make one pandas frame of the rows of each group and one of its state, and concatenate all of them,
 which takes ten times as long as what Spark does for a group. Here a batch of groups goes from Arrow to lists and back.
-The function is the same: PySpark calls it with the frames of one group, batched workers with `Groups`.
+The function is the same: PySpark calls it with the frames of one group, batched workers its `decide_groups` with many.
 
 `use_batched_groups` replaces `read_udfs` of `pyspark.worker`, which makes of what Java sends a function from batches to
 batches. Its arguments change from release to release: `RELEASES` has those that are known, and `contract` tries
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from sluice.streaming.workers.groups import Decided, Group, Groups
+from sluice_native.groups import Decided, Group, Operator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ _NO_TIMEOUT = -1
 _STATE = ("properties", "keyRowAsUnsafe", "object", "oldTimeoutTimestamp")
 
 
-_Function = tuple[Callable[[tuple[()], Groups, None], Decided], Any, Sequence[int]]
+_Function = tuple[Operator, Any, Sequence[int]]
 """A function, the type of its rows, and the columns that it gets.
 
 Those are how many numbers follow, how many of them are columns of the key, these, and the columns of the frames.
@@ -109,14 +109,15 @@ def use_batched_groups(worker: Any, release: Release) -> None:
 
 def decided_batches(function: _Function, batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
     """The batches for Java: what the function makes of some groups at once."""
-    call, returns, (_, _, key, *_, own) = function
+    operator, returns, (_, _, key, *_, own) = function
     found = _groups(batches)
     while some := list(islice(found, _GROUPS)):
-        groups = Groups(
+        groups = [
             Group(columns[key][0], pickle.loads(state) if state else None, columns[own])  # noqa: S301 - Spark's own bytes
             for (_, state), columns in some
-        )
-        yield _record_batch(call((), groups, None), [name for (name, _), _ in some], returns)
+        ]
+        decided = Decided(*operator.decide_groups(groups))
+        yield _record_batch(decided, [name for (name, _), _ in some], returns)
 
 
 _Info = tuple[bytes, bytes | None]

@@ -2,9 +2,9 @@
 
 import sys
 
-from sluice.streaming.workers.daemon import run_daemon
 from sluice_native.batched import use_batched_groups
 from sluice_native.contract import contract
+from sluice_native.daemon import run_loaded
 
 
 def use_batched_workers() -> None:
@@ -19,4 +19,4 @@ def use_batched_workers() -> None:
 
 
 if __name__ == "__main__":
-    run_daemon(use_batched_workers)
+    run_loaded(use_batched_workers)

@@ -5,13 +5,13 @@ Patch releases of PySpark keep it, and a minor release may break it: nothing but
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from sluice.streaming.workers.groups import Decided, Groups
 from sluice_native.batched import RELEASES, Release, use_batched_groups
+from sluice_native.groups import Group
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,19 +66,24 @@ def _difference(release: Release) -> str | None:
     return None if same else "Java would get other rows or states"
 
 
-def append(
-    key: tuple[int], values: "Groups | Iterator[pd.DataFrame]", state: "GroupState | None"
-) -> "Decided | Iterator[pd.DataFrame]":
+class Append:
     """A function for both paths: a row for each row, and a state of all rows after the state before."""
-    import pandas as pd
 
-    if isinstance(values, Groups):
-        rows = [(text, group.key) for group in values for text in group.rows]
-        return Decided(rows, [_appended(group.state, group.rows) for group in values])
-    assert state is not None  # noqa: S101 - PySpark's own path gives one
-    texts = [text for frame in values for text in frame["text"]]
-    state.update(_appended(state.get if state.exists else None, texts))
-    return iter([pd.DataFrame({"text": texts, "number": list(key) * len(texts)})])
+    def __call__(
+        self, key: tuple[int], frames: "Iterator[pd.DataFrame]", state: "GroupState"
+    ) -> "Iterator[pd.DataFrame]":
+        """The rows of one group."""
+        import pandas as pd
+
+        texts = [text for frame in frames for text in frame["text"]]
+        state.update(_appended(state.get if state.exists else None, texts))
+        return iter([pd.DataFrame({"text": texts, "number": list(key) * len(texts)})])
+
+    def decide_groups(self, groups: Iterable[Group]) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
+        """The rows and states of many groups."""
+        groups = list(groups)
+        rows = [(text, group.key) for group in groups for text in group.rows]
+        return rows, [_appended(group.state, group.rows) for group in groups]
 
 
 def _appended(state: tuple[Any, ...] | None, texts: list[str]) -> tuple[int, str]:
@@ -121,7 +126,7 @@ def _command() -> BytesIO:
 
     rows = StructType([StructField("text", StringType()), StructField("number", IntegerType())])
     columns = b"".join(_int(offset) + b"\0" for offset in _OFFSETS)
-    function = _int(1) + _with_length(pickle.dumps((append, rows)))
+    function = _int(1) + _with_length(pickle.dumps((Append(), rows)))
     return BytesIO(_int(1) + _int(len(_OFFSETS)) + columns + function + bytes(8))
 
 

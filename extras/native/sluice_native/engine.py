@@ -19,6 +19,7 @@ from sluice_native.plan import native_planner
 class NativeEngine(PythonEngine):
     """Plain events and pages in C; a page or a group of partial decisions that it declines is Python's as a whole."""
 
+    daemon = "sluice_native.daemon"
     batched_daemon = "sluice_native.batched_daemon"
 
     @property

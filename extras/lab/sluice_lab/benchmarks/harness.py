@@ -44,6 +44,7 @@ from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import EVENTS_PER_S, Load, spread
 from sluice_lab.benchmarks.scale import Charges, SettingsOfJob, loads, sections
 from sluice_native.batched import decided_batches
+from sluice_native.groups import Group
 from sluice_native.library import declined
 
 TASKS = 2
@@ -162,7 +163,7 @@ class Workers:
             sent, received = self._groups(keys, page_batches), io.BytesIO()
             in_function_s = self.seconds["decide"]
             with self._timed("rows"):
-                decided = decided_batches((self._timed_decider, _DECIDED, _COLUMNS), self._stream.load_stream(sent))
+                decided = decided_batches((self, _DECIDED, _COLUMNS), self._stream.load_stream(sent))
                 self._stream.dump_stream(decided, received)
             self.seconds["rows"] -= self.seconds["decide"] - in_function_s
             received.seek(0)
@@ -192,9 +193,10 @@ class Workers:
         stream.seek(0)
         return stream
 
-    def _timed_decider(self, *groups: Any) -> Any:
+    def decide_groups(self, groups: Iterable[Group]) -> tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]]]:
+        """The rows and states of the job's operator; it is timed."""
         with self._timed("decide"):
-            return self._decider(*groups)
+            return self._decider.decide_groups(groups)
 
     def _records(self, rows: Sequence[Row]) -> list[Row]:
         """Records of finished rows and of parts, which meet by key."""

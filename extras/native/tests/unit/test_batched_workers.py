@@ -19,13 +19,13 @@ from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.enforce.query import check_can_split
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime.session import worker_daemon
+from sluice.streaming.runtime.session import properties_of_workers
 from sluice.streaming.workers.engine_start import are_batched
-from sluice.streaming.workers.groups import Decided, Group, Groups
 from sluice_native import batched
 from sluice_native.batched import RELEASES, use_batched_groups
 from sluice_native.batched_daemon import use_batched_workers
 from sluice_native.contract import contract
+from sluice_native.groups import Decided, Group
 
 PYSPARK: Any = pyspark.worker
 DAEMON = "spark.python.daemon.module"
@@ -73,7 +73,8 @@ def decide(
         for one in batches:
             writer.write_batch(one)
     sent.seek(0)
-    worker: Any = SimpleNamespace(read_udfs=None, read_command=lambda *_: (function, return_type))
+    operator = SimpleNamespace(decide_groups=function)
+    worker: Any = SimpleNamespace(read_udfs=None, read_command=lambda *_: (operator, return_type))
     use_batched_groups(worker, RELEASES[release])
     mapped, profiler, reader, stream = worker.read_udfs(None, GIVEN[release](), WITH_STATE, None, None)
     assert profiler is None
@@ -87,7 +88,7 @@ def test_groups_go_to_the_function_with_all_their_rows_and_come_back_in_order(re
     """Rows of a group may come in several batches. Rows and states that come back are filled up with nulls."""
     seen: list[Group] = []
 
-    def function(_key: object, groups: Groups, _state: object) -> Decided:
+    def function(groups: list[Group]) -> Decided:
         seen.extend(groups)
         return Decided([(len(groups),)], [(1, b"".join(group.rows)) for group in groups])
 
@@ -213,8 +214,8 @@ def test_a_daemon_whose_workers_are_not_batched_says_so_in_one_line(
     [
         (True, True, "local[2]", "sluice_native.batched_daemon"),
         (True, True, "spark://host:7077", "sluice_native.batched_daemon"),
-        (False, True, "local[2]", "sluice.streaming.workers.daemon"),
-        (True, False, "local[2]", "sluice.streaming.workers.daemon"),
+        (False, True, "local[2]", "sluice_native.daemon"),
+        (True, False, "local[2]", "sluice_native.daemon"),
         (False, True, "spark://host:7077", None),
     ],
 )
@@ -225,6 +226,6 @@ def test_the_daemon_is_batched_if_that_is_wanted_and_possible(
     monkeypatch.setattr("sluice_native.engine.contract", lambda: (None, None if fits else "other rows"))
     enforce = replace(settings.enforce, batched_workers=wanted)
 
-    properties = worker_daemon(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))
+    properties = properties_of_workers(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))
 
     assert properties.get(DAEMON) == module

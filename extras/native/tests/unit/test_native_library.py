@@ -155,8 +155,8 @@ def look_in_after_cut(folder: Path, package: Path) -> str:
 _UPGRADED = """
 import os, subprocess, sys
 from pathlib import Path
-from sluice_native import build, library
-from sluice.streaming.workers import daemon, engine_start
+from sluice_native import build, daemon, library
+from sluice.streaming.workers import engine_start
 
 os.environ[engine_start.NATIVE_VARIABLE] = engine_start.NATIVE_LOADED
 daemon.load(lambda: None)
