@@ -16,6 +16,7 @@ DECIDERS = "sluice.deciders"
 
 _SECTIONS = "sluice.settings"
 _STORES = "sluice.checkpoint_stores"
+_QUOTA_SOURCES = "sluice.quota_sources"
 _OTHER_SCHEMES = "any"
 _SHARED_STORAGE = "of the extra shared-storage; pip install 'sluice-kafka[shared-storage]'"
 _OWNERS = {"elastic": "of the extra elastic; pip install 'sluice-kafka[elastic]'", "s3": _SHARED_STORAGE}
@@ -66,6 +67,13 @@ def store_point(scheme: str) -> EntryPoint:
     if point is None:
         raise InvalidSettingsError(f"storage by URI ({scheme}://) is {_SHARED_STORAGE}")
     return point
+
+
+def quota_source(source: str) -> Any:
+    """The object that an extra gives for a `quotas.source`. Raises InvalidSettingsError if none has it, or fits."""
+    for point in entry_points(group=_QUOTA_SOURCES, name=source):
+        return loaded(point)
+    raise InvalidSettingsError(f"quotas.source: {source} is of the extra toolbox; pip install 'sluice-kafka[toolbox]'")
 
 
 def loaded(point: EntryPoint) -> Any:

@@ -8,12 +8,11 @@ from threading import Event
 
 from pyspark.sql import SparkSession
 
+from sluice.configs.extras import quota_source
 from sluice.configs.settings import Settings
 from sluice.jvm.driver import DriverJava
-from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.topics import ensure_topics, note_differences
 from sluice.process.background import BackgroundService
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, with_pages
@@ -22,8 +21,7 @@ from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint
 from sluice.streaming.checkpoint.store import Leadership
 from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.query import JobContext
-from sluice.streaming.enforce.quota_mirror import QuotaMirror
-from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from sluice.streaming.enforce.quota_watch import QuotaWatch, SourceOfQuotas, ensure_quotas_table
 from sluice.streaming.java_bridge import has_java, is_stopped
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.capacities import CapacityFile
@@ -49,10 +47,12 @@ class Job:
     ) -> None:
         """With `standby` it waits until no other driver works on the checkpoint, if that is a URI.
 
-        `java` is the driver's, if it is started already.
+        `java` is the driver's, if it is started already. Raises InvalidSettingsError for settings that need an extra.
         """
         package_digest()  # that of the files which this process has loaded
         self._settings = settings
+        source = settings.quotas.source
+        self._source: SourceOfQuotas | None = None if source == "table" else quota_source(source)
         self._standby = standby
         self._stop = Event()
         self._java = java
@@ -129,8 +129,8 @@ class Job:
         self._health.report_native(missing=settings.enforce.native and engine_missing() is not None)
         table = ensure_quotas_table(settings)
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), partial(self._health.report_input, "quotas"))
-        if settings.quotas.source == "kafka":
-            stack.enter_context(self._mirror(table, watch))
+        if self._source is not None:
+            stack.enter_context(self._mirror(self._source, watch))
         stack.callback(self._stop_session)
         spark, epoch = self._started_session(), None
         if leadership is not None:
@@ -139,16 +139,12 @@ class Job:
         job = JobContext(spark, settings, watch, leadership, epoch)
         RunningJob(job, self._health, self._status).run(self._stop)
 
-    def _mirror(self, table: QuotasTable, watch: QuotaWatch) -> BackgroundService:
-        """The mirror of the cluster's quotas, which are in force before it begins."""
-        quotas, kafka = self._settings.quotas, self._settings.kafka
-        mirror = QuotaMirror(
-            ClusterQuotasReader(kafka), table, watch.in_force, quotas.poll_ms, self._health.report_mirror
-        )
-        self._status.wait_for("quotas", f"the client quotas at {kafka['bootstrap.servers']}")
-        mirror.poll()
+    def _mirror(self, source: SourceOfQuotas, watch: QuotaWatch) -> BackgroundService:
+        """The service that keeps the table as the cluster has its quotas, which are in force before it begins."""
+        self._status.wait_for("quotas", f"the client quotas at {self._settings.kafka['bootstrap.servers']}")
+        service = source(self._settings, watch.in_force, self._health.report_mirror)
         watch.poll()
-        return BackgroundService("quota-mirror", mirror.polls, quotas.poll_ms / 1000.0, stop_timeout_s=5.0)
+        return service
 
     def _started_session(self) -> SparkSession:
         if self._spark is None or is_stopped(self._spark):

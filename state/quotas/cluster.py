@@ -1,6 +1,6 @@
-"""The client quotas of a Kafka cluster, and how the quotas table becomes a mirror of them.
+"""The client quotas of a Kafka cluster, and which quotas of the table are a mirror of them.
 
-Only the enforced quotas of users and client-ids are mirrored: a cluster has no shadow or topic quotas, no tenants, and
+Only the enforced ones of users and client-ids are: a cluster has no shadow or topic quotas, no tenants, and
 no reservations, and none of the keys that proxies alone hold.
 """
 
@@ -11,7 +11,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import PROXY_KINDS, ElasticKey, EntryKind
+from sluice.state.quotas.kinds import PROXY_KINDS, ElasticKey
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 
@@ -28,22 +28,6 @@ class ClientQuotas(NamedTuple):
 
     entries: list[QuotaEntry]
     left_out: list[str]
-
-
-class ClusterChanges(NamedTuple):
-    """Counts of mirrored quotas that differ: only the cluster has them, has another value, or doesn't have them."""
-
-    added: int
-    changed: int
-    removed: int
-
-    def __str__(self) -> str:
-        """In words.
-
-        >>> str(ClusterChanges(3, 1, 0))
-        '3 added, 1 changed, 0 removed'
-        """
-        return f"{self.added} added, {self.changed} changed, {self.removed} removed"
 
 
 def client_quotas(cluster: Iterable[ClusterQuota]) -> ClientQuotas:
@@ -72,23 +56,6 @@ def is_mirrored(entry: QuotaEntry) -> bool:
     return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None
 
 
-def mirrored(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> list[QuotaEntry]:
-    """`entries` with the cluster's quotas in place of the enforced ones of users and client-ids."""
-    return [*(entry for entry in entries if not is_mirrored(entry)), *cluster]
-
-
-def cluster_changes(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> ClusterChanges:
-    """Changes that `mirrored` would make to `entries`."""
-    before = _values(entry for entry in entries if is_mirrored(entry))
-    after = _values(cluster)
-    common = before.keys() & after.keys()
-    return ClusterChanges(
-        added=len(after) - len(common),
-        changed=sum(before[key] != after[key] for key in common),
-        removed=len(before) - len(common),
-    )
-
-
 def _take(found: ClientQuotas, entity: RawEntity, values: Mapping[str, float]) -> None:
     """Put the quotas of one entity where they belong."""
     for key, value in values.items():
@@ -109,7 +76,3 @@ def _entry(entity: RawEntity, key: str, value: float) -> QuotaEntry:
     kind = quota_kind(client, key)
     check_value(kind, value)
     return QuotaEntry(client, kind, value)
-
-
-def _values(entries: Iterable[QuotaEntry]) -> dict[tuple[QuotaEntity, EntryKind], float]:
-    return {(entry.entity, entry.kind): entry.value for entry in entries}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
-from sluice.process.background import LastError
+from sluice.process.background import BackgroundService, LastError
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.quotas import QuotasTable
@@ -24,6 +24,15 @@ log = logging.getLogger("sluice.quotas")
 
 ReportInput = Callable[[str | None], None]
 """Is told after each poll why an input can't be read, None if it can."""
+
+InForce = Callable[[], tuple[int, list[QuotaEntry]]]
+"""The version in force and its quotas."""
+
+SourceReport = Callable[[str | None, int], None]
+"""Is told after each poll why a source of quotas can't be mirrored, None if it can, and how many are left out."""
+
+SourceOfQuotas = Callable[[Settings, InForce, SourceReport], BackgroundService]
+"""What an extra gives for a `quotas.source` of its own: a service that alters the table, and has done so once."""
 
 
 class QuotasInForce(NamedTuple):

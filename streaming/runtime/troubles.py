@@ -15,8 +15,6 @@ from sluice.configs.settings import Settings
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.brokers_seen import BrokerConfigs, plugins_of, read_broker_configs, read_replicas, silent_servers
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.cluster_quotas import describe_quotas
-from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.own_login import own_login
@@ -124,8 +122,8 @@ class TroublesWatch:
             with suppress(KafkaError):
                 configs = read_broker_configs(admin)
                 self._polled = replace(self._polled, plugins=plugins_of(configs, CALLBACK_CLASS, REPORTER_CLASS))
-            with suppress(KafkaError, KafkaUnavailableError):
-                cluster = client_quotas(describe_quotas(admin, kafka)).entries
+            with suppress(KafkaError, OSError):
+                cluster = client_quotas(admin.describe_client_quotas()).entries
                 self._polled = replace(self._polled, own_login=self._own_login(cluster, configs))
 
     def _poll_tables(self) -> None:

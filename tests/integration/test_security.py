@@ -14,7 +14,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice_demo.counts import records, rows
 from sluice_lab.testbed.processes import descendants
 from sluice_lab.testbed.reconciliation import reconcile
-from sluice_toolbox.cluster_facts import read_cluster_quotas
+from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.commands import invoke, run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.integration.secure_broker import SecureBroker

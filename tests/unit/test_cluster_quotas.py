@@ -1,4 +1,4 @@
-"""The client quotas of a cluster that are mirrored, and the changes by a mirrored version."""
+"""The client quotas of a cluster that Sluice can take."""
 
 import math
 
@@ -7,41 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.quotas.alteration import RawEntity
-from sluice.state.quotas.cluster import ClusterQuota, client_quotas, cluster_changes, is_mirrored, mirrored
+from sluice.state.quotas.cluster import ClusterQuota, client_quotas
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, QuotaKind
-from sluice_reading.quota_lists import differences
-from tests.strategies import as_cluster, quota_entries
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 ALICE: RawEntity = {"user": "alice"}
-
-
-@given(quota_entries, quota_entries)
-def test_a_mirror_has_the_clusters_quotas_and_all_that_no_cluster_has(
-    table: list[QuotaEntry], other: list[QuotaEntry]
-) -> None:
-    cluster = client_quotas(as_cluster(other)).entries
-
-    after = mirrored(table, cluster)
-
-    assert list(filter(is_mirrored, after)) == cluster
-    assert [entry for entry in after if not is_mirrored(entry)] == [entry for entry in table if not is_mirrored(entry)]
-    assert not any(cluster_changes(after, cluster))
-
-
-@given(quota_entries, quota_entries)
-def test_the_changes_are_counted_as_history_shows_them(table: list[QuotaEntry], other: list[QuotaEntry]) -> None:
-    cluster = client_quotas(as_cluster(other)).entries
-
-    pairs = differences(table, mirrored(table, cluster))
-
-    assert cluster_changes(table, cluster) == (
-        sum(old is None for old, _ in pairs),
-        sum(old is not None and new is not None for old, new in pairs),
-        sum(new is None for _, new in pairs),
-    )
 
 
 def test_all_eight_levels_are_mirrored() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sluice.configs.quotas import load_quotas_file
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.cluster import cluster_changes, mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
@@ -330,11 +329,6 @@ def test_a_snapshot_keeps_tenants(tmp_path: Path) -> None:
     assert quotas.tenants.of("shop-1", "") == "shop"
     assert quotas.limit_of(PRODUCE, Tags(tenant="shop")) == 1000.0
     assert quotas.limit_of(QuotaKind.REQUEST_PERCENTAGE, Tags(tenant="bank")) == 50.0
-
-
-def test_a_mirror_of_kafka_leaves_tenants_alone() -> None:
-    assert mirrored([*ENTRIES, of_user("alice", 5.0)], []) == ENTRIES
-    assert not any(cluster_changes(ENTRIES, []))
 
 
 def test_globs_and_names_are_told_apart() -> None:

@@ -18,10 +18,10 @@ from kafka.errors import KafkaError
 
 from sluice.kafka_io.brokers_seen import CALLBACK
 from sluice.kafka_io.client import OF_COMMANDS, connect
-from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, describe_quotas
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.process.format import error_line
 from sluice.state.quotas.cluster import ClusterQuota
+from sluice_toolbox.cluster_quotas import describe_quotas
 from sluice_toolbox.exposure import ClusterFacts
 
 MAX_GROUPS = 2_000
@@ -145,9 +145,3 @@ def _assigned(member: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:
     if isinstance(assignment, Mapping):
         for each in assignment.get("assigned_partitions") or ():
             yield each["topic"], each["partitions"]
-
-
-def read_cluster_quotas(kafka: Mapping[str, str]) -> list[ClusterQuota]:
-    """The client quotas of the cluster, read once. Raises KafkaUnavailableError as `ClusterQuotasReader.read` does."""
-    with ClusterQuotasReader(kafka) as reader:
-        return reader.read()

@@ -50,7 +50,7 @@ def import_quotas(
 
 def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tuple[list[QuotaEntry], bool]:
     """The cluster's quotas, and whether one was refused; standard error says which are left out."""
-    from sluice_toolbox.cluster_facts import read_cluster_quotas  # Kafka's client is slow to import
+    from sluice_toolbox.cluster_quotas import read_cluster_quotas  # Kafka's client is slow to import
 
     # another cluster: no login of the settings goes there
     properties = read_properties(command_config) if command_config else {}

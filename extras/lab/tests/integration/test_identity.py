@@ -26,7 +26,7 @@ from sluice_http.middleware import Message, Receive, Scope, Send
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice_proxy.gateway import KafkaGateway
 from sluice_proxy.processes import free_ports
-from sluice_toolbox.cluster_facts import read_cluster_quotas
+from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.integration.plugin_broker import published
 from tests.waiting import eventually
 

@@ -14,7 +14,8 @@ from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.client import connect
 from sluice_demo.cluster import create_topic
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, set_kafkas_quotas
-from sluice_toolbox.cluster_facts import read_cluster, read_cluster_quotas
+from sluice_toolbox.cluster_facts import read_cluster
+from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.commands import invoke
 from tests.integration.plugin_broker import PluginBroker
 from tests.waiting import eventually

@@ -10,7 +10,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
-from sluice_toolbox.cluster_facts import read_cluster_quotas
+from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.builders import member, quota
 from tests.commands import invoke
 from tests.waiting import eventually

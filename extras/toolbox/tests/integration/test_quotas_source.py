@@ -14,7 +14,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
 from sluice_toolbox.checks import check_quotas_source
-from sluice_toolbox.cluster_facts import read_cluster_quotas
+from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.builders import DEFAULTS, changed, quota
 from tests.waiting import eventually
 

@@ -1,4 +1,4 @@
-"""Reads the client quotas of a Kafka cluster: for `sluice quotas import`, for the mirror and for the doctor."""
+"""Reads the client quotas of a Kafka cluster: for the mirror, the doctor and commands."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
@@ -59,3 +59,9 @@ def describe_quotas(admin: ClientQuotasAdmin, kafka: Mapping[str, str]) -> list[
             f"the client quotas at {kafka['bootstrap.servers']} can't be read ({error_line(error)}); check"
             " that a broker answers there and that the login has DescribeConfigs on the cluster"
         ) from error
+
+
+def read_cluster_quotas(kafka: Mapping[str, str]) -> list[ClusterQuota]:
+    """The client quotas of the cluster, read once. Raises KafkaUnavailableError as `ClusterQuotasReader.read` does."""
+    with ClusterQuotasReader(kafka) as reader:
+        return reader.read()

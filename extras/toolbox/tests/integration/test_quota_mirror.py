@@ -10,7 +10,6 @@ import pytest
 
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT
@@ -20,6 +19,7 @@ from sluice_demo.broker import Broker
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
 from sluice_proxy.processes import free_ports
 from sluice_reading.quotas_history import QuotasHistory
+from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 from tests.builders import quota
 from tests.deciding_side import read_limits
 from tests.integration.job_process import JobProcess, wait_until

@@ -1,16 +1,20 @@
 """Mirrors the client quotas of the Kafka cluster into the quotas table, where `quotas.source` is kafka."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 
-from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
-from sluice.process.background import LastError
+from sluice.configs.settings import Settings
+from sluice.process.background import BackgroundService, LastError
 from sluice.process.texts import odd_names
+from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.cluster import ClusterChanges, ClusterQuota, client_quotas, cluster_changes, mirrored
+from sluice.state.quotas.cluster import ClusterQuota, client_quotas
 from sluice.state.quotas.entry import QuotaEntry
+from sluice.streaming.enforce.quota_watch import InForce, SourceReport
+from sluice_toolbox.cluster_changes import ClusterChanges, cluster_changes, mirrored
+from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 
 log = logging.getLogger("sluice.mirror")
 
@@ -23,11 +27,13 @@ _RETRY_S = 2.0
 _PAUSE_PER_ENTITY_S = 0.0005
 """An answer takes 0.04 ms of a core for each entity (0.1 ms on a busy machine), beside the job's own work."""
 
-InForce = Callable[[], tuple[int, list[QuotaEntry]]]
-"""The version in force and its quotas."""
 
-Report = Callable[[str | None, int], None]
-"""Is told after each poll: why the cluster can't be mirrored, None if it can, and how many quotas are left out."""
+def mirror_service(settings: Settings, in_force: InForce, report: SourceReport) -> BackgroundService:
+    """The service that mirrors the cluster, which has done so once (entry point `kafka` of `sluice.quota_sources`)."""
+    table = QuotasTable(settings.delta.quotas, polled(settings.delta.storage_options))
+    mirror = QuotaMirror(ClusterQuotasReader(settings.kafka), table, in_force, settings.quotas.poll_ms, report)
+    mirror.poll()
+    return BackgroundService("quota-mirror", mirror.polls, settings.quotas.poll_ms / 1000.0, stop_timeout_s=5.0)
 
 
 class QuotaMirror:
@@ -39,7 +45,7 @@ class QuotaMirror:
     """
 
     def __init__(
-        self, reader: ClusterQuotasReader, table: QuotasTable, in_force: InForce, poll_ms: int, report: Report
+        self, reader: ClusterQuotasReader, table: QuotasTable, in_force: InForce, poll_ms: int, report: SourceReport
     ) -> None:
         self._reader = reader
         self._table = table
