@@ -24,6 +24,8 @@ from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.process.folders import owner
 from sluice.process.surroundings import foreign_python
+from sluice.state.overrides.operator_holds import holds_path
+from sluice.state.quotas.limits import OPERATOR
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
 from sluice.streaming.checkpoint.store import store_of
 from sluice.streaming.runtime.capacities import has_copy
@@ -56,6 +58,8 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
         yield f"jars of {jars.name.upper()}", partial(check_jars, jars)
     if any(settings.brokers.disk_floor):
         yield "disk guard", check_disk_guard
+    if Path(holds_path(settings.delta.quotas)).exists() and not entry_points(group=DECIDERS, name=OPERATOR):
+        yield "holds", check_holds
     if settings.brokers.capacity_file is not None:
         yield "capacities", partial(check_capacities, settings)
 
@@ -202,12 +206,17 @@ def check_temporary_files(settings: Settings) -> str:
 
 def check_disk_guard() -> str:
     """Say who throttles producers while a disk is low. Raises CheckWarningError where no extra does."""
-    if not entry_points(group=DECIDERS):
+    if not entry_points(group=DECIDERS, name="elastic"):
         raise CheckWarningError(
             "no producers are throttled while a disk is below brokers.disk_min_free_bytes or disk_min_free_percent;"
             " pip install 'sluice-kafka[elastic]'"
         )
     return "throttles producers while a disk is low"
+
+
+def check_holds() -> str:
+    """Raises CheckWarningError: there are holds, and no extra obeys them."""
+    raise CheckWarningError("nobody is stopped by `sluice quotas hold`; pip install 'sluice-kafka[toolbox]'")
 
 
 def check_capacities(settings: Settings) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, RELEASE, Heartbeat
-from sluice.state.overrides.operator_holds import OperatorHolds
+from sluice.state.quotas.limits import OPERATOR
 from sluice.state.quotas.overrides import overrides_now
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, broker_loads
 
@@ -403,7 +403,7 @@ def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         f"{scope_text(each)}{_until(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"
     ]
     if held:
-        by_operator = any(decider == OperatorHolds.name for decider, each in now if each.kind == "hold")
+        by_operator = any(decider == OPERATOR for decider, each in now if each.kind == "hold")
         step = "`sluice quotas release` ends a hold of an operator" if by_operator else "it ends with its reason"
         text, meanwhile = f"throttled whatever their limits are: {some(held)}", "all other clients have their limits"
         yield Trouble("hold", "warn", text, meanwhile=meanwhile, next=step)

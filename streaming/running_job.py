@@ -13,12 +13,9 @@ from sluice.jvm.driver import LAST_WORDS
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.background import BackgroundService
 from sluice.sinks.limits import limits_publisher
-from sluice.sinks.tables.holds import HoldsTable
-from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.waits import ended_waits_remover
 from sluice.state.errors import SluiceError
-from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -31,7 +28,6 @@ from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError, SparkStoppedError
 from sluice.streaming.overrides.extras import Deciding, deciders_of_extras
-from sluice.streaming.overrides.holds_watch import HoldsWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import Cause, QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
@@ -47,7 +43,6 @@ from sluice.streaming.runtime.troubles import TroublesWatch
 log = logging.getLogger("sluice.job")
 
 _POLL_S = 0.25
-_POLL_INPUTS_S = 1.0
 
 _MEND_SPARK = "mend what section spark gives it, such as a listener, or leave that out, and start the job again"
 
@@ -69,16 +64,10 @@ class RunningJob:
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
         self._gateways: GatewayMetrics | None = None
         self._observers: list[Guarded] = []
-        self._of_extras = deciders_of_extras(Deciding(settings, lambda: watch.quotas))
+        self._of_extras = deciders_of_extras(Deciding(settings, lambda: watch.quotas, health.report_input))
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
-        self.holds = HoldsWatch(
-            HoldsTable(settings.delta.quotas, polled(settings.delta.storage_options)),
-            lambda: self.overrides.published(OperatorHolds.name),
-            partial(health.report_input, "holds"),
-        )
         report = partial(health.report_input, "overrides")
-        deciders = [OperatorHolds(lambda: self.holds.holds), *self._of_extras.deciders]
-        self.overrides = OverridesWatch(deciders, table, settings.metrics.top_clients, report=report)
+        self.overrides = OverridesWatch(self._of_extras.deciders, table, settings.metrics.top_clients, report=report)
         self.capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
 
     def run(self, stop: Event) -> None:
@@ -107,7 +96,6 @@ class RunningJob:
             limits_publisher(topics, kafka, self._watch.in_force, lambda: self.overrides.said, self.overrides.remember),
             ended_waits_remover(topics.waits, kafka),
             *self._of_extras.services,
-            BackgroundService("holds", self.holds.poll, _POLL_INPUTS_S),
             *self.capacities.services(),
             *self.overrides.services(topics, kafka),
             self._topic.service(),

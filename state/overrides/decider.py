@@ -39,7 +39,7 @@ class Decider(ABC):
     """Why it doesn't override what it should, for the log; None if it does."""
 
     def remember(self, said: Overrides) -> None:  # noqa: B027 - most decide by what is so now
-        """Take over what it had published last, before a restart, with times by the clock of now."""
+        """Take over what it had published last, before a restart, if anything, with times by the clock of now."""
 
     def on_heartbeat(self, heartbeat: DecidedHeartbeat, arrived_ms: int) -> None:  # noqa: B027 - most need none
         """Take over a gateway's heartbeat that the job has decided and that arrived now."""

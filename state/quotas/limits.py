@@ -31,7 +31,10 @@ class LimitsInForce(msgspec.Struct, frozen=True):
     shadow: ModeQuotas
 
 
-OWN_DECIDERS = frozenset({"disk_guard", "elastic", "operator", "stored_bytes"})
+OPERATOR = "operator"
+"""The decider of operators' holds, by its name in records, metrics and `throttled_by`."""
+
+OWN_DECIDERS = frozenset({"disk_guard", "elastic", OPERATOR, "stored_bytes"})
 """Names of Sluice's own deciders. A reader has room for all of them, whatever others are in the topic."""
 
 _MAX_DECIDERS, _MAX_OTHER_BYTES = 16, 65_536

@@ -32,7 +32,7 @@ SourceReport = Callable[[str | None, int], None]
 """Is told after each poll why a source of quotas can't be mirrored, None if it can, and how many are left out."""
 
 SourceOfQuotas = Callable[[Settings, InForce, SourceReport], BackgroundService]
-"""What an extra gives for a `quotas.source` of its own: a service that alters the table, and has done so once."""
+"""The part of an extra for a `quotas.source` of its own: a service that alters the table, and has done so once."""
 
 
 class QuotasInForce(NamedTuple):

@@ -17,10 +17,14 @@ from sluice.state.quotas.resolution import Quotas
 
 
 class Deciding(NamedTuple):
-    """The part of the job that deciders may know: its settings, and the quotas in force."""
+    """The part of the job that deciders may know: its settings, and the quotas in force.
+
+    `report_input` is told after each poll of an input why it can't be read, None if it can, by the input's name.
+    """
 
     settings: Settings
     quotas: Callable[[], Quotas]
+    report_input: Callable[[str, str | None], None] = lambda _name, _reason: None
 
 
 class Deciders(NamedTuple):

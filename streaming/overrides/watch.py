@@ -20,7 +20,6 @@ from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.instances import gateway_name
 from sluice.state.contract.records import CountedEntity
 from sluice.state.overrides.decider import Decided, Decider
-from sluice.state.overrides.operator_holds import MAX_HOLDS
 from sluice.state.quotas.overrides import are_alike, overrides_now
 from sluice.state.shares.alive import heartbeat_in
 
@@ -33,6 +32,9 @@ _WRITE_S = 10.0
 
 _MAX_ROWS = 10_000
 """Most changes that wait for a table that can't be written."""
+
+_LEAST_SHOWN = 100
+"""Overrides of a decider that metrics have at least: as many as operators may hold."""
 
 _MAX_LOGGED = 20
 """Most overrides of a change in the log."""
@@ -49,7 +51,7 @@ _GAUGES = (
 
 
 class OverridesWatch(Collector):
-    """Asks the deciders twice a second. It is the metrics of their overrides: of each at most `top`, or MAX_HOLDS.
+    """Asks the deciders twice a second. It is the metrics of their overrides: of each at most `top`, or _LEAST_SHOWN.
 
     With `top` 0 they name nobody, and there are none of figures. `said` are the last records by decider. `clock_ms` is
     the time in epoch milliseconds.
@@ -75,7 +77,7 @@ class OverridesWatch(Collector):
         self._troubles: dict[str, str | None] = {}
         self._last_error = LastError()
         self._lock = Lock()  # guards the deciders, and the rows
-        self._published: Mapping[str, Overrides] | None = None
+        self._is_known = False  # what an earlier process published
 
     def services(self, topics: TopicSettings, kafka: Mapping[str, str]) -> list[BackgroundService]:
         """The service that decides, that which writes the history meanwhile, and a reader of heartbeats if needed."""
@@ -110,20 +112,15 @@ class OverridesWatch(Collector):
 
     def remember(self, said: Mapping[str, Overrides]) -> None:
         """Take over what the topic says of all deciders. Only the first call counts."""
-        if self._published is None:
+        if not self._is_known:
             with self._lock:
                 for decider in self._deciders:
-                    if decider.name in said:
-                        decider.remember(said[decider.name])
-            self._published = said
-
-    def published(self, decider: str) -> Overrides | None:
-        """The last record of a decider by an earlier process; None before that is known."""
-        return None if self._published is None else self._published.get(decider, Overrides(0, 0, 1))
+                    decider.remember(said.get(decider.name, Overrides(0, 0, 1)))
+            self._is_known = True
 
     def decide(self, at_ms: int) -> None:
         """Ask all deciders, and keep what has changed. Before they know what was published, they say nothing."""
-        if self._published is None:
+        if not self._is_known:
             return
         said = {}
         for decider in self._deciders:
@@ -169,7 +166,7 @@ class OverridesWatch(Collector):
         """The present metrics. Two processes of one gateway, of which one has just ended, are one series."""
         factors, measured, bounds = (GaugeMetricFamily(name, text, labels=labels) for name, text, labels in _GAUGES)
         for name, record in self.said.items():
-            shown = self._now({name: record})[: max(self._top, MAX_HOLDS)]
+            shown = self._now({name: record})[: max(self._top, _LEAST_SHOWN)]
             samples = [_sample(*each, is_named=self._top > 0) for each in shown]
             for labels, value in dict(sorted(samples, key=itemgetter(1), reverse=True)).items():  # the least counts
                 factors.add_metric(labels, value)

@@ -44,7 +44,7 @@ from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.errors import UNREADABLE, SluiceError
-from sluice.state.overrides.operator_holds import MAX_HOLDS, holds_at, too_many_text
+from sluice.state.overrides.operator_holds import holds_at
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
@@ -84,6 +84,7 @@ from sluice_reading.texts import unlimited_text
 from sluice_reading.troubles import is_doubtful
 from sluice_toolbox.cluster_changes import cluster_changes
 from sluice_toolbox.cluster_quotas import read_cluster_quotas
+from sluice_toolbox.operator_holds import MAX_HOLDS, too_many_text
 
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""

@@ -1,4 +1,4 @@
-"""How the quotas table becomes a mirror of a cluster's client quotas. Pure."""
+"""The changes by which the quotas table becomes a mirror of a cluster's client quotas. Pure."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

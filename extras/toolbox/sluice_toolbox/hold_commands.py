@@ -16,7 +16,6 @@ from sluice.process.format import printable
 from sluice.process.texts import counter_text
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.overrides.operator_holds import (
-    MAX_HOLDS,
     MAX_LASTING_MS,
     MAX_REASON,
     OperatorHold,
@@ -29,6 +28,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice_reading.options import TableOptions, grouped
 from sluice_reading.own_clients import is_own_client_id, is_own_login
 from sluice_reading.times import read_length
+from sluice_toolbox.operator_holds import MAX_HOLDS
 from sluice_toolbox.quota_options import AuthorOption, EntityCommand, EntityOptions, YesOption, ask, changed_from
 
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait until gateways have it.", min=0)]

@@ -18,13 +18,12 @@ from sluice.process.format import error_line, moment
 from sluice.state.contract.gateway_topics import DecidedHeartbeat, Overrides
 from sluice.state.contract.instances import gateway_name, server_text
 from sluice.state.errors import UNREADABLE
-from sluice.state.overrides.operator_holds import OperatorHolds
-from sluice.state.quotas.limits import overrides_key
+from sluice.state.quotas.limits import OPERATOR, overrides_key
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS, heartbeat_in
 from sluice_toolbox.errors import NotInForceError
 
 _WAIT_MS = 100
-_KEY = overrides_key(OperatorHolds.name)
+_KEY = overrides_key(OPERATOR)
 _MOST_NAMES = 5
 
 _UNAVAILABLE = (KafkaError, KafkaUnavailableError, TopicLostError, OSError)

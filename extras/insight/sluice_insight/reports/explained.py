@@ -14,10 +14,11 @@ from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import Decision
 from sluice.state.decisions.waits import deciding
-from sluice.state.overrides.operator_holds import OperatorHolds, holds_at
+from sluice.state.overrides.operator_holds import holds_at
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
+from sluice.state.quotas.limits import OPERATOR
 from sluice.state.quotas.resolution import entity_at
 from sluice_reading.last_decisions import newest, of_client
 from sluice_reading.query import Tables, literal
@@ -122,7 +123,7 @@ def explain(tables: Tables, decision: Json) -> Json:
 
 def _holds(table: HoldsTable, decision: Json) -> Iterator[str]:
     """The holds of operators that stopped the client, each with its end, author and reason."""
-    waits = [wait["entity"] for wait in decision["throttled_by"] or () if wait["quota"] == OperatorHolds.name]
+    waits = [wait["entity"] for wait in decision["throttled_by"] or () if wait["quota"] == OPERATOR]
     if not waits:
         return
     at_ms = decision["timestamp_ms"]

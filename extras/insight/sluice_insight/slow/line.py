@@ -15,8 +15,8 @@ from sluice.process.texts import counter_text
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import MAX_APPLIED_MS, Decision
-from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.limits import OPERATOR
 from sluice_insight.arrays import Integers
 from sluice_insight.reports.recorded_waits import Waits, union_of_waits
 from sluice_insight.reports.span import Span
@@ -177,7 +177,7 @@ class LineOfTime:
     def _stop(self, decider: str, times: Sequence[tuple[int, int]], why: str) -> None:
         """Add the times in which a decider stopped the client, who may have sent nothing then, to the waits by it."""
         key = next((key for key in self._limits if key[0] == decider), None)
-        if key is None and decider != OperatorHolds.name and not self._produces:
+        if key is None and decider != OPERATOR and not self._produces:
             return  # it stops producers alone
         limit = self._of(key or (decider, Tags()))
         limit.why = why

@@ -11,8 +11,8 @@ from enum import StrEnum
 from itertools import chain
 
 from sluice.process.format import percent
-from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.kinds import StorageKey
+from sluice.state.quotas.limits import OPERATOR
 from sluice_insight.texts import quota_amount
 from sluice_reading.format import quantity
 from sluice_reading.times import duration
@@ -58,7 +58,7 @@ class Cause(StrEnum):
 
 
 _DECIDERS = {
-    OperatorHolds.name: Cause.HOLD,
+    OPERATOR: Cause.HOLD,
     "disk_guard": Cause.DISK_GUARD,
     StorageKey.STORED_BYTES.value: Cause.STORAGE_BUDGET,
 }

@@ -15,11 +15,11 @@ from sluice.process.background import BackgroundService
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.overrides.operator_holds import OperatorHolds
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.overrides.holds_watch import HoldsWatch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice_demo.gateways import gateway_options
+from sluice_toolbox.holds_watch import HoldsWatch
+from sluice_toolbox.operator_holds import OperatorHolds
 from tests.builders import quota
 from tests.commands import invoke
 from tests.deciding_side import deciding_side, own_settings
@@ -33,8 +33,9 @@ ENTRIES = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1e9, client_id="app")]
 @contextmanager
 def job(settings: Settings, quotas: str, folder: Path) -> Iterator[None]:
     """The parts of a job that take holds and decide heartbeats."""
-    holds = HoldsWatch(HoldsTable(quotas), lambda: watch.published(OperatorHolds.name), lambda _: None)
-    watch = OverridesWatch([OperatorHolds(lambda: holds.holds)], OverridesTable(str(folder / "overrides"), {}), 0)
+    holds = HoldsWatch(HoldsTable(quotas), lambda: decider.published, lambda _: None)
+    decider = OperatorHolds(lambda: holds.holds)
+    watch = OverridesWatch([decider], OverridesTable(str(folder / "overrides"), {}), 0)
     deciding, *_ = watch.services(settings.topics, settings.kafka)
     with BackgroundService("holds", holds.poll, 0.1), deciding, deciding_side(settings, ENTRIES, watch):
         yield

@@ -24,11 +24,12 @@ from sluice.process.clock import now_ms
 from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.gateway_topics import DecidedHeartbeat, Overrides, Sums
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity
-from sluice.state.overrides.operator_holds import MAX_LASTING_MS, NONE_TAKEN, OperatorHolds, holds_at
+from sluice.state.overrides.operator_holds import MAX_LASTING_MS, holds_at
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice_reading.times import to_ms
 from sluice_toolbox import in_force
+from sluice_toolbox.operator_holds import NONE_TAKEN, OperatorHolds
 from tests.builders import hold_of, member
 from tests.commands import invoke
 

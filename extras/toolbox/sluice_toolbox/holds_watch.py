@@ -1,16 +1,31 @@
-"""Watches the table of holds; nobody who is stopped goes on because it can't be read."""
+"""Watches the table of holds in the job; nobody who is stopped goes on because it can't be read."""
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from sluice.process.background import LastError
+from sluice.process.background import BackgroundService, LastError
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.holds import HoldsTable
+from sluice.sinks.tables.newest import polled
 from sluice.state.contract.gateway_topics import Overrides
-from sluice.state.overrides.operator_holds import OperatorHold, remembered
+from sluice.state.overrides.operator_holds import OperatorHold
+from sluice.streaming.overrides.extras import Deciders, Deciding
+from sluice_toolbox.operator_holds import OperatorHolds, remembered
 
 log = logging.getLogger("sluice.holds")
+
+_POLL_S = 1.0
+
+
+def deciders(job: Deciding) -> Deciders:
+    """The decider of holds, with the service that reads them (entry point `operator` of `sluice.deciders`)."""
+    delta = job.settings.delta
+    table = HoldsTable(delta.quotas, polled(delta.storage_options))
+    watch = HoldsWatch(table, lambda: decider.published, partial(job.report_input, "holds"))
+    decider = OperatorHolds(lambda: watch.holds)
+    return Deciders([decider], [BackgroundService("holds", watch.poll, _POLL_S)])
 
 
 class HoldsWatch:
