@@ -20,7 +20,7 @@ _OWN_EXTRAS = {
     "kafka-gateway": "proxy",
     **dict.fromkeys(("advise", "console", "explain", "slo", "top", "usage", "whatif"), "insight"),
     **dict.fromkeys(("notices", "own-view", "quotas.resolve", "tenants.resolve"), "insight"),
-    **dict.fromkeys(("balance", "broker-plugin", "state", "topics", "unmute"), "toolbox"),
+    **dict.fromkeys(("balance", "broker-plugin", "maintain", "state", "topics", "unmute"), "toolbox"),
     **dict.fromkeys(("quotas.alter", "quotas.apply", "quotas.describe", "quotas.export", "quotas.exposure"), "toolbox"),
     **dict.fromkeys(("quotas.history", "quotas.hold", "quotas.import", "quotas.release", "quotas.revert"), "toolbox"),
     **dict.fromkeys(("tenants.alter", "tenants.describe", "tenants.import"), "toolbox"),

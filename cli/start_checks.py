@@ -18,7 +18,7 @@ from tempfile import gettempdir
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.extras import DECIDERS
+from sluice.configs.extras import JOB_PARTS
 from sluice.configs.settings import Settings, folders
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
@@ -58,8 +58,11 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
         yield f"jars of {jars.name.upper()}", partial(check_jars, jars)
     if any(settings.brokers.disk_floor):
         yield "disk guard", check_disk_guard
-    if Path(holds_path(settings.delta.quotas)).exists() and not entry_points(group=DECIDERS, name=OPERATOR):
-        yield "holds", check_holds
+    parts = {each.name for each in entry_points(group=JOB_PARTS)}
+    if Path(holds_path(settings.delta.quotas)).exists() and OPERATOR not in parts:
+        yield "holds", partial(check_part, "nobody is stopped by `sluice quotas hold`")
+    if settings.delta.maintain_every_hours and "maintenance" not in parts:
+        yield "maintenance", partial(check_part, "no table is compacted, so reading gets slower from week to week")
     if settings.brokers.capacity_file is not None:
         yield "capacities", partial(check_capacities, settings)
 
@@ -206,7 +209,7 @@ def check_temporary_files(settings: Settings) -> str:
 
 def check_disk_guard() -> str:
     """Say who throttles producers while a disk is low. Raises CheckWarningError where no extra does."""
-    if not entry_points(group=DECIDERS, name="elastic"):
+    if not entry_points(group=JOB_PARTS, name="elastic"):
         raise CheckWarningError(
             "no producers are throttled while a disk is below brokers.disk_min_free_bytes or disk_min_free_percent;"
             " pip install 'sluice-kafka[elastic]'"
@@ -214,9 +217,9 @@ def check_disk_guard() -> str:
     return "throttles producers while a disk is low"
 
 
-def check_holds() -> str:
-    """Raises CheckWarningError: there are holds, and no extra obeys them."""
-    raise CheckWarningError("nobody is stopped by `sluice quotas hold`; pip install 'sluice-kafka[toolbox]'")
+def check_part(lacking: str) -> str:
+    """Raise CheckWarningError: the extra that has a part of the job isn't installed."""
+    raise CheckWarningError(f"{lacking}; pip install 'sluice-kafka[toolbox]'")
 
 
 def check_capacities(settings: Settings) -> str:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeVar
 
 from sluice.configs.errors import InvalidSettingsError
 
-DECIDERS = "sluice.deciders"
-"""The group of entry points of deciders, which the job asks (`sluice.streaming.overrides.extras`)."""
+JOB_PARTS = "sluice.job_parts"
+"""The group of entry points of parts of the job, which it asks for (`sluice.streaming.runtime.job_parts`)."""
 
 _SECTIONS = "sluice.settings"
 _STORES = "sluice.checkpoint_stores"

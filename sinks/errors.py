@@ -55,10 +55,6 @@ class TableReadError(SluiceError):
     """A Delta table can't be read, or has lost rows."""
 
 
-class TableMaintenanceError(SluiceError):
-    """A Delta table can't be compacted or cleaned."""
-
-
 def storage_reason(error: Exception) -> str:
     """An error of delta-rs in one line: it writes trees of causes, in colours, then details of its own code.
 

@@ -27,7 +27,6 @@ from sluice.streaming.enforce.record_bound import RecordBound
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError, SparkStoppedError
-from sluice.streaming.overrides.extras import Deciding, deciders_of_extras
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import Cause, QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
@@ -35,7 +34,7 @@ from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letter
 from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.gateway_metrics import GatewayMetrics
 from sluice.streaming.runtime.health import JobHealth, JobStatus
-from sluice.streaming.runtime.maintenance import MaintenanceSchedule
+from sluice.streaming.runtime.job_parts import JobView, parts_of_extras
 from sluice.streaming.runtime.observers import NEWEST_DECISIONS, Guarded, observers_of
 from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.runtime.troubles import TroublesWatch
@@ -64,7 +63,7 @@ class RunningJob:
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
         self._gateways: GatewayMetrics | None = None
         self._observers: list[Guarded] = []
-        self._of_extras = deciders_of_extras(Deciding(settings, lambda: watch.quotas, health.report_input))
+        self._of_extras = parts_of_extras(JobView(settings, lambda: watch.quotas, health.report_input))
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
         report = partial(health.report_input, "overrides")
         self.overrides = OverridesWatch(self._of_extras.deciders, table, settings.metrics.top_clients, report=report)
@@ -104,9 +103,6 @@ class RunningJob:
         ]
         if self._gateways is not None:
             services += self._troubles_watch(self._gateways)
-        if settings.delta.maintain_every_hours:
-            folder = Checkpoint(settings.audit.checkpoint).sluice
-            services.append(MaintenanceSchedule(settings.delta, folder).service())
         return services
 
     def _decisions_watch(self) -> BackgroundService:

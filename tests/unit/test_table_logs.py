@@ -22,8 +22,8 @@ from sluice.state.quotas.alteration import ChangedFrom
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.runtime.maintenance import maintain
 from sluice_reading.quotas_history import QuotasHistory
+from sluice_toolbox.maintenance import maintain
 from tests.builders import hold_of, quota
 
 DAY_S = 86_400

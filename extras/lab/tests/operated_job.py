@@ -55,11 +55,11 @@ from sluice.streaming.enforce.stages import PageDecider, combiner, planner
 from sluice.streaming.enforce.wire import OVERHEAD_BYTES
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.queries.gated_query import GatedQuery
-from sluice.streaming.runtime.maintenance import maintain
 from sluice_shared_storage.leader_epochs import new_epoch
 from sluice_shared_storage.stores import create_by_link
 from sluice_toolbox.balances import read_balances, store_imported, write_balances
 from sluice_toolbox.extract import stored_balances
+from sluice_toolbox.maintenance import maintain
 from tests.audit_records import DAY_MS, T0
 from tests.audit_tables import Tasks
 

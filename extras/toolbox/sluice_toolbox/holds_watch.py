@@ -11,7 +11,7 @@ from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.newest import polled
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.overrides.operator_holds import OperatorHold
-from sluice.streaming.overrides.extras import Deciders, Deciding
+from sluice.streaming.runtime.job_parts import JobParts, JobView
 from sluice_toolbox.operator_holds import OperatorHolds, remembered
 
 log = logging.getLogger("sluice.holds")
@@ -19,13 +19,13 @@ log = logging.getLogger("sluice.holds")
 _POLL_S = 1.0
 
 
-def deciders(job: Deciding) -> Deciders:
+def deciders(job: JobView) -> JobParts:
     """The decider of holds, with the service that reads them (entry point `operator` of `sluice.deciders`)."""
     delta = job.settings.delta
     table = HoldsTable(delta.quotas, polled(delta.storage_options))
     watch = HoldsWatch(table, lambda: decider.published, partial(job.report_input, "holds"))
     decider = OperatorHolds(lambda: watch.holds)
-    return Deciders([decider], [BackgroundService("holds", watch.poll, _POLL_S)])
+    return JobParts([decider], [BackgroundService("holds", watch.poll, _POLL_S)])
 
 
 class HoldsWatch:

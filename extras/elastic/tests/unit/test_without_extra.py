@@ -10,17 +10,16 @@ from sluice.cli.errors import CheckWarningError
 from sluice.configs import extras
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
-from sluice.state.quotas.limits import OPERATOR
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.overrides import extras as of_overrides
-from sluice.streaming.overrides.extras import Deciding, deciders_of_extras
+from sluice.streaming.runtime import job_parts
+from sluice.streaming.runtime.job_parts import JobView, parts_of_extras
 from sluice_elastic.settings import ElasticSettings
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No extra is installed."""
-    for module in (extras, of_overrides, start_checks):
+    for module in (extras, job_parts, start_checks):
         monkeypatch.setattr(module, "entry_points", lambda **_: [])
     extras.sections.cache_clear()
     yield
@@ -38,7 +37,7 @@ def test_the_section_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("alone")
 def test_nobody_overrides_limits_and_a_floor_of_disks_is_a_warning() -> None:
     settings = load_settings(environment={})
-    assert deciders_of_extras(Deciding(settings, Quotas)).deciders == []
+    assert parts_of_extras(JobView(settings, Quotas)).deciders == []
     assert not settings.gives_way
     with pytest.raises(CheckWarningError, match="no producers are throttled"):
         start_checks.check_disk_guard()
@@ -50,9 +49,9 @@ def test_the_job_finds_the_deciders_that_the_settings_ask_for(tmp_path: Path, li
     file.write_text(f"elastic: {{limits: {limits}}}\n")
     settings = load_settings(file, {})
 
-    found = deciders_of_extras(Deciding(settings, Quotas)).deciders
+    found = parts_of_extras(JobView(settings, Quotas)).deciders
 
-    assert {each.name for each in found} - {OPERATOR} == {*names, "disk_guard", "stored_bytes"}
+    assert {each.name for each in found} - {"operator"} == {*names, "disk_guard", "stored_bytes"}
     assert [each.name for each in found if each.reads_heartbeats] == names
     assert settings.gives_way is bool(names) is (settings.section(ElasticSettings).limits == "elastic")
     assert start_checks.check_disk_guard() == "throttles producers while a disk is low"

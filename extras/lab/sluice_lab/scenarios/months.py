@@ -28,10 +28,10 @@ from sluice.state.contract.gateway_topics import Measured, Overrides, WaitRecord
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
-from sluice.streaming.runtime.maintenance import maintain
 from sluice_demo.job import wait_until
 from sluice_lab.benchmarks.report import table
 from sluice_lab.testbed.rig import Rig
+from sluice_toolbox.maintenance import maintain
 
 _DAYS_A_MONTH = 30
 _DAY_S = 86_400

@@ -128,9 +128,14 @@ def test_nobody_is_let_go_while_neither_the_table_nor_kafka_says_who_is_held(
     assert "is empty" in (job.reason or "")
 
 
-def test_the_start_warns_of_holds_that_no_extra_obeys(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "holds" not in dict(start_checks.start_checks(settings))
+def test_the_start_warns_of_holds_and_maintenance_that_no_extra_sees_to(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"holds", "maintenance"}
+    assert not names & dict(start_checks.start_checks(settings)).keys()
     monkeypatch.setattr(start_checks, "entry_points", lambda **_: [])
 
-    with pytest.raises(CheckWarningError, match=r"nobody is stopped by .*; pip install 'sluice-kafka\[toolbox\]'"):
-        dict(start_checks.start_checks(settings))["holds"]()
+    checks = dict(start_checks.start_checks(settings))
+    for name in names:
+        with pytest.raises(CheckWarningError, match=r"; pip install 'sluice-kafka\[toolbox\]'"):
+            checks[name]()

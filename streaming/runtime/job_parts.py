@@ -1,6 +1,6 @@
-"""Deciders of extras: functions in the entry points of the group `sluice.deciders`, which the job calls at its start.
+"""Parts of the job that extras give: functions in the entry points of the group `sluice.job_parts`.
 
-Each takes a Deciding and returns its Deciders. Those of one extra don't know of another's.
+The job calls each at its start with a JobView. Those of one extra don't know of another's.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from prometheus_client.registry import Collector
 
-from sluice.configs.extras import DECIDERS, loaded
+from sluice.configs.extras import JOB_PARTS, loaded
 from sluice.configs.settings import Settings
 from sluice.process.background import BackgroundService
 from sluice.state.overrides.decider import Decider
 from sluice.state.quotas.resolution import Quotas
 
 
-class Deciding(NamedTuple):
-    """The part of the job that deciders may know: its settings, and the quotas in force.
+class JobView(NamedTuple):
+    """The part of the job that those of extras may know: its settings, and the quotas in force.
 
     `report_input` is told after each poll of an input why it can't be read, None if it can, by the input's name.
     """
@@ -27,18 +27,18 @@ class Deciding(NamedTuple):
     report_input: Callable[[str, str | None], None] = lambda _name, _reason: None
 
 
-class Deciders(NamedTuple):
-    """Deciders, with the services that read for them what they need, and the metrics of these."""
+class JobParts(NamedTuple):
+    """Deciders of overrides, services that run beside the queries, such as those that read for deciders; metrics."""
 
-    deciders: Sequence[Decider]
+    deciders: Sequence[Decider] = ()
     services: Sequence[BackgroundService] = ()
     metrics: Sequence[Collector] = ()
 
 
-def deciders_of_extras(job: Deciding) -> Deciders:
+def parts_of_extras(job: JobView) -> JobParts:
     """Those of all extras that are installed. Raises InvalidSettingsError for an extra of another release."""
-    found: list[Deciders] = [loaded(point)(job) for point in entry_points(group=DECIDERS)]
-    return Deciders(
+    found: list[JobParts] = [loaded(point)(job) for point in entry_points(group=JOB_PARTS)]
+    return JobParts(
         [each for of_extra in found for each in of_extra.deciders],
         [each for of_extra in found for each in of_extra.services],
         [each for of_extra in found for each in of_extra.metrics],

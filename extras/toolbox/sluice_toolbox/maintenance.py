@@ -1,4 +1,7 @@
-"""Maintenance of the Delta tables: compaction into large files, removal of unused files and of old commits."""
+"""Maintenance of the Delta tables: compaction into large files, removal of unused files and of old commits.
+
+The job does it every so many hours, and `sluice maintain` at once.
+"""
 
 import logging
 import time
@@ -14,11 +17,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.configs.settings import DeltaSettings
 from sluice.process.background import BackgroundService
-from sluice.sinks.errors import TableMaintenanceError, storage_reason
+from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.trouble import lost_files, missing_rights, warn_of_owner
-from sluice.state.errors import UNREADABLE
+from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.overrides.operator_holds import holds_path
-from sluice.streaming.checkpoint.folder import CheckpointFiles
+from sluice.streaming.checkpoint.folder import Checkpoint, CheckpointFiles
+from sluice.streaming.runtime.job_parts import JobParts, JobView
 
 log = logging.getLogger("sluice.maintenance")
 
@@ -27,6 +31,18 @@ _POLL_S = 60.0
 _RETRY_S = _HOUR_S
 _FILE = "maintained.json"
 _APPEND_ONLY = "delta.appendOnly"
+
+
+class TableMaintenanceError(SluiceError):
+    """A Delta table can't be compacted or cleaned."""
+
+
+def parts(job: JobView) -> JobParts:
+    """The service of the job, unless the settings leave it to the command (entry point of `sluice.job_parts`)."""
+    settings = job.settings
+    folder = Checkpoint(settings.audit.checkpoint).sluice
+    schedules = [MaintenanceSchedule(settings.delta, folder)] if settings.delta.maintain_every_hours else []
+    return JobParts(services=[each.service() for each in schedules])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice.configs.settings import DeltaSettings, Properties
-from sluice.sinks.errors import TableMaintenanceError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.runtime.maintenance import MaintenanceSchedule, maintain
+from sluice_toolbox.maintenance import MaintenanceSchedule, TableMaintenanceError, maintain
 
 
 @pytest.fixture
