@@ -338,7 +338,7 @@ class Gateway:
             self._inline.refund(decision, twice)
         if missed:
             executed = Request(event.api, user=event.user, client_id=event.client_id, mutations_charged=missed)
-            executed.throttled_by = [] if is_inline else None
+            executed.throttled_by = self._in_force.applied_waits(event) if is_inline else None
             self._publisher.publish_own(executed)
 
     def _on_sums(self, _: bytes | None, value: bytes | None) -> None:

@@ -10,7 +10,7 @@ from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
 from sluice.state.contract.decision_id import MAX_OFFSET
 from sluice.state.contract.gateway_topics import CounterSum
-from sluice.state.contract.records import BYTES_APIS, Request
+from sluice.state.contract.records import BYTES_APIS, AppliedWait, Request
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
@@ -94,6 +94,12 @@ class InForce:
             if hold is not None:
                 held.append(held_counter(each, user, client_id))
         return self.held_waits.longest(held)
+
+    def applied_waits(self, event: Request) -> list[AppliedWait]:
+        """What is left of the waits that this gateway has asked the client of an event for."""
+        counters = self._counters(event.user or "", event.client_id or "", event.api, ())
+        waits, now_ms = ((each, self.inline_waits.longest([each])) for each in counters), self._clock_ms()
+        return [AppliedWait(kind, tags.entity(), wait.left_ms(now_ms)) for (kind, tags), wait in waits if wait]
 
     def on_sums(self, read: ReadSums, now_ms: int) -> None:
         """Apply the waits of counters after a micro-batch.
@@ -221,10 +227,8 @@ def _under(limits: LimitsInForce, counter: CounterKey, wait: Wait) -> Wait:
 def _limit_of(limits: LimitsInForce, counter: CounterKey) -> float | None:
     """The limit of a counter; None for unlimited, and for a counter of a quota that this release doesn't know."""
     quota, tags = counter
-    for kind in CLIENT_KINDS if tags.topic is None else TOPIC_KINDS:
-        if kind == quota:
-            return limits.enforced.limit_of(kind, tags)
-    return None
+    kinds = CLIENT_KINDS if tags.topic is None else TOPIC_KINDS
+    return next((limits.enforced.limit_of(kind, tags) for kind in kinds if kind == quota), None)
 
 
 def _wait_of(counter: CounterKey, decided: CounterSum, of: ReadSums, now_ms: int) -> Wait:

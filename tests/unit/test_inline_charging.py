@@ -431,6 +431,8 @@ class TestMutations:
         refused = [result["error_code"] for result in loop.decisions[1]["topic_results"]]
         assert refused == [0, 89, 89]
         assert loop.decisions[2]["amounts"] == {"mutations_charged": 8}
+        told = [(wait["entity"], wait["ms"]) for wait in loop.decisions[2]["throttled_by"]]
+        assert told == [({"user": "alice"}, answer.throttle_ms)]  # its client waits still
         assert counter(gateway, MUTATIONS, user="alice").own_charged == 16.0
 
     def test_while_decisions_are_stale_no_request_waits_for_one(self) -> None:
