@@ -102,6 +102,14 @@ def test_the_wait_of_refused_mutations_is_told_and_ends_with_the_next_that_are_a
     assert one.waits()[before:] == []
 
 
+def test_mutations_that_are_admitted_tell_of_no_wait_though_they_overdraw_the_bucket(one: Gateways) -> None:
+    """As in Kafka their client isn't asked to wait: only the next request is refused."""
+    assert one.all[0].admit("app", 16)[0] == 1
+    one.run(2)
+
+    assert one.waits() == []
+
+
 def test_before_the_limits_are_known_nobody_waits(start: Started) -> None:
     gateways = start(*KINDS)
     gateways.step()

@@ -42,10 +42,16 @@ public final class SteppedGateway {
         if (counter.kind == Kind.REQUEST) {
             return Math.min(kafka.charge(counter, amount / NS_PER_POINT), settings.window.windowMs);
         }
-        if (proxy != null && counter.kind == Kind.MUTATION) {
-            return proxy.chargeMutations(counter, (int) amount);
-        }
         return proxy != null ? proxy.charge(counter, amount) : kafka.charge(counter, amount);
+    }
+
+    /** Charges the partitions of a topic that is admitted. */
+    public void admit(CounterKey counter, int partitions) {
+        if (proxy != null) {
+            proxy.admitMutations(counter, partitions);
+        } else {
+            kafka.charge(counter, partitions);
+        }
     }
 
     /** Whether a topic is admitted; if not, without a decision, its refusal is noted. */

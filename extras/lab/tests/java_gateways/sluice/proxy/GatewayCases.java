@@ -90,11 +90,12 @@ public final class GatewayCases {
         int admitted = 0;
         for (JsonNode partitions : asked.get("amount")) {
             if (gateway.admits(counter)) {
-                gateway.charge(counter, partitions.doubleValue());
+                gateway.admit(counter, partitions.intValue());
                 admitted++;
             }
         }
-        return answer.put("admitted", admitted).put("wait_ms", gateway.waitMs(counter));
+        boolean isRefused = admitted < asked.get("amount").size(); // else nobody asks for a wait, which plugin and Kafka note
+        return answer.put("admitted", admitted).put("wait_ms", isRefused ? gateway.waitMs(counter) : 0);
     }
 
     /** How many of so many requests to make a topic, with a name of a length, wait for their decision. */

@@ -61,6 +61,13 @@ final class PlainMeter extends Meter {
         return waitMs;
     }
 
+    /** Charges what a limit has admitted, of which the job is told later: no wait comes of it, whatever is overdrawn now. */
+    synchronized void admit(double amount, long nowMs) {
+        noteCharged(0.0, 1, nowMs);
+        record(amount, nowMs);
+        noteServed(nowMs);
+    }
+
     /** The longest wait that one response asks for, but for bytes. */
     private long longestMuteMs() {
         return isHeld() ? Overrides.HELD_MS : ProxyGateway.MAX_MUTE_MS;

@@ -69,6 +69,11 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         return meter(counter).charge(partitions, true, time.milliseconds());
     }
 
+    /** Charges mutations that a limit has admitted, as {@link #chargeMutations}: their client is asked for no wait. */
+    public void admitMutations(CounterKey counter, int partitions) {
+        meter(counter).admit(partitions, time.milliseconds());
+    }
+
     /** Tells the job of `told` partitions, less the `undone` ones, which are given back. It takes them off what comes next. */
     public void settle(CounterKey counter, int told, int undone) {
         meter(counter).settle(told, undone, time.milliseconds());

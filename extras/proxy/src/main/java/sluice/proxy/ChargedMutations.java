@@ -81,7 +81,7 @@ final class ChargedMutations {
         Map<String, Integer> rest = new LinkedHashMap<>();
         partitions.forEach((topic, count) -> {
             if (gateway.waitMs(counter) == 0) {
-                gateway.chargeMutations(counter, count);
+                gateway.admitMutations(counter, count);
                 unpublished.put(topic, count);
             } else {
                 rest.put(topic, count);
@@ -100,7 +100,7 @@ final class ChargedMutations {
         refused.removeIf(topic -> !answer.refuses(topic));
         decided.putAll(rest);
         decided.keySet().removeAll(refused);
-        gateway.chargeMutations(counter, sum(decided));
+        gateway.admitMutations(counter, sum(decided));
         mute.note(answer.throttleMs);
         return refused;
     }
