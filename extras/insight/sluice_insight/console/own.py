@@ -94,7 +94,8 @@ class KafkaLogins:
 
     def user_of(self, form: Mapping[str, str]) -> str | None:
         """The user whose password or token brokers accept; None if they don't, or don't answer. Blocks."""
-        user, password, token = self.named(form), form.get("password", ""), form.get("token", "").strip()
+        user, token = self.named(form), form.get("token", "").strip()
+        password = form.get("password", "").rstrip("\r\n")  # as a file of one line has it
         options: dict[str, object] = {"sasl_plain_username": user, "sasl_plain_password": password}
         if not (self.takes_token if token else self.takes_password):
             return None
@@ -139,6 +140,7 @@ class Sessions:
         self._clock_s, self._lock = clock_s, Lock()
         self._users = OrderedDict[bytes, tuple[str, float]]()
         self._failed = OrderedDict[str, tuple[int, float]]()
+        self._used_up = OrderedDict[bytes, float]()
 
     def begin(self, user: str) -> str:
         """Begin a session; returns its secret."""
@@ -159,6 +161,21 @@ class Sessions:
         """End a session."""
         with self._lock:
             self._users.pop(_digest(secret), None)
+
+    def use_up(self, secret: str) -> bool:
+        """Use up a secret that proves who somebody is, so that it opens one session; false if it did, or too many."""
+        now_s = self._clock_s()
+        with self._lock:
+            while self._used_up and next(iter(self._used_up.values())) <= now_s:
+                self._used_up.popitem(last=False)
+            if _digest(secret) in self._used_up or len(self._used_up) >= MOST_SESSIONS:
+                return False
+            self._used_up[_digest(secret)] = now_s + 2 * PROOF_MS / 1000  # as long as its telemetry may count
+            return True
+
+    def is_used_up(self, secret: str) -> bool:
+        """True if a secret has opened a session."""
+        return _digest(secret) in self._used_up
 
     def may_try(self, name: str) -> bool:
         """Count a try of a name; false if it was refused too often lately."""
@@ -208,7 +225,9 @@ class OwnView:
 
     async def login(self, request: Request) -> Response:
         """The form, and a cookie in return for a login that Kafka accepts, or that a client has shown to a broker."""
-        secret = request.cookies.get(_PROOF) or secrets.token_urlsafe(32)
+        secret = request.cookies.get(_PROOF, "")
+        if not secret or self._sessions.is_used_up(secret):
+            secret = secrets.token_urlsafe(32)
         if request.method != "POST":
             return self._form(200, secret)
         form = await form_of(request, MAX_FORM_BYTES)
@@ -216,6 +235,7 @@ class OwnView:
             return TOO_LARGE
         if "proof" in form:
             user, trouble = await self._in_thread(self._proven, secret), "No client of this id has told a broker yet."
+            user = user if user is not None and self._sessions.use_up(secret) else None
         else:
             name = self._logins.named(form)
             if name is not None and not self._sessions.may_try(name):

@@ -1,6 +1,7 @@
 """`own-view`: a login sees its own clients alone, whatever is in addresses, names, cookies and tokens."""
 
 import http.client
+import json
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,16 @@ from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.console import own
-from sluice_insight.console.own import MAX_FORM_BYTES, MOST_FAILED, SESSION_S, KafkaLogins, OwnView, Sessions, own_app
+from sluice_insight.console.own import (
+    MAX_FORM_BYTES,
+    MOST_FAILED,
+    SESSION_S,
+    KafkaLogins,
+    OwnView,
+    Sessions,
+    own_app,
+    proving_client_id,
+)
 from sluice_insight.console.slow import SlowPage
 from sluice_insight.slow.sources import Answer, Recorded, slow_client
 from sluice_reading.times import from_ms
@@ -63,8 +73,8 @@ def logins() -> Logins:
 
 
 @pytest.fixture
-def get(here: Path, clock: Clock, logins: Logins) -> Iterator[Get]:
-    """A call of the view: method, path, cookie, form; gives the status, the page and the cookie."""
+def page(here: Path) -> SlowPage:
+    """A page that reads tables with the clients of both users."""
     limits = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1e3, user=name) for name in PASSWORDS]
     tenants = [member("our-tenant", user="alice"), member("their-tenant", client_id="secret-*")]
     names = {"alice": MINE, "bob": THEIRS}
@@ -77,15 +87,22 @@ def get(here: Path, clock: Clock, logins: Logins) -> Iterator[Get]:
     entities = CountedEntity(client_id=THEIRS), CountedEntity(tenant="their-tenant"), CountedEntity(user="bob")
     holds = [Override("hold", entity=each, reason="their-reason", consumers=True) for each in entities]
     OverridesTable(str(here / "overrides"), {}).append([("operator", Overrides(1, START_MS, 600_000, holds))])
-    page = SlowPage(Recorded(tables, str(here / "overrides")))
+    return SlowPage(Recorded(tables, str(here / "overrides")))
 
+
+@pytest.fixture
+def get(page: SlowPage, clock: Clock, logins: Logins) -> Iterator[Get]:
+    """A call of the view: path, cookie, form, cookie of a proof; gives the status, the page and the cookie."""
     view = OwnView(logins, page, Sessions(clock), is_secure=False, clock=lambda: START_MS + 60_000)
     server = HttpServer(own_app(view, any_host=False), "127.0.0.1", 0, max_connections=20, cure="")
     server.start()
 
-    def ask(path: str, cookie: str = "", form: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    def ask(
+        path: str, cookie: str = "", form: Mapping[str, str] | None = None, proof: str = ""
+    ) -> tuple[int, str, str]:
         with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)) as connection:
-            headers = {"Cookie": f"sluice_own={cookie}"} if cookie else {}
+            cookies = [f"{name}={value}" for name, value in (("sluice_own", cookie), ("sluice_proof", proof)) if value]
+            headers = {"Cookie": "; ".join(cookies)} if cookies else {}
             body = None if form is None else urlencode(form)
             connection.request("GET" if form is None else "POST", path, body, headers)
             answer = connection.getresponse()
@@ -196,6 +213,12 @@ def test_what_kafka_does_not_accept_opens_nothing(get: Get, user: str, password:
     assert log_in(get, user, password) == (403, "")
 
 
+def test_a_password_of_a_file_may_end_with_a_line(get: Get) -> None:
+    """`curl --data-urlencode password@file` sends it, too."""
+    assert log_in(get, "alice", "pw-Alice-1\n")[0] == 303
+    assert log_in(get, "alice", "pw-Alice-1\r\n")[0] == 303
+
+
 def test_a_refused_login_is_asked_of_kafka_each_time_and_not_again_and_again(
     get: Get, logins: Logins, clock: Clock
 ) -> None:
@@ -208,6 +231,23 @@ def test_a_refused_login_is_asked_of_kafka_each_time_and_not_again_and_again(
     assert (log_in(get)[0], log_in(get, "bob")[0]) == (429, 303)  # bob isn't kept out by tries of alice
     clock.now_s += 60
     assert log_in(get)[0] == 303
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_client_proves_who_somebody_is_once(get: Get, page: SlowPage, together: bool) -> None:
+    """Whoever has copied the cookie gets nothing by it, and who asks again is shown another client-id."""
+    secret = "s" * 43
+    told = {"kind": "client", "at_ms": START_MS + 60_000, "user": "alice", "client_id": proving_client_id(secret)}
+    page.heard.take(None, json.dumps(told).encode())
+
+    def prove(_: int) -> tuple[int, str, str]:
+        return get("/login", proof=secret, form={"proof": "1"})
+
+    with ThreadPoolExecutor(4 if together else 1) as pool:
+        answers = sorted(pool.map(prove, range(4)))
+    assert [status for status, _, _ in answers] == [303, 403, 403, 403]
+    assert "our-tenant" in get("/", answers[0][2])[1]
+    assert proving_client_id(secret) not in get("/login", proof=secret)[1]
 
 
 def test_a_form_is_bounded(get: Get) -> None:
