@@ -147,7 +147,7 @@ class LineOfTime:
                 limit = self._of((charge.quota, Tags.of(charge.entity)))
                 limit.limit = charge.limit
                 if charge.rate is not None:
-                    limit.used[number] = charge.rate / charge.limit
+                    limit.used[number] = min(1.0, charge.rate / charge.limit)  # it passes the limit after each charge
 
     def ended(self, telemetry: Iterable[Telemetry] = (), stopped: Mapping[str, Stops] = {}) -> Evidence:
         """The evidence, when all was taken; the rows have it too. `stopped` are deciders that stopped the client."""
@@ -207,7 +207,8 @@ class LineOfTime:
         row.used = max((used for used in uses if used is not None), default=None)
         within = Span(row.at_ms, row.at_ms + self.step)
         mine, busy = ([each for each in said if each.is_in(within)] for said in (clients, brokers))
-        row.client = {name: value for name, value in asdict(own_of(mine, [], within)).items() if value and mine}
+        own = asdict(own_of(mine, [], within)) if mine else {}
+        row.client = {name: value for name, value in own.items() if value is not None}
         row.brokers = [f"{each.name}: {each.signal}" for each in _busy(busy) if each.busy]
 
     def _wait(self, key: _Key, share: float, last_minute: float) -> Wait:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -13,8 +13,8 @@ from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.gateway_topics import Override, Overrides
-from sluice.state.contract.records import HEARTBEAT_API, CountedEntity, Decision
+from sluice.state.contract.gateway_topics import Overrides
+from sluice.state.contract.records import HEARTBEAT_API, Decision
 from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.resolution import Quotas
@@ -22,8 +22,8 @@ from sluice_insight.reports.explained import decision_of
 from sluice_insight.reports.span import Span
 from sluice_insight.slow.line import LineOfTime, Row, Telemetry, stops_of
 from sluice_insight.slow.verdict import Evidence, Verdict, verdicts
-from sluice_reading.errors import NoTableError
-from sluice_reading.query import Tables, literal, run_query
+from sluice_insight.whatif.overrides import overrides_said
+from sluice_reading.query import Tables, literal
 
 TELEMETRY_TOPIC = "sluice.client-telemetry"
 """Brokers with the extra `telemetry` write it."""
@@ -132,27 +132,10 @@ def _decisions(tables: Tables, client: Tags, span: Span, *, only: bool) -> Itera
 
 
 def _overrides(recorded: Recorded, span: Span) -> list[tuple[str, Overrides]]:
-    """The records of deciders in a span, and before as far as they may count in it; none where there is no table."""
-    since_ms = span.start_ms - _REMEMBERED_MS
-    query = (
-        f"SELECT decider, number, at_ms, fresh_ms, overrides FROM overrides WHERE at_ms >= {since_ms}"  # noqa: S608 - numbers
-        f" AND at_ms < {span.end_ms} ORDER BY at_ms"
+    """The records of deciders in a span, and before as far as they may count in it."""
+    return overrides_said(
+        recorded.overrides, recorded.tables.storage_options, span.end_ms, span.start_ms - _REMEMBERED_MS
     )
-    try:
-        found = list(run_query(query, {"overrides": recorded.overrides}, recorded.tables.storage_options))
-    except NoTableError:
-        return []
-    return [
-        (decider, Overrides(number, at_ms, fresh_ms, [*map(_override, overrides)]))
-        for decider, number, at_ms, fresh_ms, overrides in found
-    ]
-
-
-def _override(row: Mapping[str, Any]) -> Override:
-    names = {name: row[name] for name in ("user", "client_id", "tenant") if row[name] is not None}
-    entity = CountedEntity(**names) if names else None
-    fields = ("kind", "factor", "gateway", "reason", "until_ms", "consumers")
-    return Override(entity=entity, **{name: row[name] for name in fields})
 
 
 def _tenant(tables: Tables, client: Tags) -> str:

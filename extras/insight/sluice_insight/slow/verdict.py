@@ -214,8 +214,8 @@ def _client(own: Own) -> Iterator[Verdict]:
     elif busy > BUSY and every_ms is None:  # librdkafka says no more
         yield found(f"the consumer's own work takes {percent(busy)} of its time, between two polls", busy)
     if own.rebalancing >= LEAST_SHARE or own.rebalances_per_min >= REBALANCES_PER_MIN:
-        part = f"{percent(own.rebalancing)} of the time, {own.rebalances_per_min:.1f} times a minute"
-        yield found(f"its group rebalanced {part}; see which members come and go", own.rebalancing)
+        often = f"{own.rebalances_per_min:.1f} times a minute, {percent(own.rebalancing)} of the time"
+        yield found(f"its group rebalanced {often}; see which members come and go", own.rebalancing)
     if own.produce_bytes is not None and own.produce_bytes < SMALL_BYTES and own.produces_per_s >= MANY_PER_S:
         size, rate = quantity(own.produce_bytes, "B"), f"{own.produces_per_s:.0f} requests/s"
         yield found(f"it sends {size} in a request, {rate}; raise linger.ms and batch.size")

@@ -1,6 +1,6 @@
 """The line of time in words, the same in the command and on pages."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 
 from sluice.process.format import NOTHING, moment, percent
@@ -14,11 +14,14 @@ from sluice_reading.times import duration
 
 COLUMNS = ("TIME", "MOVED", "REQUESTS", "USED", "THROTTLED", "DECIDED", "BY", "CLIENT SAW", "BUSY BROKERS")
 
-_SAW = {
-    "throttle_ms": "throttled {}",
-    "latency_ms": "latency {}",
-    "between_polls_ms": "polled every {}",
+_SAW: Mapping[str, Callable[[float], str]] = {
+    "throttle_ms": lambda ms: f"throttled {duration(ms)}" if ms else "",
+    "latency_ms": lambda ms: f"latency {duration(ms)}",
+    "between_polls_ms": lambda ms: f"polled every {duration(ms)}",
+    "poll_idle": lambda part: f"own work {percent(1 - part)}",
+    "rebalances_per_min": lambda number: "rebalanced" if number else "",
 }
+"""The words for a figure of a client, by the fields of `Own`; "" for none."""
 
 
 def json_answer(answer: Answer) -> dict[str, object]:
@@ -51,15 +54,15 @@ def lines(answer: Answer, width: int | None) -> Iterator[str]:
 
 def cells(row: Row, step_ms: int) -> tuple[str, ...]:
     """A row in words, one for each of COLUMNS."""
+    saw = [text(row.client[name]) for name, text in _SAW.items() if name in row.client]
     return (
         moment(row.at_ms)[-8:],
-        quantity(row.sent_bytes * 1000 / step_ms, "B") + "/s" if row.requests else NOTHING,
+        quantity(row.sent_bytes * 1000 / step_ms, "B") + "/s" if row.sent_bytes else NOTHING,
         str(row.requests) if row.requests else NOTHING,
         percent(row.used),
         percent(row.waited_ms / step_ms) if row.waited_ms else NOTHING,
         percent(row.decided_ms / step_ms) if row.decided_ms else NOTHING,
         ", ".join(row.by) or NOTHING,
-        ", ".join(text.format(duration(row.client[name])) for name, text in _SAW.items() if name in row.client)
-        or NOTHING,
+        ", ".join(filter(None, saw)) or NOTHING,
         "; ".join(row.brokers) or NOTHING,
     )

@@ -81,7 +81,7 @@ def recorded_overrides(path: str, storage_options: Mapping[str, str], span: Span
     """
     present: dict[str, list[Override]] = {}
     records = []
-    for decider, record in _changes(path, storage_options, span.end_ms):
+    for decider, record in overrides_said(path, storage_options, span.end_ms):
         present[decider] = [each for each in record.overrides if each.kind != "hold"]
         records.append(Overrides(record.number, record.at_ms, 1, list(chain.from_iterable(present.values()))))
     before = [record for record in records if record.at_ms < span.start_ms]
@@ -90,16 +90,19 @@ def recorded_overrides(path: str, storage_options: Mapping[str, str], span: Span
 
 def last_overrides(path: str, storage_options: Mapping[str, str], now_ms: int) -> dict[str, Overrides]:
     """The last record of each decider, as if it were of now: the table has changes alone. Raises QueryError."""
-    changes = _changes(path, storage_options, now_ms)
+    changes = overrides_said(path, storage_options, now_ms)
     return {decider: msgspec.structs.replace(record, at_ms=now_ms) for decider, record in changes}
 
 
-def _changes(path: str, storage_options: Mapping[str, str], end_ms: int) -> list[tuple[str, Overrides]]:
-    """The deciders' changes before a time, in the order of their times; none without a table. Raises QueryError."""
+def overrides_said(
+    path: str, storage_options: Mapping[str, str], end_ms: int, since_ms: int = 0
+) -> list[tuple[str, Overrides]]:
+    """The changes of deciders between two times, in their order; none without a table. Raises QueryError."""
     try:
         # to_pyarrow_table() isn't used: it refuses tables with deletion vectors, which Spark's DELETE may write
         rows = DeltaTable(path, storage_options=dict(storage_options)).scan(
-            columns=["decider", "number", "at_ms", "fresh_ms", "overrides"], predicate=f"at_ms < {end_ms}"
+            columns=["decider", "number", "at_ms", "fresh_ms", "overrides"],
+            predicate=f"at_ms >= {since_ms} AND at_ms < {end_ms}",
         )
         changes = pa.table(rows.read_all()).to_pylist()
     except TableNotFoundError:

@@ -25,6 +25,7 @@ from sluice_insight.slow import sources
 from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
 from sluice_insight.slow.sources import Answer, Recorded
 from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
+from sluice_insight.slow.words import cells
 from sluice_reading.query import Tables
 from sluice_reading.times import to_ms
 from tests.builders import file_of, member, quota
@@ -150,6 +151,19 @@ def test_the_first_line_is_the_cause_and_the_table_has_each_half_minute(slow: Ca
     assert "sluice: topic sluice.client-telemetry can't be read: no Kafka broker answers at 127.0.0.1:1" in ended.error
 
 
+def test_a_throttled_client_uses_its_limit_and_not_more_though_the_rate_passes_it_with_each_request(
+    slow: Callable[..., Ended],
+) -> None:
+    said = slow([produces(at_s, 900, bytes=1_000_000) for at_s in range(600)]).output.splitlines()
+    assert said[2] == "100 % of producer_byte_rate 1 MB/s of user 'alice' is in use"
+    assert {row.split()[4] for row in said[5:24]} == {"100"}
+
+
+def test_requests_without_bytes_moved_nothing(slow: Callable[..., Ended]) -> None:
+    said = slow([produces(0, api="Metadata", bytes=None)]).output
+    assert [line.split()[:3] for line in said.splitlines() if line.startswith("10:00:00")] == [["10:00:00", "—", "5"]]
+
+
 def test_waits_of_a_few_seconds_are_normal(slow: Callable[..., Ended]) -> None:
     said = slow([produces(0, 9_000), *throttled(600, 0.0)[10:]]).output
     assert said.startswith("no cause is known: throttled 2 % of the last 10 min, as a client near its limit is")
@@ -237,9 +251,9 @@ NEAR = {"request_queue_ms_p99": 1.0, "local_ms_p99.Produce": 3.0}
             [said_by("client", **{"consumer.poll.idle.ratio.avg": 0.03})],
             "the consumer's own work takes 97 % of its time",
         ),
-        ([said_by("client", **REBALANCES)], "its group rebalanced 15 % of the time, 0.1 times a minute"),
-        ([said_by("client", **MANY)], "its group rebalanced 1 % of the time, 2.0 times a minute"),
-        ([said_by("client", **MANY_OF_LIBRDKAFKA)] * 20, "its group rebalanced 1 % of the time, 2.0 times a minute"),
+        ([said_by("client", **REBALANCES)], "its group rebalanced 0.1 times a minute, 15 % of the time"),
+        ([said_by("client", **MANY)], "its group rebalanced 2.0 times a minute, 1 % of the time"),
+        ([said_by("client", **MANY_OF_LIBRDKAFKA)] * 20, "its group rebalanced 2.0 times a minute, 1 % of the time"),
         ([said_by("broker", request_queue_ms_p99=640.0)], "not by quotas: broker 2's request queue (99 % wait up to"),
         ([said_by("broker", log_flush_ms_p99=900.0)], "broker 2's disk (99 % of writes take up to 900 ms)"),
         (
@@ -259,6 +273,21 @@ def test_the_page_says_what_client_and_brokers_saw(here: Path, records: list[Tel
     shown = Pages(facts).page("slow", {"user": "alice", "client_id": "app"}, "")
 
     assert said in shown.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "saw"),
+    [
+        (PAUSES, "polled every 9.0 s, own work 98 %"),
+        ({"consumer.poll.idle.ratio.avg": 0.0}, "own work 100 %"),
+        (MANY, "rebalanced"),
+        ({"producer.produce.throttle.time.avg": 0.0, "producer.request.latency.avg": 9.0}, "latency 9 ms"),
+    ],
+)
+def test_a_row_has_what_the_client_saw(metrics: dict[str, float], saw: str) -> None:
+    line = LineOfTime(Span(T_MS, T_MS + 60_000))
+    line.ended([said_by("client", **metrics)])
+    assert [cells(row, line.step)[-2] for row in line.rows[:2]] == [saw, "—"]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: repr(name[:20]))
