@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -20,6 +21,7 @@ from urllib.request import urlopen
 import typer
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined] # its own documentation says so
+from kafka.errors import KafkaError
 
 from scripts.command import run_app
 from scripts.java.compiler import compile_java, java_compiler
@@ -38,6 +40,7 @@ from sluice_lab.testbed.processes import output_of
 from sluice_lab.testbed.rig import Rig
 from sluice_lab.testbed.slow_loopback import slow_loopback
 from sluice_proxy.processes import Child, free_ports
+from sluice_reading.times import from_ms
 from sluice_telemetry.jars import RECEIVER_CLASS, telemetry_jar
 from sluice_telemetry.subscription import subscribe
 
@@ -50,6 +53,9 @@ _FREE = 1e9
 """A limit that nobody reaches: without one the job tells less of a client."""
 
 _STOP_S = 10.0
+_TRIES = 3
+_QUIET = {"log_level": 2}
+"""librdkafka's lines would tell a reader what kind of client it is."""
 _SLUICE = (sys.executable, "-m", "sluice.cli.main")
 
 
@@ -123,7 +129,7 @@ def _makes_topics(bed: Bed, name: str) -> list[Client]:
         made = admin.create_topics([NewTopic(f"made-{now_ms()}", 20, 1)], request_timeout=30)
         client.samples += [(now_ms(), 20.0) for each in made.values() if not each.exception(60)]
 
-    admin = AdminClient({"bootstrap.servers": bed.servers, "client.id": name})
+    admin = AdminClient({"bootstrap.servers": bed.servers, "client.id": name, **_QUIET})
     return [_OwnClient(name, run)]
 
 
@@ -137,7 +143,7 @@ def _member(bed: Bed, name: str, group: str, pause_s: float, stays_s: float = 3_
     """A member of a group, which works for a while after each poll, and leaves the group and comes again."""
 
     def run(client: _OwnClient) -> None:
-        options = {"group.id": group, "auto.offset.reset": "earliest"}
+        options = {"group.id": group, "auto.offset.reset": "earliest", **_QUIET}
         consumer = Consumer({"bootstrap.servers": bed.servers, "client.id": name, **options})
         consumer.subscribe([TOPIC])
         until_ms = now_ms() + stays_s * 1000
@@ -332,16 +338,64 @@ def first_cause(told: str) -> dict[str, Any]:
     return cause
 
 
-def run(folder: Path, names: Sequence[str], go_on: Callable[[], object]) -> None:
-    """Start slow-downs in turn; after each `go_on` is called, and returns when a reader has named it."""
-    for number, down in enumerate((SLOW_DOWNS[name] for name in names), 1):
-        name = f"app-{number}"
-        with slowed(folder / str(number), {name: down}) as (bed, _), page(bed.rig) as shown:
+class Waits(NamedTuple):
+    """The milliseconds of a minute that a client was told to wait, and those that the command shows."""
+
+    told_ms: float
+    decided_ms: float
+
+
+def waits_of(bed: Bed, client: FullSpeedClient) -> Waits:
+    """Those of the minute until now, of a client with one broker: each connection waits for itself.
+
+    Blocks until the tables have them. Raises RunError.
+    """
+    until_ms = now_ms()
+
+    def is_recorded() -> bool:
+        """True once the tables have decisions on what came later."""
+        seconds = (now_ms() - until_ms) // 1000
+        try:
+            return bool(seconds) and bool(answer(bed.rig, client.name, "--since", f"{seconds}s"))
+        except RunError:
+            return False
+
+    wait_until(is_recorded, 2 * SPAN_S)
+    found = json.loads(answer(bed.rig, client.name, "--at", from_ms(until_ms).isoformat(), "--json"))
+    from_, to = found["from_ms"], found["to_ms"]
+    told_ms = sum(max(0, min(at_ms + wait_s * 1000, to) - max(at_ms, from_)) for at_ms, wait_s in client.waits)
+    return Waits(told_ms, sum(row["waited_ms"] for row in found["rows"]))
+
+
+def run(folder: Path, names: Sequence[str], go_on: Callable[[], object]) -> Iterator[str]:
+    """Start slow-downs in turn, and give the lines that say in the end what they were.
+
+    `go_on` is called after each, and returns when a reader has named it.
+    """
+    for number, name in enumerate(names, 1):
+        yield f"{number}: {name}{_told(folder, str(number), SLOW_DOWNS[name], go_on)}"
+
+
+def _told(folder: Path, number: str, down: SlowDown, go_on: Callable[[], object], tries: int = _TRIES) -> str:
+    """Tell a reader of one; brokers that don't answer on a busy machine are started again. Gives its waits in words."""
+    name = f"app-{number}"
+    try:
+        with slowed(folder / number, {name: down}) as (bed, clients), page(bed.rig) as shown:
+            command = f"sluice explain --slow --client-id {name} --since {SPAN_S}s --config {bed.rig.settings_file}"
             (folder / f"{number}.txt").write_text(answer(bed.rig, name))
             (folder / f"{number}.html").write_text(shown(name))
-            command = f"sluice explain --slow --client-id {name} --since {SPAN_S}s --config {bed.rig.settings_file}"
-            print(f"{number} of {len(names)}: {command}", flush=True)
+            print(f"{number}: {command}", flush=True)
             go_on()
+            (first, *_) = clients[name]
+            if down is not SLOW_DOWNS["a quota of bytes"] or not isinstance(first, FullSpeedClient):
+                return ""
+            waits = waits_of(bed, first)
+            return f" (the client was told {waits.told_ms:.0f} ms of waits, decisions have {waits.decided_ms:.0f} ms)"
+    except (KafkaError, RunError):
+        if tries == 1:
+            raise
+    rmtree(folder / number)
+    return _told(folder, number, down, go_on, tries - 1)
 
 
 def main(
@@ -352,8 +406,8 @@ def main(
     names = list(SLOW_DOWNS)
     random.Random(seed).shuffle(names)
     with work_folder("slow-downs", fresh=True) as folder:
-        run(folder, names, sys.stdin.readline if wait else lambda: None)
-    print(*(f"{number}: {name}" for number, name in enumerate(names, 1)), sep="\n")
+        found = list(run(folder, names, sys.stdin.readline if wait else lambda: None))
+    print(*found, sep="\n")
     return 0
 
 
