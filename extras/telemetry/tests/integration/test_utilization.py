@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from statistics import fmean
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -25,13 +28,21 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.kafka
 
 LIMIT = 4_000_000.0
-SPAN_S = 10  # of a meter; in it both limits let through more than is sent
+"""In the span of a meter it lets through more than is sent."""
+
+LOW_LIMIT = 500_000.0
 NAME = "quota-utilization"
+SETTLED_MS = 2_000
+"""Time after which the span of a gauge ends."""
+
 RECORD, RECORDS = bytes(10_000), 800
 LIMITS = [
     quota(QuotaKind.PRODUCER_BYTE_RATE, LIMIT, client_id="app"),
     quota(QuotaKind.CONSUMER_BYTE_RATE, LIMIT, client_id="app"),
+    quota(QuotaKind.PRODUCER_BYTE_RATE, LOW_LIMIT, client_id="throttled"),
 ]
+Sample = tuple[int, int, float]
+"""Bytes that a client has sent or got, at a time."""
 
 
 def _properties(servers: str, node_id: int) -> dict[str, str]:
@@ -40,28 +51,43 @@ def _properties(servers: str, node_id: int) -> dict[str, str]:
     return properties | {"sluice.gateway.name": f"broker-{node_id}", "sluice.exempt.client.id": SECRET}
 
 
-def _decide(kafka: dict[str, str], settings: Settings) -> Iterator[None]:
-    """Decide all events that have come, at each step, and publish the sums, as the job does."""
-    consumer, producer = Consumer({**kafka, "group.id": "deciding", "enable.auto.commit": False}), Producer(kafka)
-    consumer.assign([TopicPartition(settings.topics.requests, each, 0) for each in range(settings.topics.partitions)])
-    job = JobInMemory(settings, LIMITS)
-    while True:
-        decided, sums = job.decide(record.value() for record in consumer.consume(100_000, timeout=0.05))
-        decided.outputs.pop(job.pipeline.waits_topic, None)
-        for output in decided.outputs.records():  # heartbeats among them, which say that all is decided until then
-            producer.produce(output.topic, output.value, output.key)
-        for record in sums:
-            producer.produce(settings.topics.sums, record, b"0")
-        producer.flush()
-        yield
+class _Deciding:
+    """Decides the events of `batch_s` seconds at each step, and publishes the sums, as the job does."""
+
+    def __init__(self, kafka: dict[str, str], settings: Settings) -> None:
+        self.batch_s = 0.05
+        self._kafka, self._settings = kafka, settings
+
+    def __call__(self) -> Iterator[None]:
+        kafka, settings = self._kafka, self._settings
+        consumer, producer = Consumer({**kafka, "group.id": "deciding", "enable.auto.commit": False}), Producer(kafka)
+        consumer.assign(
+            [TopicPartition(settings.topics.requests, each, 0) for each in range(settings.topics.partitions)]
+        )
+        job = JobInMemory(settings, LIMITS)
+        while True:
+            decided, sums = job.decide(record.value() for record in consumer.consume(100_000, timeout=self.batch_s))
+            decided.outputs.pop(job.pipeline.waits_topic, None)
+            for output in decided.outputs.records():  # heartbeats among them, which say that all is decided until then
+                producer.produce(output.topic, output.value, output.key)
+            for record in sums:
+                producer.produce(settings.topics.sums, record, b"0")
+            producer.flush()
+            yield
 
 
 Beans = Callable[[str], list[float]]
 """The quota-utilization in the beans of all brokers whose name fits a pattern."""
 
 
+class Bed(NamedTuple):
+    servers: str
+    shown: Beans
+    deciding: _Deciding
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Beans]]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """Two brokers whose sums are decided, and their beans."""
     plugins, folder = [plugin_jar(), telemetry_jar()], tmp_path_factory.mktemp("cluster")
     with Cluster(folder, 2, _properties, plugins) as cluster, Jvm() as jvm:
@@ -70,11 +96,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Bea
         kafka = {"bootstrap.servers": servers, "client.id": SECRET}
         settings = settings_with_limits(servers, LIMITS, client_id=SECRET)
         readers = [beans(jvm, broker.jmx_port).read for broker in cluster.brokers]
-        with BackgroundService("deciding", partial(_decide, kafka, settings), 0.1):
-            yield (
-                servers,
-                lambda of: [each for read in readers for each in read(f"sluice:{of}", "quota-utilization").values()],
-            )
+        deciding = _Deciding(kafka, settings)
+
+        def shown(of: str) -> list[float]:
+            return [each for read in readers for each in read(f"sluice:{of}", NAME).values()]
+
+        with BackgroundService("deciding", deciding, 0.1):
+            yield Bed(servers, shown, deciding)
 
 
 def _watch(shown: Beans, most: dict[str, list[float]]) -> Iterator[None]:
@@ -87,14 +115,14 @@ def _watch(shown: Beans, most: dict[str, list[float]]) -> Iterator[None]:
         yield
 
 
-def _most(samples: Sequence[tuple[int, float]]) -> float:
+def _most(samples: Sequence[Sample]) -> float:
     """The most that a client used of its limit in any span of a meter, by what it has sent or got."""
-    return max(utilization(samples, LIMIT, until_ms=at_ms) for at_ms, _ in samples)
+    return max(utilization(samples, LIMIT, until_ms=at_ms) for at_ms, *_ in samples)
 
 
-def test_each_broker_shows_the_use_of_the_whole_limit_by_the_clients_bytes(cluster: tuple[str, Beans]) -> None:
-    servers, shown = cluster
-    sent, got = list[tuple[int, float]](), list[tuple[int, float]]()
+def test_each_broker_shows_the_use_of_the_whole_limit_by_the_clients_bytes(cluster: Bed) -> None:
+    servers, shown, _ = cluster
+    sent, got = list[Sample](), list[Sample]()
     most = {"Produce": [0.0, 0.0], "Fetch": [0.0, 0.0]}
     with BackgroundService("watching", partial(_watch, shown, most), 0.1):
         producer = Producer({"bootstrap.servers": servers, "client.id": "app", "linger.ms": 50})
@@ -124,12 +152,41 @@ def _is_over(shown: Beans, group: str, most: Sequence[float]) -> bool:
     return min(most) > 0 and max(shown(f"type={group},client-id=app")) < 0.1
 
 
-def _sample() -> tuple[int, float]:
-    return now_ms(), len(RECORD)
+def _sample() -> Sample:
+    return now_ms(), now_ms(), len(RECORD)
 
 
-def test_more_clients_than_are_shown_take_no_more_memory(cluster: tuple[str, Beans]) -> None:
-    servers, shown = cluster
+def test_the_use_by_a_throttled_client_is_that_of_its_bytes_also_with_long_micro_batches(cluster: Bed) -> None:
+    """If the span of a gauge ended with one, what was sent before the span would count in it."""
+    cluster.deciding.batch_s = 1.5
+    sent, seen = list[Sample](), list[tuple[int, list[float]]]()
+    options = {"client.id": "throttled", "batch.size": 20_000, "queue.buffering.max.kbytes": 1_000}
+    producer = Producer({"bootstrap.servers": cluster.servers, **options})
+    while len(sent) < 2_000:  # of which 500 are the burst
+        with suppress(BufferError):
+            for number in range(100):
+                producer.produce("orders", RECORD, partition=number % 2, callback=lambda *_: sent.append(_sample()))
+        producer.poll(0.1)
+        shown = cluster.shown("type=Produce,client-id=throttled")
+        if len(sent) >= 1_400 and len(shown) == 2:
+            seen.append((now_ms() - SETTLED_MS, shown))
+    producer.purge()
+    print([(round(utilization(sent, LOW_LIMIT, until_ms=a), 1), each) for a, each in seen])
+    print(
+        sum(len(RECORD) for t, *_ in sent if seen[0][0] < t <= seen[-1][0])
+        / (seen[-1][0] - seen[0][0])
+        * 1000
+        / LOW_LIMIT
+    )
+    used = fmean(utilization(sent, LOW_LIMIT, until_ms=at_ms) for at_ms, _ in seen)
+
+    assert [fmean(of_broker) for of_broker in zip(*(each for _, each in seen), strict=True)] == pytest.approx(
+        [used] * 2, rel=0.05
+    )
+
+
+def test_more_clients_than_are_shown_take_no_more_memory(cluster: Bed) -> None:
+    servers, shown, _ = cluster
     counters = [[{"client_id": f"client-{number}"}, [[0, LIMIT, 0, 0, [[0, 1.0]]]]] for number in range(1_500)]
     sums = {"job_id": "j", "batch": 1, "decided_at_ms": now_ms(), "base_ms": now_ms(), "sums": counters}
     sums |= {"quotas": [QuotaKind.PRODUCER_BYTE_RATE.value], "gateways": [["g", True, 0]]}

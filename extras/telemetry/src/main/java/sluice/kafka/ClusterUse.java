@@ -21,6 +21,7 @@ public final class ClusterUse implements AutoCloseable {
     private static final long LOOKBACK_MS = 20_000;
     private static final long FORGET_MS = 300_000;
     private static final long STALE_MS = 30_000;
+    private static final long SETTLED_MS = 2_000; // a span that ended with the newest charge would have one too many
     private static final long CLOSE_MS = 1_500;
 
     private final Window window;
@@ -71,7 +72,8 @@ public final class ClusterUse implements AutoCloseable {
     /** The rate of the last span of a meter over the limit, in percent; NaN while nothing is decided. */
     synchronized double percent(CounterKey counter, long nowMs) {
         Use use = uses.get(counter);
-        return use == null || nowMs - heardMs > STALE_MS ? Double.NaN : use.percent(knownMs, window.spanMs());
+        long untilMs = Math.min(knownMs, nowMs - SETTLED_MS);
+        return use == null || nowMs - heardMs > STALE_MS ? Double.NaN : use.percent(untilMs, window.spanMs());
     }
 
     private Use begin(CounterKey counter) {
@@ -83,25 +85,32 @@ public final class ClusterUse implements AutoCloseable {
         return new MetricName("quota-utilization", counter.kind.group, "", KafkaMeters.metricTags(counter.tags));
     }
 
-    /** What one counter was charged, by the time until which it was. Times are epoch milliseconds. */
+    /** What one counter was charged: each sum evenly from its oldest request to its newest. Times are epoch milliseconds. */
     private static final class Use {
         private final CounterShare seen = new CounterShare();
-        private final ArrayDeque<double[]> sums = new ArrayDeque<>();
+        private final ArrayDeque<double[]> sums = new ArrayDeque<>(); // from, until, amount
         private double limit;
         private long newestMs;
 
         void take(Sums.CounterSum sum, long untilMs) {
             limit = sum.limit;
             newestMs = Math.max(newestMs, untilMs);
-            for (Sums.GatewaySum each : sum.byGateway) {
-                sums.add(new double[] {untilMs, each.value});
-            }
+            double amount = sum.byGateway.stream().mapToDouble(each -> each.value).sum();
+            sums.add(new double[] {Math.min(sum.fromMs, untilMs), untilMs, amount});
         }
 
         double percent(long untilMs, long spanMs) {
-            sums.removeIf(sum -> sum[0] <= untilMs - spanMs);
-            double charged = sums.stream().mapToDouble(sum -> sum[1]).sum();
+            sums.removeIf(sum -> sum[1] <= untilMs - spanMs);
+            double charged = sums.stream().mapToDouble(sum -> sum[2] * part(sum[0], sum[1], untilMs - spanMs, untilMs)).sum();
             return 100 * charged / (spanMs / 1000.0) / limit;
+        }
+
+        /** The part of a sum that was charged after a time and until another one. */
+        private static double part(double from, double until, long afterMs, long untilMs) {
+            if (until <= untilMs && from >= afterMs) { // also of one request
+                return 1.0;
+            }
+            return Math.max(0.0, Math.min(until, untilMs) - Math.max(from, afterMs)) / Math.max(1.0, until - from);
         }
     }
 
