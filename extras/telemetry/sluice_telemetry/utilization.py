@@ -15,10 +15,9 @@ def utilization(charges: Iterable[tuple[int, int, float]], limit: float, until_m
     >>> utilization(charges, 1_000.0, until_ms=12_000)
     40.0
     """
-    after_ms, charged = until_ms - span_ms, 0.0
-    for begin_ms, end_ms, amount in charges:
-        if after_ms < end_ms <= until_ms and begin_ms >= after_ms:  # also of one request
-            charged += amount
-        else:
-            charged += amount * max(0, min(end_ms, until_ms) - max(begin_ms, after_ms)) / max(1, end_ms - begin_ms)
+    charged = 0.0
+    for from_ms, end_ms, amount in charges:
+        begin_ms = min(from_ms, end_ms - 1)  # one request took a moment
+        within_ms = min(end_ms, until_ms) - max(begin_ms, until_ms - span_ms)
+        charged += amount * max(0, within_ms) / (end_ms - begin_ms)
     return 100 * charged / (limit * span_ms / 1000)

@@ -2,11 +2,9 @@ package sluice.kafka;
 
 import java.io.IOException;
 import java.util.ArrayDeque;
-import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.metrics.Measurable;
 import org.apache.kafka.common.metrics.Metrics;
@@ -15,14 +13,14 @@ import org.apache.kafka.common.metrics.Metrics;
  * What each client with a limit uses of it in the whole cluster, in percent: KIP-1373's `quota-utilization`, which on a broker
  * is of that broker's bound alone. It is read from the topic of sums, by the plugin's own reader, and needs nothing of the rest.
  */
-public final class ClusterUse implements AutoCloseable {
-    private static final Set<Kind> SHOWN = EnumSet.of(Kind.PRODUCE, Kind.FETCH, Kind.REQUEST); // as the KIP has it
+public final class ClusterUse implements AutoCloseable, TopicReader.Handler {
+    private static final Set<Kind> SHOWN = Set.of(Kind.PRODUCE, Kind.FETCH, Kind.REQUEST); // as the KIP has it
     private static final int MAX_COUNTERS = 1_000;
     private static final long LOOKBACK_MS = 20_000;
     private static final long FORGET_MS = 300_000;
     private static final long STALE_MS = 30_000;
     private static final long SETTLED_MS = 2_000; // a span that ended with the newest charge would have one too many
-    private static final long CLOSE_MS = 1_500;
+    private static final long CLOSE_NS = 1_500_000_000;
 
     private final Window window;
     private final Metrics metrics;
@@ -36,17 +34,24 @@ public final class ClusterUse implements AutoCloseable {
         BrokerSettings settings = new BrokerSettings(configs);
         this.window = settings.window;
         this.metrics = metrics;
-        this.reader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client, new Handler());
+        this.reader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client, this);
         reader.start();
     }
 
     @Override
     public void close() {
         reader.thread().close();
-        reader.thread().join(System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(CLOSE_MS));
+        reader.thread().join(System.nanoTime() + CLOSE_NS);
     }
 
-    /** Takes over a record of the topic. */
+    @Override
+    public void take(byte[] key, byte[] value) throws IOException {
+        take(Sums.read(value, ""), System.currentTimeMillis());
+    }
+
+    @Override
+    public void restart() {}
+
     synchronized void take(Sums read, long nowMs) {
         heardMs = nowMs;
         knownMs = Math.max(knownMs, Math.min(nowMs, read.heartbeatMs));
@@ -96,31 +101,17 @@ public final class ClusterUse implements AutoCloseable {
             limit = sum.limit;
             newestMs = Math.max(newestMs, untilMs);
             double amount = sum.byGateway.stream().mapToDouble(each -> each.value).sum();
-            sums.add(new double[] {Math.min(sum.fromMs, untilMs), untilMs, amount});
+            sums.add(new double[] {Math.min(sum.fromMs, untilMs - 1), untilMs, amount});
         }
 
         double percent(long untilMs, long spanMs) {
             sums.removeIf(sum -> sum[1] <= untilMs - spanMs);
-            double charged = sums.stream().mapToDouble(sum -> sum[2] * part(sum[0], sum[1], untilMs - spanMs, untilMs)).sum();
+            double charged = 0.0;
+            for (double[] sum : sums) {
+                double withinMs = Math.min(sum[1], untilMs) - Math.max(sum[0], untilMs - spanMs);
+                charged += sum[2] * Math.max(0.0, withinMs) / (sum[1] - sum[0]);
+            }
             return 100 * charged / (spanMs / 1000.0) / limit;
         }
-
-        /** The part of a sum that was charged after a time and until another one. */
-        private static double part(double from, double until, long afterMs, long untilMs) {
-            if (until <= untilMs && from >= afterMs) { // also of one request
-                return 1.0;
-            }
-            return Math.max(0.0, Math.min(until, untilMs) - Math.max(from, afterMs)) / Math.max(1.0, until - from);
-        }
-    }
-
-    private final class Handler implements TopicReader.Handler {
-        @Override
-        public void take(byte[] key, byte[] value) throws IOException {
-            ClusterUse.this.take(Sums.read(value, ""), System.currentTimeMillis());
-        }
-
-        @Override
-        public void restart() {}
     }
 }
