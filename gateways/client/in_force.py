@@ -96,7 +96,7 @@ class InForce:
         return self.held_waits.longest(held)
 
     def applied_waits(self, event: Request) -> list[AppliedWait]:
-        """What is left of the waits that this gateway has asked the client of an event for."""
+        """The rest of the waits that this gateway has asked the client of an event for."""
         counters = self._counters(event.user or "", event.client_id or "", event.api, ())
         waits, now_ms = ((each, self.inline_waits.longest([each])) for each in counters), self._clock_ms()
         return [AppliedWait(kind, tags.entity(), wait.left_ms(now_ms)) for (kind, tags), wait in waits if wait]

@@ -235,7 +235,7 @@ def test_a_refused_login_is_asked_of_kafka_each_time_and_not_again_and_again(
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_client_proves_who_somebody_is_once(get: Get, page: SlowPage, together: bool) -> None:
-    """Whoever has copied the cookie gets nothing by it, and who asks again is shown another client-id."""
+    """A copy of the cookie is good for nothing, and the page shows another client-id afterwards."""
     secret = "s" * 43
     told = {"kind": "client", "at_ms": START_MS + 60_000, "user": "alice", "client_id": proving_client_id(secret)}
     page.heard.take(None, json.dumps(told).encode())
