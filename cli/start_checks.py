@@ -19,12 +19,11 @@ from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.extras import JOB_PARTS
-from sluice.configs.settings import Settings, folders
+from sluice.configs.settings import Settings, folders, holds_path
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.process.folders import owner
 from sluice.process.surroundings import foreign_python
-from sluice.state.overrides.operator_holds import holds_path
 from sluice.state.quotas.limits import OPERATOR
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
 from sluice.streaming.checkpoint.store import store_of

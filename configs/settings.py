@@ -21,7 +21,6 @@ from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.errors import UnsupportedPropertyError
 from sluice.kafka_io.properties import check_properties, has_layer, servers_of
-from sluice.state.overrides.operator_holds import holds_path
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.state.shares.load import Capacity, DiskFloor
 
@@ -534,3 +533,8 @@ def _expected(kind: Type) -> str:
         case UnionType(types=kinds):
             return " or ".join(map(_expected, kinds))
     raise TypeError(f"no words for settings of {kind}")  # a new field's type needs its words here
+
+
+def holds_path(quotas: str) -> str:
+    """The place of the table of holds, beside the quotas table at `quotas`."""
+    return quotas.rstrip("/") + "-holds"

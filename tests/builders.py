@@ -7,12 +7,12 @@ from typing import Any
 
 from sluice.configs.settings import Settings, load_settings
 from sluice.state.contract.records import RELEASE
-from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind, Membership, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from sluice_reading.operator_holds import OperatorHold
 
 Json = dict[str, Any]
 DEFAULTS = load_settings(environment={})

@@ -17,7 +17,6 @@ from prometheus_client import generate_latest
 
 from sluice.configs.settings import Settings
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.records import Load
 from sluice.state.quotas.kinds import QuotaKind
@@ -29,6 +28,7 @@ from sluice.streaming.enforce.query import JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.health import JobHealth, JobStatus
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.builders import DEFAULTS, changed, quota
 from tests.input_faults import gone
 
@@ -101,7 +101,7 @@ class Quotas(Input):
         return Path(self.settings.delta.quotas)
 
     def change(self, number: int) -> None:
-        table, entries = QuotasTable(str(self.place)), [quota(QuotaKind.PRODUCER_BYTE_RATE, number, user="alice")]
+        table, entries = QuotasAdmin(str(self.place)), [quota(QuotaKind.PRODUCER_BYTE_RATE, number, user="alice")]
         if table.exists():
             table.alter(lambda _: entries, "test", AT)
         else:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,19 +12,16 @@ import msgspec
 from arro3.core import Array, DataType, RecordBatch, Table
 from arro3.core import Schema as ArrowSchema
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from deltalake.schema import Field, PrimitiveType
 
 from sluice.sinks.errors import BrokenQuotasError, QuotasTableError, storage_reason
 from sluice.sinks.tables.newest import Commit
 from sluice.sinks.tables.operators import OperatorsTable
-from sluice.sinks.tables.trouble import warn_of_owner
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.alteration import ChangedFrom
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import EntryKind
-from sluice.state.quotas.tenants import check_members
 
 QUOTAS_SCHEMA = Schema(
     [
@@ -54,14 +51,8 @@ TABLE_PROPERTIES = {
 _PLAIN = re.compile(r"[\w.-]+")
 """A file's name that logs and disks write alike."""
 
-MAX_COMMIT_ATTEMPTS = 1000
-"""An attempt is lost only when somebody else commits, so this many mean very many changes at the same time."""
-
 CHANGED_AT = "changedAt"
 """The key of the time of the change in a commit's metadata."""
-
-OS_USER, HOST, PRINCIPAL = "osUser", "host", "principal"
-"""Keys of `ChangedFrom` in a commit's metadata."""
 
 EntryKey = tuple[QuotaEntity, EntryKind, bool]
 """Entity, kind, and whether it is a shadow quota."""
@@ -125,45 +116,17 @@ class QuotasTable(OperatorsTable):
         try:
             write_deltalake(
                 self.path,
-                Table.from_batches([_to_arrow(_by_key(entries).values(), changed_by, at)]),
+                Table.from_batches([to_arrow(by_key(entries).values(), changed_by, at)]),
                 mode="error",
                 name="quotas",
                 configuration=TABLE_PROPERTIES,
                 storage_options=self._storage_options,
-                commit_properties=_commit_properties(changed_by, at),
+                commit_properties=commit_properties(changed_by, at),
             )
         except (DeltaError, OSError, ValueError) as error:
             if not self.exists():
                 raise self._error("written", error) from error
         return self.version()
-
-    def alter(
-        self,
-        change: Callable[[list[QuotaEntry]], Iterable[QuotaEntry]],
-        changed_by: str,
-        at: datetime,
-        changed_from: ChangedFrom | None = None,
-    ) -> int:
-        """Replaces the quotas by `change(quotas)` in one commit; returns the version that has them.
-
-        `change` is called again if somebody else commits at the same time, so no change is lost. Quotas that stay the
-        same keep their author and time; if all stay the same there is no commit. If `change` raises, nothing is
-        written. Raises InvalidQuotaError if a change makes a member of a tenant one of two.
-        """
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            table = self._open()
-            columns, before = self._read(table)
-            after = _by_key(change(list(before.values())))
-            kept = [position for position, (key, entry) in enumerate(before.items()) if after.get(key) == entry]
-            new = [entry for key, entry in after.items() if before.get(key) != entry]
-            if len(kept) == len(before) and not new:
-                return table.version()
-            if any(entry.entity.is_member for entry in new):
-                check_members(after.values())
-            rows = [_taken(columns, kept), _to_arrow(new, changed_by, at)]
-            if self._replace(table, Table.from_batches(rows), _commit_properties(changed_by, at, changed_from)):
-                return table.version()
-        raise QuotasTableError(f"the quotas table {self.path} is changed by others all the time; try again later")
 
     def _open(self, version: int | None = None) -> DeltaTable:
         table = self._opened()
@@ -212,7 +175,7 @@ class QuotasTable(OperatorsTable):
         names = (scanned[name].to_pylist() for name in ("entity", "key", "mode"))
         # sorted, because a scan has no order of its own
         rows = sorted(zip(*names, range(scanned.num_rows), strict=True))
-        columns = _taken(scanned.combine_chunks().to_batches()[0], [position for *_, position in rows])
+        columns = taken(scanned.combine_chunks().to_batches()[0], [position for *_, position in rows])
         entries: dict[EntryKey, QuotaEntry] = {}
         for values in zip(*(columns[name].to_pylist() for name in ("entity", "key", "value", "mode")), strict=True):
             try:
@@ -229,26 +192,6 @@ class QuotasTable(OperatorsTable):
                 f" {version}; delete one with Spark SQL (DELETE or RESTORE TABLE)"
             )
         return _Content(columns, entries)
-
-    def _replace(self, table: DeltaTable, rows: Table, commit: CommitProperties) -> bool:
-        """Commits `rows` as the version after `table`; writes nothing and returns False if somebody else did first."""
-        base = table.version()
-        try:
-            write_deltalake(
-                table,
-                rows,
-                mode="overwrite",
-                # No retries (see _commit_properties): any other commit must make this one fail. With retries delta-rs
-                # commits after the other where it sees no conflict, such as two first rows in an empty table, and
-                # quotas would be doubled.
-                commit_properties=commit,
-            )
-            warn_of_owner(self.path)
-        except (DeltaError, OSError, ValueError) as error:
-            if isinstance(error, CommitFailedError) and self.version() != base:
-                return False
-            raise self._error("written", error) from error
-        return True
 
 
 def _files_of(table: DeltaTable) -> frozenset[str] | None:
@@ -295,14 +238,15 @@ def _entry(entity: str, key: str, value: float, mode: str) -> QuotaEntry:
     return QuotaEntry(quota_entity, kind, value, mode == Mode.SHADOW)
 
 
-def _taken(columns: RecordBatch, positions: Sequence[int]) -> RecordBatch:
+def taken(columns: RecordBatch, positions: Sequence[int]) -> RecordBatch:
     """The rows at these positions, in the types that are written: a scan gives views of texts."""
     taken = columns.take(Array(positions, DataType.uint64()))
     arrays = [taken[name].cast(_ARROW_SCHEMA.field(name).type) for name in _ARROW_SCHEMA.names]
     return RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
-def _to_arrow(entries: Collection[QuotaEntry], changed_by: str, at: datetime) -> RecordBatch:
+def to_arrow(entries: Collection[QuotaEntry], changed_by: str, at: datetime) -> RecordBatch:
+    """The rows of quotas that somebody has set at a time."""
     changed_at_us = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     text = DataType.utf8()
     columns = [
@@ -316,15 +260,14 @@ def _to_arrow(entries: Collection[QuotaEntry], changed_by: str, at: datetime) ->
     return RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 
-def _by_key(entries: Iterable[QuotaEntry]) -> dict[EntryKey, QuotaEntry]:
+def by_key(entries: Iterable[QuotaEntry]) -> dict[EntryKey, QuotaEntry]:
+    """The quotas by what is one row of the table."""
     return {(entry.entity, entry.kind, entry.shadow): entry for entry in entries}
 
 
-def _commit_properties(changed_by: str, at: datetime, changed_from: ChangedFrom | None = None) -> CommitProperties:
-    said = {"userName": changed_by, CHANGED_AT: at.isoformat()}
-    if changed_from is not None:
-        said |= {OS_USER: changed_from.os_user, HOST: changed_from.host}
-        said |= {PRINCIPAL: changed_from.principal} if changed_from.principal else {}
+def commit_properties(changed_by: str, at: datetime, **more: str) -> CommitProperties:
+    """Metadata of a commit: author, time of the change, and more. It isn't retried: any other commit makes it fail."""
+    said = {"userName": changed_by, CHANGED_AT: at.isoformat(), **more}
     return CommitProperties(custom_metadata=said, max_commit_retries=0)
 
 

@@ -1,19 +1,16 @@
-"""The client quotas of a Kafka cluster, and which quotas of the table are a mirror of them.
-
-Only the enforced ones of users and client-ids are: a cluster has no shadow or topic quotas, no tenants, and
-no reservations, and none of the keys that proxies alone hold.
-"""
+"""The client quotas of a Kafka cluster, as quotas of Sluice."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import PROXY_KINDS, ElasticKey
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
+
+RawEntity = Mapping[str, str | None]
+"""An entity as Kafka's protocol names it: type (`user`, `client-id`, ...) to name, None for the default."""
 
 
 class ClusterQuota(NamedTuple):
@@ -43,17 +40,6 @@ client-ids"]
         if "ip" not in entity:
             _take(found, entity, values)
     return found
-
-
-SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS])
-"""Keys that no cluster has on users and client-ids, so that they stay in the table beside the mirrored quotas."""
-
-
-def is_mirrored(entry: QuotaEntry) -> bool:
-    """True if the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
-    if entry.kind in SLUICES_OWN:
-        return False
-    return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None
 
 
 def _take(found: ClientQuotas, entity: RawEntity, values: Mapping[str, float]) -> None:

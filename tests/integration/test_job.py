@@ -13,12 +13,12 @@ from deltalake import DeltaTable
 
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.pipeline import Simulation
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.bad_events import BAD
 from tests.builders import Json, creates_event, quota
 from tests.commands import run_sluice
@@ -81,7 +81,7 @@ def test_every_bad_event_is_a_dead_letter_and_the_job_goes_on(job: JobProcess) -
 
 def test_simulate_decides_as_the_job_does(job: JobProcess) -> None:
     """Field by field, a mix of every kind of charge, under the quotas in force; its counters are its own."""
-    table, start_ms = QuotasTable(job.settings.delta.quotas), now_ms()
+    table, start_ms = QuotasAdmin(job.settings.delta.quotas), now_ms()
     wait_until(lambda: job.status()["quota_version"] == table.version(), 120)
     quotas = Quotas(table.entries(), version=table.version())
     events = []
@@ -141,7 +141,7 @@ def test_each_answer_is_one_row_in_delta(job: JobProcess) -> None:
 def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess) -> None:
     """Micro-batches go on; from the first one with the new version on, none has the old one."""
     child = job.child
-    table = QuotasTable(job.settings.delta.quotas)
+    table = QuotasAdmin(job.settings.delta.quotas)
     raised = quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1000.0, user="changed")
     job.publish(
         [creates_event("changed", [101], now_ms(), "before"), creates_event("changed", [1], now_ms(), "refused")]

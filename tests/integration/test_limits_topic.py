@@ -19,7 +19,6 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.sinks.limits import limits_publisher
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.gateway_topics import Measured, Override, Overrides
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -34,6 +33,7 @@ from sluice.state.quotas.limits import (
     version_end,
 )
 from sluice_demo.gateways import gateway_options
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.builders import quota
 from tests.deciding_side import own_topics, read_limits
 from tests.integration.job_process import JobProcess
@@ -314,7 +314,7 @@ def test_a_gateway_that_was_away_while_removals_went_from_the_topic_reads_it_aga
 def test_a_running_job_publishes_each_change(shared_job: JobProcess, kafka_broker: str) -> None:
     """Though no request comes; `./scripts/closed-loop` measures when."""
     settings = shared_job.settings
-    table = QuotasTable(settings.delta.quotas)
+    table = QuotasAdmin(settings.delta.quotas)
     before = table.entries()
     wait_for(settings.topics, kafka_broker, has(table.version(), *before))
     version = table.alter(lambda entries: [*entries, ALICE], "test", datetime.now(UTC))

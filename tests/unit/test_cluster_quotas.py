@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.quotas.alteration import RawEntity
-from sluice.state.quotas.cluster import ClusterQuota, client_quotas
+from sluice.state.quotas.cluster import ClusterQuota, RawEntity, client_quotas
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, QuotaKind

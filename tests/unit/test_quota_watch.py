@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
@@ -18,6 +17,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.errors import CheckpointError
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_shared_storage.stores import create_by_link
 from tests.builders import quota
 
@@ -33,13 +33,13 @@ def only(value: float, _: object) -> list[QuotaEntry]:
     return [entry(value)]
 
 
-def made_table(folder: Path) -> QuotasTable:
-    table = QuotasTable(str(folder / "quotas"))
+def made_table(folder: Path) -> QuotasAdmin:
+    table = QuotasAdmin(str(folder / "quotas"))
     table.create([entry(1.0)], "test", AT)
     return table
 
 
-def watch_of(table: QuotasTable, folder: Path) -> QuotaWatch:
+def watch_of(table: QuotasAdmin, folder: Path) -> QuotaWatch:
     return QuotaWatch(table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))))
 
 
@@ -113,7 +113,7 @@ def test_a_version_whose_snapshot_could_not_be_stored_is_in_force_once_it_can(tm
 def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_path: Path) -> None:
     """The snapshot in the checkpoint outlives the process; without any readable version a first start is refused."""
     with pytest.raises(SluiceError):
-        watch_of(QuotasTable(str(tmp_path / "none")), tmp_path)
+        watch_of(QuotasAdmin(str(tmp_path / "none")), tmp_path)
     table = made_table(tmp_path)
     watch_of(table, tmp_path)
     shutil.rmtree(tmp_path / "quotas")
@@ -159,7 +159,7 @@ def test_a_table_with_lower_versions_comes_into_force_with_one_line_in_the_log(
     for value in range(2, 30):
         table.alter(partial(only, value), "test", AT)
         watch.poll()
-    moved = QuotasTable(str(tmp_path / "moved"))
+    moved = QuotasAdmin(str(tmp_path / "moved"))
     moved.create([entry(50.0)], "seed", AT)
 
     again = watch_of(moved, tmp_path)

@@ -13,7 +13,7 @@ from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice_reading.quotas_history import QuotasHistory
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.builders import quota
 
 MONDAY = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
@@ -33,11 +33,11 @@ ORDERS = quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e7, topic="orders")
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> QuotasHistory:
-    return QuotasHistory(str(tmp_path / "quotas"))
+def table(tmp_path: Path) -> QuotasAdmin:
+    return QuotasAdmin(str(tmp_path / "quotas"))
 
 
-def test_quotas_are_read_as_they_were_created_once(table: QuotasHistory) -> None:
+def test_quotas_are_read_as_they_were_created_once(table: QuotasAdmin) -> None:
     assert not table.exists()
     with pytest.raises(QuotasTableError, match=r"no quotas table at .*; the job makes it when it starts"):
         table.entries()
@@ -50,7 +50,7 @@ def test_quotas_are_read_as_they_were_created_once(table: QuotasHistory) -> None
     assert len(table.entries()) == 4
 
 
-def test_entities_are_canonical_json_with_null_for_the_default(table: QuotasHistory) -> None:
+def test_entities_are_canonical_json_with_null_for_the_default(table: QuotasAdmin) -> None:
     table.create([EVERYBODY, BOB], "carol", MONDAY)
     rows = DeltaTable(table.path).scan(columns=["entity", "key", "value", "mode"]).read_all()
     assert sorted(zip(*(rows[name].to_pylist() for name in ("entity", "key", "value", "mode")), strict=True)) == [
@@ -59,7 +59,7 @@ def test_entities_are_canonical_json_with_null_for_the_default(table: QuotasHist
     ]
 
 
-def test_an_enforced_and_a_shadow_quota_of_one_entity_and_key_are_two_rows(table: QuotasHistory) -> None:
+def test_an_enforced_and_a_shadow_quota_of_one_entity_and_key_are_two_rows(table: QuotasAdmin) -> None:
     """The shadow one comes and goes without the enforced one, which keeps its author and time."""
     trial = producer_quota("alice", 512.0, shadow=True)
     table.create([ALICE], "carol", MONDAY)
@@ -83,7 +83,7 @@ def test_an_enforced_and_a_shadow_quota_of_one_entity_and_key_are_two_rows(table
     ]
 
 
-def test_each_change_is_a_version_and_old_versions_stay_readable_by_number_and_time(table: QuotasHistory) -> None:
+def test_each_change_is_a_version_and_old_versions_stay_readable_by_number_and_time(table: QuotasAdmin) -> None:
     """Unchanged quotas keep their author and time."""
     table.create([ALICE], "carol", MONDAY)
     assert table.alter(lambda entries: [*entries, BOB], "dave", TUESDAY) == 1
@@ -96,7 +96,7 @@ def test_each_change_is_a_version_and_old_versions_stay_readable_by_number_and_t
     assert [len(table.entries_at(each)) for each in at] == [1, 1, 1, 2]
 
 
-def test_a_change_that_fails_writes_nothing(table: QuotasHistory) -> None:
+def test_a_change_that_fails_writes_nothing(table: QuotasAdmin) -> None:
     def refuse(_: Sequence[QuotaEntry]) -> list[QuotaEntry]:
         raise ZeroDivisionError
 
@@ -107,7 +107,7 @@ def test_a_change_that_fails_writes_nothing(table: QuotasHistory) -> None:
 
 
 @pytest.mark.parametrize("before", [[], [ALICE]], ids=["empty", "filled"])
-def test_a_change_is_repeated_on_what_somebody_else_committed(table: QuotasHistory, before: list[QuotaEntry]) -> None:
+def test_a_change_is_repeated_on_what_somebody_else_committed(table: QuotasAdmin, before: list[QuotaEntry]) -> None:
     """An overwrite of an empty table removes no file, so delta-rs would see no conflict and keep both."""
     table.create(before, "carol", MONDAY)
     seen: list[list[QuotaEntry]] = []
@@ -137,11 +137,11 @@ def in_processes(target: Callable[..., None], *arguments: tuple[object, ...]) ->
 def alter_many_times(path: str, process: int, alters: int) -> None:
     for index in range(alters):
         added = producer_quota(f"user-{process}-{index}", 1.0)
-        QuotasHistory(path).alter(lambda entries, added=added: [*entries, added], f"process-{process}", MONDAY)  # type: ignore[misc] # mypy can't infer a lambda with a default
+        QuotasAdmin(path).alter(lambda entries, added=added: [*entries, added], f"process-{process}", MONDAY)  # type: ignore[misc] # mypy can't infer a lambda with a default
 
 
 @pytest.mark.parametrize("alters", [5, pytest.param(25, marks=pytest.mark.long)])
-def test_no_change_of_many_processes_is_lost(table: QuotasHistory, alters: int) -> None:
+def test_no_change_of_many_processes_is_lost(table: QuotasAdmin, alters: int) -> None:
     table.create([], "carol", MONDAY)
     in_processes(alter_many_times, *((table.path, process, alters) for process in range(PROCESSES)))
     assert {entry.entity.user for entry in table.entries()} == {
@@ -151,16 +151,16 @@ def test_no_change_of_many_processes_is_lost(table: QuotasHistory, alters: int) 
 
 
 def create_table(path: str, process: int) -> None:
-    QuotasHistory(path).create([producer_quota(f"user-{process}", 1.0)] * (process + 1), f"process-{process}", MONDAY)
+    QuotasAdmin(path).create([producer_quota(f"user-{process}", 1.0)] * (process + 1), f"process-{process}", MONDAY)
 
 
-def test_of_processes_that_create_the_table_at_once_one_wins(table: QuotasHistory) -> None:
+def test_of_processes_that_create_the_table_at_once_one_wins(table: QuotasAdmin) -> None:
     in_processes(create_table, *((table.path, process) for process in range(4)))
     assert table.version() == 0
     assert len(table.entries()) == 1
 
 
-def test_history_tells_who_set_replaced_and_removed_what_newest_first(table: QuotasHistory) -> None:
+def test_history_tells_who_set_replaced_and_removed_what_newest_first(table: QuotasAdmin) -> None:
     table.create([ALICE], "carol", MONDAY)
     raised = producer_quota("alice", 4096.0)
     table.alter(lambda _: [raised, BOB], "dave", TUESDAY)
@@ -176,7 +176,7 @@ def test_history_tells_who_set_replaced_and_removed_what_newest_first(table: Quo
     ]
 
 
-def test_a_change_by_another_tool_has_an_unknown_author(table: QuotasHistory) -> None:
+def test_a_change_by_another_tool_has_an_unknown_author(table: QuotasAdmin) -> None:
     table.create([ALICE, BOB], "carol", MONDAY)
     DeltaTable(table.path).delete("entity LIKE '%bob%'")
     newest = next(table.history())
@@ -206,7 +206,7 @@ def _double_rows(path: Path) -> None:
     ],
 )
 def test_a_table_that_cant_be_read_is_one_line(
-    table: QuotasHistory, harm: Callable[[Path], None] | None, version: int | None, problem: str
+    table: QuotasAdmin, harm: Callable[[Path], None] | None, version: int | None, problem: str
 ) -> None:
     table.create([ALICE], "carol", MONDAY)
     if harm is not None:
@@ -219,7 +219,7 @@ def test_a_delta_table_of_another_kind(tmp_path: Path) -> None:
     path = str(tmp_path / "other")
     write_deltalake(path, Table.from_pydict({"entity": Array(["x"], DataType.utf8())}))
     with pytest.raises(QuotasTableError, match="is no quotas table: it has no column key of type string"):
-        QuotasHistory(path).entries()
+        QuotasAdmin(path).entries()
 
 
 @pytest.mark.parametrize(
@@ -232,14 +232,14 @@ def test_a_delta_table_of_another_kind(tmp_path: Path) -> None:
         ("entity", "'{'", "truncated"),
     ],
 )
-def test_a_row_that_another_tool_broke(table: QuotasHistory, column: str, value: str, problem: str) -> None:
+def test_a_row_that_another_tool_broke(table: QuotasAdmin, column: str, value: str, problem: str) -> None:
     table.create([ALICE], "carol", MONDAY)
     DeltaTable(table.path).update(updates={column: value})
     with pytest.raises(QuotasTableError, match=f"broken row .* in version 1: .*{problem}.*; correct it with Spark SQL"):
         table.entries()
 
 
-def test_history_passes_over_versions_with_a_broken_row_once_the_table_is_mended(table: QuotasHistory) -> None:
+def test_history_passes_over_versions_with_a_broken_row_once_the_table_is_mended(table: QuotasAdmin) -> None:
     """Versions stay for ever, so a row that was wrong for a minute would else end every later look at the history."""
     table.create([ALICE], "carol", MONDAY)
     DeltaTable(table.path).update(updates={"value": "0"})
@@ -253,7 +253,7 @@ def test_history_passes_over_versions_with_a_broken_row_once_the_table_is_mended
     assert [(each.version, each.new) for each in table.history()] == [(4, BOB), (0, ALICE)]
 
 
-def test_a_version_with_a_broken_row_was_in_force_at_no_time(table: QuotasHistory) -> None:
+def test_a_version_with_a_broken_row_was_in_force_at_no_time(table: QuotasAdmin) -> None:
     table.create([ALICE], "carol", MONDAY)
     DeltaTable(table.path).update(updates={"value": "0"})
     at = datetime.now(UTC)
@@ -265,4 +265,4 @@ def test_a_version_with_a_broken_row_was_in_force_at_no_time(table: QuotasHistor
 def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(QuotasTableError, match="can't be written"):
-        QuotasHistory(str(tmp_path / "file" / "quotas")).create([ALICE], "carol", MONDAY)
+        QuotasAdmin(str(tmp_path / "file" / "quotas")).create([ALICE], "carol", MONDAY)

@@ -17,12 +17,12 @@ from sluice.configs.settings import DeltaSettings, Properties
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.delta import AuditTable, Commit, columns, create_table
 from sluice.sinks.tables.delta_files import DayFiles, add_files
-from sluice.sinks.tables.holds import HoldsTable
-from sluice.state.quotas.alteration import ChangedFrom
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice_reading.quotas_history import QuotasHistory
+from sluice_reading.holds_table import HoldsTable
+from sluice_reading.quota_lists import ChangedFrom
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.maintenance import maintain
 from tests.builders import hold_of, quota
 
@@ -93,9 +93,9 @@ def quotas_of(number: float) -> list[QuotaEntry]:
     return [quota(QuotaKind.PRODUCER_BYTE_RATE, number, user="alice")]
 
 
-def grown(path: str, versions: int) -> QuotasHistory:
+def grown(path: str, versions: int) -> QuotasAdmin:
     """A table of quotas with these versions, one an hour, whose log says of each hour what was replaced then."""
-    table = QuotasHistory(path)
+    table = QuotasAdmin(path)
     table.create(quotas_of(1), "test", datetime.now(UTC))
     for number in range(1, versions):
         table.alter(partial(lambda value, _: quotas_of(value), number + 1), "test", datetime.now(UTC))
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_quotas_names_the_files_of_the_last_hour_and_all_version
 
 
 def test_the_log_of_forty_thousand_versions_of_quotas_takes_fifty_mebibytes(delta: DeltaSettings) -> None:
-    table = QuotasHistory(delta.quotas)
+    table = QuotasAdmin(delta.quotas)
     table.create(quotas_of(1), "carol", datetime.now(UTC))
     for number in range(2, 12):
         table.alter(partial(lambda value, _: quotas_of(value), number), "carol", datetime.now(UTC), CAROL)
@@ -148,7 +148,7 @@ def unlistable(path: str) -> None:
 
 def test_a_poll_that_finds_a_new_version_of_quotas_takes_the_end_of_the_log_alone(delta: DeltaSettings) -> None:
     """Old commits are neither listed nor read, however many changes there were since the last poll."""
-    writer, reader = grown(delta.quotas, 12), QuotasHistory(delta.quotas)
+    writer, reader = grown(delta.quotas, 12), QuotasAdmin(delta.quotas)
     reader.newest()
     wanted = [[], quotas_of(13), [*quotas_of(13), quota(QuotaKind.CONSUMER_BYTE_RATE, 1, user="bob")], quotas_of(14)]
     for number, quotas in enumerate(wanted):
@@ -187,7 +187,7 @@ FAULTS: dict[str, Callable[[Path], object]] = {
 def test_where_the_end_of_the_log_may_not_be_all_of_the_quotas_the_whole_log_is_read(
     delta: DeltaSettings, fault: str
 ) -> None:
-    writer, reader = grown(delta.quotas, 12), QuotasHistory(delta.quotas)
+    writer, reader = grown(delta.quotas, 12), QuotasAdmin(delta.quotas)
     reader.newest()
     writer.alter(lambda _: quotas_of(13), "test", datetime.now(UTC))
     FAULTS[fault](Path(delta.quotas) / "_delta_log")
@@ -199,7 +199,7 @@ def test_where_the_end_of_the_log_may_not_be_all_of_the_quotas_the_whole_log_is_
 
 def test_a_table_that_another_writer_has_given_features_is_read_as_a_whole(delta: DeltaSettings) -> None:
     """Its files may have other rows or columns than the table."""
-    reader, log = QuotasHistory(delta.quotas), Path(delta.quotas) / "_delta_log"
+    reader, log = QuotasAdmin(delta.quotas), Path(delta.quotas) / "_delta_log"
     grown(delta.quotas, 2)
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [], "writerFeatures": []}
     (log / f"{2:020}.json").write_text(json.dumps({"protocol": protocol}))

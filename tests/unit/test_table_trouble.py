@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 
 from job_tables import TABLES, assert_names_what_a_stranger_may_not_read, recorded, settings_in
 from sluice.configs.settings import with_absolute_paths
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.trouble import missing_rights
 from sluice.state.quotas.entity import Tags
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.recorded import see_tables
+from sluice_reading.holds_table import HoldsTable
 from tests.accounts import STRANGER, as_account, as_root, give
 from tests.builders import DEFAULTS, hold_of
 from tests.commands import invoke

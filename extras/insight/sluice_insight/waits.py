@@ -24,7 +24,7 @@ from sluice.state.quotas.entity import DEFAULT, Tags, bounded_name
 from sluice_reading.times import to_ms
 
 if TYPE_CHECKING:
-    from sluice_reading.quotas_history import QuotaChange  # takes half a second to import
+    from sluice_reading.quotas_admin import QuotaChange  # takes half a second to import
 
 COUNTER = ("quota", "user", "client_id", "topic", "partition", "tenant")
 """The names of a counter, all of them texts, "" where it has none."""

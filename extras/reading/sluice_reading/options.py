@@ -14,21 +14,21 @@ from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
 from sluice.process.format import printable
-from sluice.process.texts import decoded_name, odd_names
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.entry import QuotaEntry
+from sluice_reading.texts import decoded_name, odd_names
 
 if TYPE_CHECKING:
-    from sluice.sinks.tables.holds import HoldsTable
-    from sluice_reading.quotas_history import QuotasHistory
+    from sluice_reading.holds_table import HoldsTable
+    from sluice_reading.quotas_admin import QuotasAdmin
 
 
 def quotas_in_force(settings: Settings, otherwise: str | None = None, at: datetime | None = None) -> list[QuotaEntry]:
     """The quotas in force, now or `at` a time; none without a table: standard error says what happens `otherwise`."""
-    from sluice_reading.quotas_history import QuotasHistory  # deltalake is slow to import
+    from sluice_reading.quotas_admin import QuotasAdmin  # deltalake is slow to import
 
     try:
-        table = QuotasHistory(settings.delta.quotas, settings.delta.storage_options)
+        table = QuotasAdmin(settings.delta.quotas, settings.delta.storage_options)
         return table.entries() if at is None else table.entries_at(at)
     except QuotasTableError as error:
         if otherwise is not None:
@@ -110,16 +110,16 @@ class TableOptions:
         """True unless the settings of the job whose table it is let no limit give way. Raises InvalidSettingsError."""
         return self.table not in (None, self.settings.delta.quotas) or self.settings.gives_way
 
-    def quotas_table(self) -> "QuotasHistory":
+    def quotas_table(self) -> "QuotasAdmin":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""
-        from sluice_reading.quotas_history import QuotasHistory  # deltalake is slow to import
+        from sluice_reading.quotas_admin import QuotasAdmin  # deltalake is slow to import
 
         delta = self.settings.delta
-        return QuotasHistory(self.table or delta.quotas, delta.storage_options)
+        return QuotasAdmin(self.table or delta.quotas, delta.storage_options)
 
     def holds_table(self) -> "HoldsTable":
         """The table of holds beside it, which may not exist. Raises InvalidSettingsError."""
-        from sluice.sinks.tables.holds import HoldsTable  # deltalake is slow to import
+        from sluice_reading.holds_table import HoldsTable  # deltalake is slow to import
 
         delta = self.settings.delta
         return HoldsTable(self.table or delta.quotas, delta.storage_options)

@@ -1,6 +1,7 @@
 """Lists of quotas: their order, what one adds to another, and the differences of two."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_entries
@@ -60,3 +61,19 @@ def entity_order(entity: QuotaEntity) -> tuple[tuple[int, str], ...]:
 
 def _by_key(entries: Iterable[QuotaEntry]) -> dict[EntryKey, QuotaEntry]:
     return {(entry.entity, entry.kind, entry.shadow): entry for entry in entries}
+
+
+class ChangedFrom(NamedTuple):
+    """The OS user and host of a process that changed quotas, and the Kafka principal it has by its settings, if any."""
+
+    os_user: str
+    host: str
+    principal: str | None = None
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(ChangedFrom("carol", "laptop", "User:ops"))
+        'carol@laptop, User:ops'
+        """
+        return f"{self.os_user}@{self.host}" + (f", {self.principal}" if self.principal else "")

@@ -13,11 +13,11 @@ import yaml
 from sluice.cli.errors import UsageError
 from sluice.configs.yaml_file import FLOAT
 from sluice.process.format import printable
-from sluice.process.texts import entity_text
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice_reading.quota_lists import entity_order
+from sluice_reading.texts import entity_text
 
 
 def no_members_text(tenant: str, entries: Iterable[QuotaEntry]) -> str | None:

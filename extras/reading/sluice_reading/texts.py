@@ -1,8 +1,11 @@
 """Clients in words, the same in commands and on pages."""
 
+from collections.abc import Iterable
+from urllib.parse import unquote
+
 from sluice.process.texts import counter_text, no_default_text
 from sluice.state.contract.records import UnlimitedClient
-from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
@@ -54,3 +57,55 @@ def strict_text(quotas: Quotas, *, gives_way: bool) -> str | None:
     if not gives_way:
         return "not in force: elastic.limits is strict"
     return f"not in force: {no_default_text(lacking)}" if (lacking := quotas.without_default()) else None
+
+
+def entity_text(entity: QuotaEntity) -> str:
+    """The entity as kafka-configs.sh prints it.
+
+    >>> entity_text(QuotaEntity(user=DEFAULT, client_id="app"))
+    "the default user-principal, client-id 'app'"
+    """
+    parts = {
+        "tenant": entity.tenant,
+        "user-principal": entity.user,
+        "client-id": entity.client_id,
+        "topic": entity.topic,
+    }
+    return ", ".join(
+        f"the default {part}" if name is DEFAULT else f"{part} '{name}'"
+        for part, name in parts.items()
+        if name is not None
+    )
+
+
+def odd_names(entities: Iterable[QuotaEntity]) -> list[str]:
+    """A line for each entity whose name no client has, most likely: Kafka's word for defaults, or an encoded name.
+
+    >>> odd_names([QuotaEntity(user="CN%3Dapp", client_id=DEFAULT), QuotaEntity(client_id="50%off")])
+    ["user-principal 'CN%3Dapp', the default client-id: 'CN%3Dapp' looks percent-encoded, and requests have names as \
+they are; if 'CN=app' is meant, set it on that name"]
+    """
+    lines = []
+    for entity in dict.fromkeys(entities):
+        for name in (entity.user, entity.client_id):
+            if name == DEFAULT.value:
+                lines.append(f"{entity_text(entity)}: a name of that very text, and not the default entity")
+            elif isinstance(name, str) and (decoded := decoded_name(name)) is not None:
+                lines.append(
+                    f"{entity_text(entity)}: {name!r} looks percent-encoded, and requests have names as they are; if"
+                    f" {decoded!r} is meant, set it on that name"
+                )
+    return lines
+
+
+def decoded_name(name: str) -> str | None:
+    """The name that a percent-encoded one stands for; None if it isn't encoded.
+
+    >>> decoded_name("O%3DA%20client"), decoded_name("50%off"), decoded_name("%ff")
+    ('O=A client', None, None)
+    """
+    try:
+        decoded = unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    return None if decoded == name else decoded

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sluice.configs.settings import DEFAULTS
-from sluice.sinks.tables.quotas import QuotasTable
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.commands import Ended, invoke
 
 EXAMPLE = DEFAULTS.with_name("quotas.yaml")
@@ -15,7 +15,7 @@ class Shell:
     """Runs `sluice quotas ...` on one table, as carol."""
 
     def __init__(self, table: Path) -> None:
-        self.table = QuotasTable(str(table))
+        self.table = QuotasAdmin(str(table))
 
     def run(self, line: str, answer: str | None = None) -> Ended:
         command, *rest = shlex.split(line)

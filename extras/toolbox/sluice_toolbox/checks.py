@@ -37,14 +37,12 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import topic_id_now, topics_seen
 from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.sinks.tables.trouble import TableSeen, check_commits
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.errors import UNREADABLE, SluiceError
-from sluice.state.overrides.operator_holds import holds_at
 from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
@@ -78,7 +76,9 @@ from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, ch
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables, unread_answers
+from sluice_reading.holds_table import HoldsTable
 from sluice_reading.job_probe import JobProbe
+from sluice_reading.operator_holds import holds_at
 from sluice_reading.options import quotas_in_force
 from sluice_reading.texts import unlimited_text
 from sluice_reading.troubles import is_doubtful

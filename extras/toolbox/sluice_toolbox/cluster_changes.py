@@ -1,12 +1,15 @@
-"""The changes by which the quotas table becomes a mirror of a cluster's client quotas. Pure."""
+"""The changes by which the quotas table becomes a mirror of a cluster's client quotas. Pure.
+
+Only the enforced ones of users and client-ids are a mirror: a cluster has no shadow or topic quotas, no tenants, and
+no reservations, and none of the keys that proxies alone hold.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sluice.state.quotas.cluster import is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import EntryKind
+from sluice.state.quotas.kinds import PROXY_KINDS, ElasticKey, EntryKind
 
 
 class ClusterChanges(NamedTuple):
@@ -44,3 +47,14 @@ def cluster_changes(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]
 
 def _values(entries: Iterable[QuotaEntry]) -> dict[tuple[QuotaEntity, EntryKind], float]:
     return {(entry.entity, entry.kind): entry.value for entry in entries}
+
+
+SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS])
+"""Keys that no cluster has on users and client-ids, so that they stay in the table beside the mirrored quotas."""
+
+
+def is_mirrored(entry: QuotaEntry) -> bool:
+    """True if the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
+    if entry.kind in SLUICES_OWN:
+        return False
+    return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None

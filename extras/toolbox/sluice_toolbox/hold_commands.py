@@ -15,16 +15,10 @@ from sluice.process.clock import now_ms
 from sluice.process.format import printable
 from sluice.process.texts import counter_text
 from sluice.state.contract.records import NO_LOGIN
-from sluice.state.overrides.operator_holds import (
-    MAX_LASTING_MS,
-    MAX_REASON,
-    OperatorHold,
-    holds_at,
-    last_commands,
-)
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
+from sluice_reading.operator_holds import MAX_LASTING_MS, MAX_REASON, OperatorHold, holds_at, last_commands
 from sluice_reading.options import TableOptions, grouped
 from sluice_reading.own_clients import is_own_client_id, is_own_login
 from sluice_reading.times import read_length

@@ -7,11 +7,11 @@ from functools import partial
 from sluice.process.background import BackgroundService, LastError
 from sluice.process.clock import now_ms
 from sluice.sinks.errors import QuotasTableError
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.newest import polled
 from sluice.state.contract.gateway_topics import Overrides
-from sluice.state.overrides.operator_holds import OperatorHold
 from sluice.streaming.runtime.job_parts import JobParts, JobView
+from sluice_reading.holds_table import HoldsTable
+from sluice_reading.operator_holds import OperatorHold
 from sluice_toolbox.operator_holds import OperatorHolds, remembered
 
 log = logging.getLogger("sluice.holds")

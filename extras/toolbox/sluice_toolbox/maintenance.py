@@ -15,14 +15,14 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.configs.settings import DeltaSettings
+from sluice.configs.settings import DeltaSettings, holds_path
 from sluice.process.background import BackgroundService
 from sluice.sinks.errors import storage_reason
-from sluice.sinks.tables.trouble import lost_files, missing_rights, warn_of_owner
+from sluice.sinks.tables.trouble import lost_files, missing_rights
 from sluice.state.errors import UNREADABLE, SluiceError
-from sluice.state.overrides.operator_holds import holds_path
 from sluice.streaming.checkpoint.folder import Checkpoint, CheckpointFiles
 from sluice.streaming.runtime.job_parts import JobParts, JobView
+from sluice_reading.owner import warn_of_owner
 
 log = logging.getLogger("sluice.maintenance")
 

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.overrides.decider import Decided, Decider
-from sluice.state.overrides.operator_holds import MAX_LASTING_MS, OperatorHold, last_commands
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import OPERATOR
+from sluice_reading.operator_holds import MAX_LASTING_MS, OperatorHold, last_commands
 
 MAX_HOLDS = 100
 """Most holds at a time: all are in one record. An operator who needs more lowers quotas."""

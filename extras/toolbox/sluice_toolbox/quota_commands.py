@@ -17,14 +17,13 @@ from sluice.cli.options import command_app
 from sluice.process.format import moment, printable
 from sluice.process.texts import counter_text
 from sluice.sinks.errors import QuotasTableError
-from sluice.state.overrides.operator_holds import OperatorHold
-from sluice.state.quotas.alteration import RawEntity
-from sluice.state.quotas.cluster import SLUICES_OWN, is_mirrored
+from sluice.state.quotas.cluster import RawEntity
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
+from sluice_reading.operator_holds import OperatorHold
 from sluice_reading.options import JsonOption, TableOptions, grouped, quotas_of_file
 from sluice_reading.output import print_json, print_lines, time_text
 from sluice_reading.quota_lists import Difference, differences, merged
@@ -32,6 +31,7 @@ from sluice_reading.quota_text import entry_json, no_members_text, quotas_yaml, 
 from sluice_reading.texts import strict_text
 from sluice_reading.times import from_ms
 from sluice_toolbox.alteration import FilterComponent, matches, with_altered
+from sluice_toolbox.cluster_changes import SLUICES_OWN, is_mirrored
 from sluice_toolbox.quota_options import AuthorOption, EntityCommand, EntityOptions, YesOption, ask, changed_from
 from sluice_toolbox.quota_text import (
     KEY_MEANINGS,
@@ -46,7 +46,7 @@ from sluice_toolbox.quota_text import (
 from sluice_toolbox.reach import reach_lines
 
 if TYPE_CHECKING:
-    from sluice_reading.quotas_history import QuotaChange
+    from sluice_reading.quotas_admin import QuotaChange
 
 EXIT_FAILED = 1
 

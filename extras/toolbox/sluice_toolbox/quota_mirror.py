@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 from sluice.configs.settings import Settings
 from sluice.process.background import BackgroundService, LastError
-from sluice.process.texts import odd_names
 from sluice.sinks.tables.newest import polled
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import ClusterQuota, client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.enforce.quota_watch import InForce, SourceReport
+from sluice_reading.quotas_admin import QuotasAdmin
+from sluice_reading.texts import odd_names
 from sluice_toolbox.cluster_changes import ClusterChanges, cluster_changes, mirrored
 from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 
@@ -30,7 +30,7 @@ _PAUSE_PER_ENTITY_S = 0.0005
 
 def mirror_service(settings: Settings, in_force: InForce, report: SourceReport) -> BackgroundService:
     """The service that mirrors the cluster, which has done so once (entry point `kafka` of `sluice.quota_sources`)."""
-    table = QuotasTable(settings.delta.quotas, polled(settings.delta.storage_options))
+    table = QuotasAdmin(settings.delta.quotas, polled(settings.delta.storage_options))
     mirror = QuotaMirror(ClusterQuotasReader(settings.kafka), table, in_force, settings.quotas.poll_ms, report)
     mirror.poll()
     return BackgroundService("quota-mirror", mirror.polls, settings.quotas.poll_ms / 1000.0, stop_timeout_s=5.0)
@@ -45,7 +45,7 @@ class QuotaMirror:
     """
 
     def __init__(
-        self, reader: ClusterQuotasReader, table: QuotasTable, in_force: InForce, poll_ms: int, report: SourceReport
+        self, reader: ClusterQuotasReader, table: QuotasAdmin, in_force: InForce, poll_ms: int, report: SourceReport
     ) -> None:
         self._reader = reader
         self._table = table

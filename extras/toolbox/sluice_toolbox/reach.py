@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from sluice.process.texts import entity_text
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind
 from sluice.state.quotas.resolution import PrecedenceLevel, level_of
 from sluice_reading.quota_lists import entity_order
+from sluice_reading.texts import entity_text
 
 _REACH = {
     PrecedenceLevel.USER_CLIENT: "client-id {client_id} of user {user}",

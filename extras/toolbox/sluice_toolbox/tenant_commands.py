@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.process.texts import entity_text
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.tenants import member_text
@@ -16,7 +15,7 @@ from sluice_reading.options import JsonOption, TableOptions, as_written, grouped
 from sluice_reading.output import print_json, print_lines
 from sluice_reading.quota_lists import entity_order
 from sluice_reading.quota_text import tenants_content, writable
-from sluice_reading.texts import value_text
+from sluice_reading.texts import entity_text, value_text
 from sluice_toolbox.members import with_members
 from sluice_toolbox.quota_commands import DryRunOption, edit, merging
 from sluice_toolbox.quota_options import AuthorOption, YesOption

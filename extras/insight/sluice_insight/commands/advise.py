@@ -13,7 +13,6 @@ from sluice.cli.errors import UsageError
 from sluice.cli.options import ConfigOption, job_settings
 from sluice.kafka_io.client import principal_of
 from sluice.process.format import printable
-from sluice.process.texts import entity_text
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -28,6 +27,7 @@ from sluice_reading.options import quotas_in_force
 from sluice_reading.output import time_text
 from sluice_reading.quota_lists import merged
 from sluice_reading.quota_text import quotas_yaml, write_out
+from sluice_reading.texts import entity_text
 from sluice_reading.times import duration, from_ms
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.options import ConfigOption, job_settings
 from sluice.process.format import percent, printable
-from sluice.process.texts import counter_text, entity_text
+from sluice.process.texts import counter_text
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import REFUSED_API, CountedEntity, Verdict
@@ -23,7 +23,7 @@ from sluice_reading.options import ClientIdOption, UserOption, quotas_in_force
 from sluice_reading.output import print_json
 from sluice_reading.quota_text import no_members_text
 from sluice_reading.text_tables import MAX_NAME
-from sluice_reading.texts import client_text, value_text
+from sluice_reading.texts import client_text, entity_text, value_text
 from sluice_reading.times import duration
 
 if TYPE_CHECKING:

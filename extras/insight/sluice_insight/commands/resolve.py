@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.process.texts import counter_text, entity_text
+from sluice.process.texts import counter_text
 from sluice.state.contract.records import NO_LOGIN
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
@@ -25,7 +25,7 @@ from sluice.state.quotas.tenants import member_text
 from sluice_reading.options import ClientIdOption, JsonOption, TableOptions, UserOption, as_written, grouped
 from sluice_reading.output import print_json, print_lines
 from sluice_reading.quota_text import entry_json
-from sluice_reading.texts import java_double, strict_text, value_text
+from sluice_reading.texts import entity_text, java_double, strict_text, value_text
 
 
 class Explanation(NamedTuple):

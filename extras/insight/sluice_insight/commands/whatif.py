@@ -11,7 +11,6 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.options import ConfigOption, job_settings
 from sluice.process.format import printable
-from sluice.process.texts import entity_text
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice_insight.commands.span_options import ToOption, from_option
@@ -22,7 +21,7 @@ from sluice_reading.format import quantity, short
 from sluice_reading.options import quotas_in_force, quotas_of_file
 from sluice_reading.output import print_json, print_lines, time_text
 from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
-from sluice_reading.texts import value_text
+from sluice_reading.texts import entity_text, value_text
 from sluice_reading.times import from_ms
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from msgspec import UNSET
 
 from sluice.process.format import NOTHING, moment, percent, printable
-from sluice.process.texts import entity_text, override_text
+from sluice.process.texts import override_text
 from sluice.state.contract.records import REFUSED_API, Decision, Verdict
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import Family
@@ -24,8 +24,8 @@ from sluice_insight.console.clients import band_of, tenant_of
 from sluice_insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice_insight.texts import counter_name, quota_amount, tightened_text
 from sluice_reading.format import amount, short
-from sluice_reading.quotas_history import QuotaChange
-from sluice_reading.texts import unlimited_text
+from sluice_reading.quotas_admin import QuotaChange
+from sluice_reading.texts import entity_text, unlimited_text
 from sluice_reading.times import duration, to_ms
 
 LONGEST_IN_ADDRESS = 1_000

@@ -13,7 +13,6 @@ from sluice.kafka_io.newest_records import problem_of
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.format import moment
-from sluice.process.texts import entity_text
 from sluice.state.contract.gateway_topics import Measured, Override
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import Decision
@@ -47,8 +46,8 @@ from sluice_reading.errors import QueryError
 from sluice_reading.format import short
 from sluice_reading.job_probe import JobProbe
 from sluice_reading.query import Tables
-from sluice_reading.quotas_history import QuotaChange
-from sluice_reading.texts import client_text, strict_text
+from sluice_reading.quotas_admin import QuotaChange
+from sluice_reading.texts import client_text, entity_text, strict_text
 from sluice_reading.times import duration
 
 MOST_WAITS = 20

@@ -22,7 +22,7 @@ from sluice_insight.reports.recorded_waits import COUNTER_FIELDS, RecordedWaits,
 from sluice_insight.reports.span import Span
 from sluice_reading.errors import NoTableError, QueryError, UnreadableTableError
 from sluice_reading.query import Tables
-from sluice_reading.quotas_history import QuotaChange, QuotaRow, QuotasHistory
+from sluice_reading.quotas_admin import QuotaChange, QuotaRow, QuotasAdmin
 from sluice_reading.times import to_ms
 
 log = logging.getLogger("sluice.console")
@@ -79,7 +79,7 @@ class WeekMinutes:
         while True:
             started_s = monotonic()
             try:
-                table = QuotasHistory(self._tables.quotas, self._tables.storage_options)
+                table = QuotasAdmin(self._tables.quotas, self._tables.storage_options)
                 self.changes = list(islice(table.history(), MOST_CHANGES))
                 self.authors = {(each.entry.entity, each.entry.kind, each.entry.mode): each for each in table.rows()}
                 self._on_changes(self.changes)

@@ -10,19 +10,19 @@ from sluice.process.format import moment
 from sluice.process.texts import counter_text
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import Decision
 from sluice.state.decisions.waits import deciding
-from sluice.state.overrides.operator_holds import holds_at
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.limits import OPERATOR
 from sluice.state.quotas.resolution import entity_at
+from sluice_reading.holds_table import HoldsTable
 from sluice_reading.last_decisions import newest, of_client
+from sluice_reading.operator_holds import holds_at
 from sluice_reading.query import Tables, literal
-from sluice_reading.quotas_history import QuotaRow, QuotasHistory
+from sluice_reading.quotas_admin import QuotaRow, QuotasAdmin
 from sluice_reading.times import to_ms
 
 _COLUMNS = ", ".join(f'"{name}"' for name in decisions_table("").columns.names)
@@ -113,7 +113,7 @@ def explain(tables: Tables, decision: Json) -> Json:
     trouble, changes, holds = None, list[Json | None]([None] * len(charges)), list[str]()
     try:
         holds = list(_holds(HoldsTable(tables.quotas, tables.storage_options), decision))
-        changes = _changes(QuotasHistory(tables.quotas, tables.storage_options), decision, charges)
+        changes = _changes(QuotasAdmin(tables.quotas, tables.storage_options), decision, charges)
     except QuotasTableError as error:
         trouble = str(error)
     told = zip(charges, deciding(decision["decided_by"], asked), changes, strict=True)
@@ -132,7 +132,7 @@ def _holds(table: HoldsTable, decision: Json) -> Iterator[str]:
             yield f"{counter_text(hold.client)} until {moment(hold.until_ms)}, by {hold.why}"
 
 
-def _changes(table: QuotasHistory, decision: Json, charges: Iterable[Json]) -> list[Json | None]:
+def _changes(table: QuotasAdmin, decision: Json, charges: Iterable[Json]) -> list[Json | None]:
     version = decision["quota_version"]
     if version is None:
         return [None for _ in charges]
@@ -155,7 +155,7 @@ def _quota_key(decision: Json, charge: Json) -> tuple[QuotaEntity, QuotaKind, Mo
     return None if kind is None else (entity, kind, Mode(charge.get("mode") or Mode.ENFORCE))
 
 
-def _change(table: QuotasHistory, row: QuotaRow, in_force: int) -> Json:
+def _change(table: QuotasAdmin, row: QuotaRow, in_force: int) -> Json:
     """The change that set the quota: the newest one in the table's log at the time that the row has.
 
     `version` is the version of the table that it made, None if the log doesn't say, `old` the value before, if any.

@@ -20,7 +20,7 @@ from sluice_insight.reports.events import joined
 from sluice_insight.reports.span import Span
 from sluice_insight.waits import COUNTER, NEVER_MS, WaitEnd, WaitEnds, raised_limits
 from sluice_reading.query import Tables
-from sluice_reading.quotas_history import QuotasHistory
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_reading.times import from_ms
 
 LANE = ("user", "client_id", "instance", "api")
@@ -270,7 +270,7 @@ def wait_ends(tables: Tables, span: Span) -> WaitEnds:
     """The times in a span at which an operator ended waits. Raises QueryError."""
     ends, since = list(_unmutes(tables, span)), from_ms(span.start_ms)
     with suppress(QuotasTableError):  # without a history the other ends count
-        history = islice(QuotasHistory(tables.quotas, tables.storage_options).history(), MOST_CHANGES)
+        history = islice(QuotasAdmin(tables.quotas, tables.storage_options).history(), MOST_CHANGES)
         ends += raised_limits(takewhile(lambda change: change.changed_at >= since, history))
     return WaitEnds(ends)
 

@@ -15,7 +15,6 @@ import yaml
 from recorded import DECISIONS, START_MS, event, simulated, write_decisions
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -25,6 +24,7 @@ from sluice_insight.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, S
 from sluice_insight.whatif.recording import batch_of
 from sluice_insight.whatif.replay import Recorded, Side
 from sluice_insight.whatif.whose import Whose
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.builders import quota
 from tests.commands import invoke
 
@@ -166,7 +166,7 @@ def command(tmp_path: Path) -> list[str]:
     events += [event(60_000, HOSTILE, bytes=5000), event(61_000, "<default>", bytes=5000)]
     events.append(event(62_000, "bob", bytes=5000, throttled_by=held))
     write_decisions(tmp_path / "decisions", simulated(events, []))
-    QuotasTable(str(tmp_path / "quotas")).create([QuotaEntry(ALICE, PRODUCER, 1.0)], "test", datetime.now(UTC))
+    QuotasAdmin(str(tmp_path / "quotas")).create([QuotaEntry(ALICE, PRODUCER, 1.0)], "test", datetime.now(UTC))
     (tmp_path / "settings.yaml").write_text(
         f"delta: {{decisions: {tmp_path / 'decisions'}, quotas: {tmp_path / 'quotas'}}}\n"
     )
@@ -226,7 +226,7 @@ def test_limits_are_on_what_the_quotas_in_force_are_set_on(
     """Where nobody logs in, quotas are on client-ids, and no request has a user."""
     settings = load_settings(tmp_path / "settings.yaml")
     by_client_id = [quota(PRODUCER, 1000.0, client_id=name) for name in ("app", "b")]
-    QuotasTable(settings.delta.quotas).alter(lambda _: by_client_id, "ops", datetime(2026, 11, 2, tzinfo=UTC))
+    QuotasAdmin(settings.delta.quotas).alter(lambda _: by_client_id, "ops", datetime(2026, 11, 2, tzinfo=UTC))
     shutil.rmtree(settings.delta.decisions)
     events = [event(second * 1000, user="", bytes=2000) for second in range(60)]
     write_decisions(settings.delta.decisions, simulated(events, by_client_id))
@@ -243,7 +243,7 @@ def test_limits_are_on_what_the_quotas_in_force_are_set_on(
 def recorded_without_logins(tmp_path: Path, entries: Sequence[QuotaEntry], *events: bytes) -> None:
     """Quotas in force, and requests of the client `app`, which doesn't log in, and others."""
     settings = load_settings(tmp_path / "settings.yaml")
-    QuotasTable(settings.delta.quotas).alter(lambda _: [*entries], "ops", datetime(2026, 11, 2, tzinfo=UTC))
+    QuotasAdmin(settings.delta.quotas).alter(lambda _: [*entries], "ops", datetime(2026, 11, 2, tzinfo=UTC))
     shutil.rmtree(settings.delta.decisions)
     of_app = [event(second * 1000, "ANONYMOUS", bytes=2000) for second in range(60)]
     write_decisions(settings.delta.decisions, simulated([*of_app, *events], entries))

@@ -48,8 +48,8 @@ from sluice_insight.errors import ConsoleError
 from sluice_insight.texts import NO_TENANT
 from sluice_reading.job_probe import JobAnswer
 from sluice_reading.query import Tables
-from sluice_reading.quotas_history import QuotaChange
-from sluice_reading.quotas_history import QuotaRow as SetQuota
+from sluice_reading.quotas_admin import QuotaChange
+from sluice_reading.quotas_admin import QuotaRow as SetQuota
 from tests.builders import AT_MS, decision, heartbeat_of, member, quota, unlimited_of
 
 PREFIXED = "https://ops.example/sluice/"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from recorded import decided, event_at, report_tables, write_decisions, write_tables
-from sluice.sinks.tables.holds import HoldsTable
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice_insight.reports.explained import last_throttled
+from sluice_reading.holds_table import HoldsTable
 from sluice_reading.query import Tables
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_reading.times import to_ms
 from tests.builders import hold_of, member
 from tests.commands import invoke
@@ -37,7 +37,7 @@ def creates(at: datetime, user: str = "alice", partitions: int = 600) -> bytes:
 def tables(here: Path) -> Tables:
     """Alice's limit was lowered from 10 to 5; she empties her bucket, is refused, and others are not."""
     found = report_tables(here)
-    table = QuotasTable(found.quotas)
+    table = QuotasAdmin(found.quotas)
     table.create([quota(10)], changed_by="carol", at=T - timedelta(days=2))
     lowered = [quota(5), quota(50, QuotaEntity(user=DEFAULT))]
     table.alter(lambda _: lowered, changed_by="bob", at=T - timedelta(days=1))
@@ -195,7 +195,7 @@ def test_a_quotas_table_made_anew_since_names_no_author_of_an_earlier_limit(here
     """Its versions begin with 0 again, so one of them has the number that the decision names."""
     found = report_tables(here)
     write_decisions(found.decisions, decided([creates(T), creates(T, partitions=1)], Quotas([quota(5)], version=0)))
-    QuotasTable(found.quotas).create([quota(5)], changed_by="mallory", at=T + timedelta(days=1))
+    QuotasAdmin(found.quotas).create([quota(5)], changed_by="mallory", at=T + timedelta(days=1))
 
     told = explain("quota-requests-0-1")
 

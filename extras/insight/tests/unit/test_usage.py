@@ -15,7 +15,6 @@ import pytest
 
 from recorded import event_at, write_tables
 from sluice.configs.quotas import load_quotas_file
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
@@ -25,6 +24,7 @@ from sluice_insight.commands import rows as rows_module
 from sluice_insight.commands.rows import csv_safe, write_csv
 from sluice_insight.texts import NO_TENANT
 from sluice_reading.query import Tables
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.members import with_members
 from tests.builders import quota
 from tests.commands import invoke
@@ -330,7 +330,7 @@ def test_long_names_of_clients_dont_fill_memory() -> None:
 
 def test_tenants_are_those_of_the_quotas_table(tables: Tables) -> None:
     assert "there is no tenant" in invoke("usage", "--by", "tenant", code=2).error
-    table = QuotasTable(tables.quotas)
+    table = QuotasAdmin(tables.quotas)
     members = [QuotaEntity(tenant="shop", user="al*", client_id="app"), QuotaEntity(tenant="rest", user="alice")]
     table.alter(lambda entries: with_members(entries, members), "carol", datetime.now(UTC))
 

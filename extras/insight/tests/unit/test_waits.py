@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded import event, report_tables, simulated, write_decisions, write_tables
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
@@ -21,6 +20,7 @@ from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.reports.usage import usage
 from sluice_insight.waits import Waited
 from sluice_reading.query import Tables
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.builders import quota
 
 START = datetime(2027, 1, 15, 8, tzinfo=UTC)
@@ -123,7 +123,7 @@ def test_waits_at_the_same_time_count_once_and_those_that_nobody_served_not(
 def test_a_wait_ends_when_its_limit_is_raised_or_removed(tmp_path: Path, value: float | None) -> None:
     tables = write_tables(tmp_path, [QUOTA], [held(0, 3_600_000)], START - timedelta(hours=1))
     new = [] if value is None else [QuotaEntry(QUOTA.entity, QUOTA.kind, value)]
-    QuotasTable(tables.quotas).alter(lambda _: new, "me", START + timedelta(seconds=16))
+    QuotasAdmin(tables.quotas).alter(lambda _: new, "me", START + timedelta(seconds=16))
 
     assert throttled_ms(tmp_path) == [16_000]
     assert minutes(tables) == ([1], [1])
@@ -133,7 +133,7 @@ def test_a_wait_goes_on_when_another_limit_is_raised_or_this_one_is_lowered(tmp_
     others = quota(QUOTA.kind, 1.0, user="bob")
     tables = write_tables(tmp_path, [QUOTA, others], [held(0, 60_000)], START - timedelta(hours=1))
     lower = QuotaEntry(QUOTA.entity, QUOTA.kind, 0.5)
-    QuotasTable(tables.quotas).alter(lambda _: [lower], "me", START + timedelta(seconds=16))
+    QuotasAdmin(tables.quotas).alter(lambda _: [lower], "me", START + timedelta(seconds=16))
 
     assert throttled_ms(tmp_path) == [60_000]
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded import DECISIONS, START_MS, event, simulated, write_decisions, write_tables
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -28,6 +27,7 @@ from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.reports.usage import usage
 from sluice_insight.waits import WaitEnd, WaitEnds, raised_limits
 from sluice_reading.query import Tables
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.builders import Json, member
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
@@ -118,7 +118,7 @@ def test_a_raised_limit_ends_the_waits_for_it_and_no_others(
     tables = write_tables(tmp_path, QUOTAS, [], START)
     write_decisions(tables.decisions, decisions)
     raised = [QuotaEntry(entity, PRODUCE, 1e6) if quota.entity == entity else quota for quota in QUOTAS]
-    quotas = QuotasTable(tables.quotas)
+    quotas = QuotasAdmin(tables.quotas)
     quotas.alter(lambda _: raised, "me", START + timedelta(seconds=70))
 
     model = live_model(decisions)

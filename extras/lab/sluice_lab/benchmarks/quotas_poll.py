@@ -13,10 +13,11 @@ from tempfile import TemporaryDirectory
 
 from deltalake import DeltaTable
 
-from sluice.sinks.tables.quotas import TABLE_PROPERTIES, QuotasTable
+from sluice.sinks.tables.quotas import TABLE_PROPERTIES
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice_reading.quotas_admin import QuotasAdmin
 
 _REAL = 35
 """Versions that are written, the last of all: the log of the others is a copy of one, with as many checkpoints."""
@@ -26,7 +27,7 @@ _POLLS = 20
 
 def poll_cpu_ms(folder: Path, versions: int) -> float:
     """The median CPU time of a poll of this process, in milliseconds, at a table of so many versions."""
-    writer, reader = QuotasTable(str(folder)), QuotasTable(str(folder))
+    writer, reader = QuotasAdmin(str(folder)), QuotasAdmin(str(folder))
     writer.create([_quota(1)], "seed", datetime.now(UTC))
     for number in range(2, _REAL + 1):
         _alter(writer, number)
@@ -47,7 +48,7 @@ def _quota(value: int) -> QuotaEntry:
     return QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, float(value))
 
 
-def _alter(table: QuotasTable, value: int) -> None:
+def _alter(table: QuotasAdmin, value: int) -> None:
     table.alter(lambda _: [_quota(value)], "operator", datetime.now(UTC))
 
 

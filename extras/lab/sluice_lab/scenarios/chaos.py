@@ -20,7 +20,6 @@ from kafka import KafkaAdminClient
 from scripts.command import run_command
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -32,6 +31,7 @@ from sluice_demo.load_generator import LoadGenerator, Rate
 from sluice_lab.testbed.reconciliation import reconcile
 from sluice_lab.testbed.rig import Rig, run_scenario
 from sluice_reading.query import run_query
+from sluice_reading.quotas_admin import QuotasAdmin
 
 _DRAIN_S = 900
 _SECTIONS = {
@@ -210,7 +210,7 @@ class Operator:
 
     def alter_quotas(self) -> str:
         """One to nine versions, one after the other."""
-        table, times = QuotasTable(self._rig.settings.delta.quotas), self._chance.randint(1, 9)
+        table, times = QuotasAdmin(self._rig.settings.delta.quotas), self._chance.randint(1, 9)
         for _ in range(times):
             limit = self._chance.randint(1, 1000) / 10
             table.alter(partial(_with_limit_of_alice, limit), "operator", datetime.now(UTC))

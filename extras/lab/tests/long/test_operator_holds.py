@@ -6,7 +6,6 @@ import pytest
 
 from sluice import Gateway, Request
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.records import TopicPartition
 from sluice_demo.cluster import make_topic
 from sluice_demo.full_speed_client import FullSpeedClient, Role
@@ -14,6 +13,7 @@ from sluice_demo.gateways import gateway_options
 from sluice_demo.job import wait_until
 from sluice_lab.scenarios.closed_loop.brokers import TOPIC, fill, held_brokers
 from sluice_lab.scenarios.closed_loop.situation import BrokersSituation
+from sluice_reading.holds_table import HoldsTable
 from tests.commands import run_sluice
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from operated_job import AUDIT, AUDIT_TABLES, ENFORCE, TABLES, Backup, Cluster, Event, date
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.decision_id import answered_event
 from sluice.state.contract.gateway_topics import Sums
 from sluice.state.contract.records import HEARTBEAT_API
@@ -27,6 +26,7 @@ from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Coexistence, QuotaKind
 from sluice.state.shares.counter_share import CounterShare
+from sluice_reading.quotas_admin import QuotasAdmin
 from tests.audit_tables import rows
 from tests.builders import DEFAULTS, Json, member, quota
 
@@ -110,7 +110,7 @@ class OperatedJob(RuleBasedStateMachine):
                 state=replace(DEFAULTS.state, pages=pages),
             ),
         )
-        QuotasTable(delta["quotas"]).create(quotas(0), "seed", date(self.cluster.kafka.now_ms))
+        QuotasAdmin(delta["quotas"]).create(quotas(0), "seed", date(self.cluster.kafka.now_ms))
         self._go_on()
         self._backups.append(self.cluster.back_up())
 
@@ -161,7 +161,7 @@ class OperatedJob(RuleBasedStateMachine):
     @rule(times=st.integers(1, 9))
     def alter_quotas(self, times: int) -> None:
         """A job that is down is started after each alteration, and dies at once."""
-        table = QuotasTable(self.cluster.settings.delta.quotas)
+        table = QuotasAdmin(self.cluster.settings.delta.quotas)
         for _ in range(times):
             self._quotas += 1
             table.alter(lambda _: quotas(self._quotas), "operator", date(self.cluster.kafka.now_ms))

@@ -12,12 +12,12 @@ import yaml
 from sluice import Gateway
 from sluice.configs.settings import Settings
 from sluice.process.background import BackgroundService
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice_demo.gateways import gateway_options
+from sluice_reading.holds_table import HoldsTable
 from sluice_toolbox.holds_watch import HoldsWatch
 from sluice_toolbox.operator_holds import OperatorHolds
 from tests.builders import quota

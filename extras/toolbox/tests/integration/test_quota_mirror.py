@@ -18,7 +18,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice_demo.broker import Broker
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
 from sluice_proxy.processes import free_ports
-from sluice_reading.quotas_history import QuotasHistory
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 from tests.builders import quota
 from tests.deciding_side import read_limits
@@ -75,7 +75,7 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
         try:
             assert job.settings.quotas.source == "kafka"
             wait_until(lambda: published() == {entry(1024.0), ORDERS}, 120)
-            assert QuotasHistory(job.settings.delta.quotas).version() == 1
+            assert QuotasAdmin(job.settings.delta.quotas).version() == 1
             alter({"user": "mirror-alice"}, KIND, 2048.5e3)
             alter({"user": None, "client-id": "app"}, KIND, 7.0)
             default = quota(KIND, 7.0, user=DEFAULT, client_id="app")
@@ -87,7 +87,7 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
         finally:
             job.stop()
 
-    history = list(QuotasHistory(job.settings.delta.quotas).history())
+    history = list(QuotasAdmin(job.settings.delta.quotas).history())
     assert {change.changed_by for change in history if change.version > 0} == {"kafka"}
     first = next(line["message"] for line in job.log() if "has the cluster's quotas" in line["message"])
     assert first.endswith("version 1 has the cluster's quotas of users and client-ids: 1 added, 0 changed, 1 removed")

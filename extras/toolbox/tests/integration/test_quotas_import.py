@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from sluice.kafka_io.client import connect
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.builders import member, quota
 from tests.commands import invoke
@@ -59,7 +59,7 @@ def is_described(bootstrap_servers: str) -> bool:
 
 def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_broker: str, tmp_path: Path) -> None:
     """With --prune those of users and client-ids go that the cluster hasn't; what no cluster has stays."""
-    table = QuotasTable(str(tmp_path / "quotas"))
+    table = QuotasAdmin(str(tmp_path / "quotas"))
     table.create([*SLUICES_OWN, *OLD], "seed", datetime.now(UTC))
     arguments = ["quotas", "import", "--bootstrap-servers", kafka_broker, "--table", table.path, "--yes"]
     alter_all(kafka_broker, remove=False)

@@ -9,10 +9,10 @@ import pytest
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties
 from sluice.kafka_io.client import connect
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.checks import check_quotas_source
 from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.builders import DEFAULTS, changed, quota
@@ -30,7 +30,7 @@ def test_the_doctor_compares_the_cluster_with_the_table(kafka_broker: str, tmp_p
     settings = changed(settings, "quotas", source="kafka")
     settings = changed(settings, "enforce", checkpoint=str(tmp_path / "checkpoint"))
     settings = changed(settings, "delta", quotas=str(tmp_path / "quotas"))
-    table = QuotasTable(settings.delta.quotas)
+    table = QuotasAdmin(settings.delta.quotas)
     table.create([quota(KIND, 1.0, user="mirror-bob"), ORDERS], "test", datetime.now(UTC))
     with connect(AlteringAdmin, settings.kafka) as admin:
         admin.alter({"user": "mirror-alice"}, {KIND: 1024.0}, remove=False)

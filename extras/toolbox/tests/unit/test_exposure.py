@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
-from sluice.state.quotas.alteration import RawEntity
-from sluice.state.quotas.cluster import ClusterQuota
+from sluice.state.quotas.cluster import ClusterQuota, RawEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas

@@ -21,12 +21,12 @@ from recorded import event_at, simulated, write_decisions
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.gateway_topics import DecidedHeartbeat, Overrides, Sums
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, CountedEntity
-from sluice.state.overrides.operator_holds import MAX_LASTING_MS, holds_at
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import overrides_key, overrides_value
+from sluice_reading.holds_table import HoldsTable
+from sluice_reading.operator_holds import MAX_LASTING_MS, holds_at
 from sluice_reading.times import to_ms
 from sluice_toolbox import in_force
 from sluice_toolbox.operator_holds import NONE_TAKEN, OperatorHolds

@@ -10,10 +10,10 @@ from sluice.cli import start_checks
 from sluice.cli.errors import CheckWarningError
 from sluice.configs.settings import Properties, Settings
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import OPERATOR
+from sluice_reading.holds_table import HoldsTable
 from sluice_toolbox import holds_watch
 from sluice_toolbox.holds_watch import HoldsWatch
 from tests.builders import changed, hold_of

@@ -9,12 +9,12 @@ import pytest
 from sluice.cli.errors import CheckWarningError
 from sluice.configs.settings import Settings
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, version_end
 from sluice.state.troubles import HOUR_MS
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.health import JobHealth
+from sluice_reading.holds_table import HoldsTable
 from sluice_toolbox import checks
 from tests.builders import DEFAULTS, changed, hold_of
 from tests.input_faults import OF_TABLES, a_folder, gone, no_log

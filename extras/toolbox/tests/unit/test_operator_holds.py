@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import MAX_EXACT, MAX_TIMESTAMP_MS, CountedEntity
-from sluice.state.overrides.operator_holds import MAX_LASTING_MS
 from sluice.state.quotas.entity import Tags
+from sluice_reading.holds_table import HoldsTable
+from sluice_reading.operator_holds import MAX_LASTING_MS
 from sluice_toolbox.holds_watch import HoldsWatch
 from sluice_toolbox.operator_holds import MAX_HOLDS, NONE_TAKEN, REMEMBERED_MS, OperatorHolds
 from tests.builders import hold_of

@@ -16,10 +16,10 @@ import pytest
 from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
 from sluice.configs.quotas import load_quotas_file
 from sluice.jvm.jars import REPOSITORY
-from sluice.sinks.tables.holds import HoldsTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, Membership, QuotaKind
+from sluice_reading.holds_table import HoldsTable
 from sluice_reading.quota_text import quotas_yaml
 from sluice_reading.texts import java_double
 from sluice_toolbox.quota_text import read_configs, read_properties

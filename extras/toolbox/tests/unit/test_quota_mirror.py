@@ -9,8 +9,7 @@ import pytest
 from sluice.configs import extras
 from sluice.configs.errors import InvalidSettingsError
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.state.quotas.alteration import RawEntity
-from sluice.state.quotas.cluster import ClusterQuota
+from sluice.state.quotas.cluster import ClusterQuota, RawEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -18,7 +17,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.job import Job
-from sluice_reading.quotas_history import QuotasHistory
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 from sluice_toolbox.quota_mirror import QuotaMirror
 from tests.builders import DEFAULTS, changed
@@ -50,7 +49,7 @@ class Mirrored:
 
     def __init__(self, folder: Path, *entries: QuotaEntry) -> None:
         self.cluster = Cluster()
-        self.table = QuotasHistory(str(folder / "quotas"))
+        self.table = QuotasAdmin(str(folder / "quotas"))
         self.table.create(entries, "carol", AT)
         self.watch = QuotaWatch(self.table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))))
         self.reports: list[tuple[str | None, int]] = []

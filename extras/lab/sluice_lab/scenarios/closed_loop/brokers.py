@@ -14,7 +14,6 @@ import psutil
 from py4j.protocol import Py4JError
 
 from sluice.process.clock import now_ms
-from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -31,6 +30,7 @@ from sluice_lab.testbed.jmx import beans
 from sluice_lab.testbed.quotas_without_job import set_kafkas_quotas
 from sluice_lab.testbed.rig import Rig
 from sluice_proxy.gateway import KafkaGateway
+from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.machine import Jvm
 
 OUTAGE_S = 60.0
@@ -162,7 +162,7 @@ def _set_limit(situation: BrokersSituation, cluster: Cluster, rig: Rig | None, l
     """Set the client's limit, at the job or at the brokers themselves."""
     if rig is not None:
         entry = QuotaEntry(QuotaEntity(client_id=CLIENT), situation.quota, limit)
-        table = QuotasTable(rig.settings.delta.quotas, rig.settings.delta.storage_options)
+        table = QuotasAdmin(rig.settings.delta.quotas, rig.settings.delta.storage_options)
         table.alter(lambda _: [entry], "closed-loop", datetime.now(UTC))
         return
     set_kafkas_quotas(cluster.bootstrap_servers, {"client-id": CLIENT}, {situation.quota.value: limit})

@@ -6,24 +6,22 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sluice.state.contract.gateway_topics import EventMs
-from sluice.state.quotas.alteration import ChangedFrom
 from sluice.state.quotas.entity import MAX_TAG_LENGTH, Tags
+from sluice_reading.quota_lists import ChangedFrom
 
 MAX_LASTING_MS = 7 * 86_400_000
 """Longest hold. One that is to last has a quota."""
 
+
 MAX_REASON = 200
 """Most characters of a reason."""
+
 
 _MAX_AUTHOR = 98
 """Most characters of an author in a record: all holds are in one."""
 
+
 _Name = Annotated[str, Meta(max_length=MAX_TAG_LENGTH)]
-
-
-def holds_path(quotas: str) -> str:
-    """The place of the table of holds, beside the quotas table at `quotas`."""
-    return quotas.rstrip("/") + "-holds"
 
 
 class OperatorHold(Struct, frozen=True, array_like=True):

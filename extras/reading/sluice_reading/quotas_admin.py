@@ -1,19 +1,38 @@
-"""The history of the quotas table: its versions, with the author and time of each change."""
+"""The quotas table as operators use it: altered, and read with its past, with author and time of each change."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from deltalake import DeltaTable
+from arro3.core import Table
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from sluice.sinks.errors import BrokenQuotasError
-from sluice.sinks.tables.quotas import CHANGED_AT, HOST, OS_USER, PRINCIPAL, EntryKey, QuotasTable, entity_json
-from sluice.state.quotas.alteration import ChangedFrom
+from sluice.sinks.errors import BrokenQuotasError, QuotasTableError
+from sluice.sinks.tables.quotas import (
+    CHANGED_AT,
+    EntryKey,
+    QuotasTable,
+    by_key,
+    commit_properties,
+    entity_json,
+    taken,
+    to_arrow,
+)
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind
+from sluice.state.quotas.tenants import check_members
+from sluice_reading.owner import warn_of_owner
+from sluice_reading.quota_lists import ChangedFrom
+
+MAX_COMMIT_ATTEMPTS = 1000
+"""An attempt is lost only when somebody else commits, so this many mean very many changes at the same time."""
+
+OS_USER, HOST, PRINCIPAL = "osUser", "host", "principal"
+"""Keys of `ChangedFrom` in a commit's metadata."""
 
 _FIRST_COMMITS = 100
 """Commits that a reader of the history gets first; then four times as many, and so on."""
@@ -45,14 +64,64 @@ class QuotaChange:
     new: QuotaEntry | None
 
 
-class QuotasHistory(QuotasTable):
-    """The quotas table with its past. Every method may raise QuotasTableError, whose message says what to do."""
+class QuotasAdmin(QuotasTable):
+    """Alters the quotas table, and reads its past. Every method may raise QuotasTableError, which says what to do."""
 
     def rows(self, version: int | None = None) -> list[QuotaRow]:
         """The quotas of a version, by default the latest, with author and time; sorted by entity, key and mode."""
         content = self._read(self._open(version))
         authors, times = (content.columns[name].to_pylist() for name in ("changed_by", "changed_at"))
         return [QuotaRow(*row) for row in zip(content.entries.values(), authors, times, strict=True)]
+
+    def alter(
+        self,
+        change: Callable[[list[QuotaEntry]], Iterable[QuotaEntry]],
+        changed_by: str,
+        at: datetime,
+        changed_from: ChangedFrom | None = None,
+    ) -> int:
+        """Replaces the quotas by `change(quotas)` in one commit; returns the version that has them.
+
+        `change` is called again if somebody else commits at the same time, so no change is lost. Quotas that stay the
+        same keep their author and time; if all stay the same there is no commit. If `change` raises, nothing is
+        written. Raises InvalidQuotaError if a change makes a member of a tenant one of two.
+        """
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            table = self._open()
+            columns, before = self._read(table)
+            after = by_key(change(list(before.values())))
+            kept = [position for position, (key, entry) in enumerate(before.items()) if after.get(key) == entry]
+            new = [entry for key, entry in after.items() if before.get(key) != entry]
+            if len(kept) == len(before) and not new:
+                return table.version()
+            if any(entry.entity.is_member for entry in new):
+                check_members(after.values())
+            rows = [taken(columns, kept), to_arrow(new, changed_by, at)]
+            if self._replace(
+                table, Table.from_batches(rows), commit_properties(changed_by, at, **_origin(changed_from))
+            ):
+                return table.version()
+        raise QuotasTableError(f"the quotas table {self.path} is changed by others all the time; try again later")
+
+    def _replace(self, table: DeltaTable, rows: Table, commit: CommitProperties) -> bool:
+        """Commits `rows` as the version after `table`; writes nothing and returns False if somebody else did first."""
+        base = table.version()
+        try:
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                # No retries (see commit_properties): any other commit must make this one fail. With retries delta-rs
+                # commits after the other where it sees no conflict, such as two first rows in an empty table, and
+                # quotas would be doubled.
+                commit_properties=commit,
+            )
+            warn_of_owner(self.path)
+        except (DeltaError, OSError, ValueError) as error:
+            if isinstance(error, CommitFailedError) and self.version() != base:
+                return False
+            raise self._error("written", error) from error
+        return True
 
     def history(self) -> Iterator[QuotaChange]:
         """Every change, newest version first; found by comparing versions, so it includes changes by Spark SQL.
@@ -124,3 +193,11 @@ def _changed_from(commit: Mapping[str, Any]) -> ChangedFrom | None:
         return None
     principal = commit.get(PRINCIPAL)
     return ChangedFrom(str(commit[OS_USER]), str(commit.get(HOST)), principal and str(principal))
+
+
+def _origin(changed_from: ChangedFrom | None) -> dict[str, str]:
+    """It as metadata of a commit."""
+    if changed_from is None:
+        return {}
+    said = {OS_USER: changed_from.os_user, HOST: changed_from.host}
+    return said | ({PRINCIPAL: changed_from.principal} if changed_from.principal else {})

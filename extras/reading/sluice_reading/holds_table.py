@@ -10,14 +10,17 @@ from arro3.core import Array, DataType, RecordBatch, Schema, Table
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from sluice.configs.settings import holds_path
 from sluice.sinks.tables.operators import OperatorsTable
-from sluice.sinks.tables.trouble import warn_of_owner
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
-from sluice.state.overrides.operator_holds import OperatorHold, holds_path
+from sluice_reading.operator_holds import OperatorHold
+from sluice_reading.owner import warn_of_owner
 
 log = logging.getLogger("sluice.holds")
 
+
 _COLUMNS = OperatorHold.__struct_fields__
+
 
 _MAX_ATTEMPTS = 100
 """Most operators whose rows may come between the reading of the table and a new row."""
