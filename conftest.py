@@ -27,7 +27,14 @@ from sluice.jvm.jars import SPARK_JARS
 from sluice_demo.broker import Broker
 from sluice_proxy.processes import free_ports
 from tests.broker_plugin import plugin_classes
-from tests.integration.job_process import AUDITED, GENERATED_CODE, QUICK_JAVA, SMALL_ARROW_BATCHES, JobProcess
+from tests.integration.job_process import (
+    AUDITED,
+    GENERATED_CODE,
+    QUICK_JAVA,
+    READS_DELTA,
+    SMALL_ARROW_BATCHES,
+    JobProcess,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,12 +239,13 @@ def spark_jars() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """The job's own Spark session, shared by all tests that need one."""
+    """The job's own Spark session, which all tests share that need one. Unlike a job's it reads Delta tables."""
     from sluice.streaming.runtime.session import start_session
 
     settings = load_settings(environment={})
     enforce = replace(settings.enforce, checkpoint=str(tmp_path_factory.mktemp("checkpoint")))
-    session = start_session(replace(settings, enforce=enforce, spark=Properties(settings.spark | QUICK_JAVA)))
+    properties = Properties(settings.spark | QUICK_JAVA | READS_DELTA)
+    session = start_session(replace(settings, enforce=enforce, spark=properties))
     yield session
     session.stop()
 

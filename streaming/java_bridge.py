@@ -42,6 +42,20 @@ def hadoop_configuration(spark: SparkSession) -> Any:
     return _java_context(spark).hadoopConfiguration()
 
 
+def forget_hadoop_defaults(spark: SparkSession) -> None:
+    """Leave Hadoop's configuration of the session nothing but what Spark's properties set: `spark.hadoop.*`.
+
+    Spark writes all of it, 1 150 names, for each micro-batch, each name with a gzip stream of its own; on a local disk
+    Hadoop's code goes by its own defaults (docs/decisions/0014-cost-of-a-micro-batch.md). The session has its state by
+    now: classes that are loaded for it have Hadoop read all of its files again.
+    """
+    configuration, prefix = hadoop_configuration(spark), "spark.hadoop."
+    configuration.clear()
+    for name, value in spark.sparkContext.getConf().getAll():
+        if name.startswith(prefix):
+            configuration.set(name.removeprefix(prefix), value)
+
+
 class NamedStages(SCCallSiteSync):
     """Gives the stages of PySpark's actions in this block a name in Spark's UI, instead of a line of its own code."""
 

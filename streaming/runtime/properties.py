@@ -51,9 +51,6 @@ _DEFAULTS = {
     "spark.redaction.regex": REDACTED,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.debug.maxToStringFields": "1000",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # Page batches and parts are few rows of many bytes: without a bound all of a task's are one batch, in large buffers
     # that are fresh memory each time, which the kernel clears (docs/decisions/0014-cost-of-a-micro-batch.md).
@@ -82,10 +79,18 @@ _LOCAL_CHECKPOINTS = {
 }
 
 _ONE_PROCESS = {
+    # What a micro-batch shuffles and broadcasts never leaves this process, and no lost executor has it made again
+    # (docs/decisions/0014-cost-of-a-micro-batch.md).
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+    "spark.shuffle.checksum.enabled": "false",
+    "spark.broadcast.checksum": "false",
     # Its executor can't be lost alone. After two minutes in which the machine slept, it would be, and end the job.
     "spark.storage.blockManagerHeartbeatTimeoutMs": "10d",
     # Hadoop's own class starts a process (chmod) for each file and folder that it makes.
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+    # The one name that Hadoop's code has no default of its own for, if a listener of section `spark` writes files.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs",
 }
 
 
@@ -112,7 +117,7 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
     properties = folder_properties(folder.path) | properties
     # Spark's own folders are there as well, unless section `spark` has a spark.local.dir.
     properties[JAVA_OPTIONS] = f"-Djava.io.tmpdir={folder.path} {properties[JAVA_OPTIONS]}"
-    return (_ONE_PROCESS if _is_one_process(properties) else {}) | properties | _jars(properties, _store_jars(settings))
+    return (_ONE_PROCESS if is_one_process(properties) else {}) | properties | _jars(properties, _store_jars(settings))
 
 
 def driver_properties(settings: Settings) -> dict[str, str]:
@@ -154,7 +159,7 @@ def _jars(properties: Mapping[str, str], more: Sequence[Path]) -> dict[str, str]
     Those of `spark.jars` can't be archived, nor can any after jars that section `spark` has on the class path.
     """
     own, given, archive = [*SPARK_JARS.paths(), *more], properties.get(_CLASS_PATH), SPARK_CLASSES.find()
-    jars = {} if _is_one_process(properties) else {"spark.jars": ",".join(map(str, own))}
+    jars = {} if is_one_process(properties) else {"spark.jars": ",".join(map(str, own))}
     if archive is None or given:
         command = f"{sys.executable} -m {SPARK_JARS.command}"
         why = f"with {_CLASS_PATH}" if given else f"for this Java and these jars, which {command} makes"
@@ -166,7 +171,7 @@ def _jars(properties: Mapping[str, str], more: Sequence[Path]) -> dict[str, str]
     }
 
 
-def _is_one_process(properties: Mapping[str, str]) -> bool:
+def is_one_process(properties: Mapping[str, str]) -> bool:
     """True if the executor is the driver, which needs no copies of jars."""
     return re.fullmatch(r"local(\[.*\])?", properties["spark.master"]) is not None
 
@@ -178,8 +183,13 @@ def is_on_one_machine(settings: Settings) -> bool:
 
 def left_out(settings: Settings, environment: Mapping[str, str] = os.environ) -> list[str]:
     """The variables of the environment that the job doesn't take."""
-    hadoop = any("://" in place for place in folders(settings).values())
-    return foreign_variables(environment, one_machine=is_on_one_machine(settings), hadoop=hadoop)
+    one_machine, hadoop = is_on_one_machine(settings), has_remote_folders(settings)
+    return foreign_variables(environment, one_machine=one_machine, hadoop=hadoop)
+
+
+def has_remote_folders(settings: Settings) -> bool:
+    """True if a checkpoint or table is where Hadoop's configuration may tell how to reach it."""
+    return any("://" in place for place in folders(settings).values())
 
 
 def folder_properties(folder: Path) -> dict[str, str]:

@@ -16,9 +16,16 @@ from sluice.jvm.class_archive import ARCHIVE_OPTION
 from sluice.jvm.driver import DriverJava, forget_address
 from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import SPARK_JARS, jars_home
-from sluice.streaming.java_bridge import has_java, java, keep_process
+from sluice.streaming.java_bridge import forget_hadoop_defaults, has_java, java, keep_process
 from sluice.streaming.queries.reasons import reason_of
-from sluice.streaming.runtime.properties import JAVA_OPTIONS, is_on_one_machine, prepared_properties, start_java
+from sluice.streaming.runtime.properties import (
+    JAVA_OPTIONS,
+    has_remote_folders,
+    is_on_one_machine,
+    is_one_process,
+    prepared_properties,
+    start_java,
+)
 from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.workers.engine_start import (
     NATIVE_LOADED,
@@ -68,6 +75,8 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
     session = builder.getOrCreate()
     partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    if is_one_process(properties) and not has_remote_folders(settings):
+        forget_hadoop_defaults(session)
     run_folder(settings.enforce.checkpoint).remember()
     return session
 

@@ -13,13 +13,20 @@ from sluice.state.decisions.leader_epochs import Fence
 from sluice_demo.counts import ends, records
 from sluice_demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 
-__all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "TOPICS", "JobProcess", "Json", "wait_until"]
+__all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "READS_DELTA", "TOPICS", "JobProcess", "Json", "wait_until"]
 
 TOPICS = ("requests", "decisions", "dead_letters", "limits", "waits", "sums", "claims")
 """The settings that name a job's topics."""
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Disables Java's second compiler, which takes more time than everything else in a short test."""
+
+READS_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+"""Properties of a session that reads and writes Delta tables; the job does that without Spark."""
 
 GENERATED_CODE = {"spark.sql.codegen.factoryMode": "FALLBACK"}
 """Section `spark` of a job that runs the code that Spark generates for expressions, as in production."""

@@ -76,6 +76,20 @@ def test_local_files_are_made_without_starting_a_process(spark: SparkSession, tm
     assert len([file for file in tmp_path.iterdir() if not file.name.startswith(".")]) == 100
 
 
+def test_a_micro_batch_broadcasts_no_defaults_of_hadoop(spark: SparkSession) -> None:
+    """Spark writes the whole configuration for each of them; what the properties set stays in force."""
+    configuration: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    set_by_spark = {name for name, _ in spark.sparkContext.getConf().getAll() if name.startswith("spark.hadoop.")}
+
+    names = set(configuration.getValByRegex(".*").keySet())
+
+    assert {name.removeprefix("spark.hadoop.") for name in set_by_spark} <= names
+    assert {name for name in names if not name.startswith("spark.")} <= {
+        name.removeprefix("spark.hadoop.") for name in set_by_spark
+    }
+    assert configuration.get("fs.permissions.umask-mode") == "077"
+
+
 def test_workers_talk_over_sockets_that_only_this_user_can_reach(spark: SparkSession) -> None:
     """Over TCP a micro-batch waits for delayed acknowledgements; no other user can enter the folder."""
     folder = Path(str(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir")))
