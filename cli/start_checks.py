@@ -60,6 +60,8 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
     parts = {each.name for each in entry_points(group=JOB_PARTS)}
     if Path(holds_path(settings.delta.quotas)).exists() and OPERATOR not in parts:
         yield "holds", partial(check_part, "nobody is stopped by `sluice quotas hold`")
+    if settings.health.port and "troubles" not in parts:
+        yield "troubles", partial(check_part, "/readyz and /metrics lack gateways, brokers, topics and tables")
     if settings.delta.maintain_every_hours and "maintenance" not in parts:
         yield "maintenance", partial(check_part, "no table is compacted, so reading gets slower from week to week")
     if settings.brokers.capacity_file is not None:

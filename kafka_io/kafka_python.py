@@ -6,7 +6,7 @@ tests/unit/test_kafka_python.py names the release that they were tried with.
    same offset for ever, so that one forged record would keep a gateway from all records that come after it. Records
    are decoded here too, without the parts that no reader needs: a third of the time.
 2. The id of a topic shows that it was deleted and made again.
-3. The admin client describes client quotas, and tries a topic's config.
+3. The admin client tries a topic's config.
 """
 
 from base64 import urlsafe_b64encode
@@ -19,11 +19,9 @@ import msgspec
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.consumer.fetcher import Fetcher
-from kafka.errors import CorruptRecordError, for_code
-from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+from kafka.errors import CorruptRecordError
 
 from sluice.state.decisions.leader_epochs import LeaderEpoch, epoch_of
-from sluice.state.quotas.cluster import ClusterQuota
 
 OnUnreadable = Callable[[int, int, int, Exception], None]
 """Called with partition, first offset, number of records and error of a batch that is passed over."""
@@ -74,27 +72,6 @@ def topic_id_text(found: UUID | None) -> str | None:
     ('t6X57n5uTSudxi8PP09aAQ', None, None)
     """
     return urlsafe_b64encode(found.bytes).decode().rstrip("=") if found and found.int else None
-
-
-class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
-    """kafka-python's admin client with the one request it lacks: DescribeClientQuotas (KIP-546)."""
-
-    def describe_client_quotas(self) -> list[ClusterQuota]:
-        """The quotas of every entity. Raises KafkaError."""
-        response = self._manager.run(self._describe)
-        if response.error_code:
-            raise for_code(response.error_code)(response.error_message)
-        return [
-            ClusterQuota(
-                {part.entity_type: part.entity_name for part in entry.entity},
-                {value.key: value.value for value in entry.values},
-            )
-            for entry in response.entries or []
-        ]
-
-    async def _describe(self) -> DescribeClientQuotasResponse:
-        # no condition and not strict: everything
-        return await self._manager.send(DescribeClientQuotasRequest(components=[], strict=False))
 
 
 class ConfigsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints

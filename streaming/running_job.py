@@ -16,6 +16,7 @@ from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.sinks.waits import ended_waits_remover
 from sluice.state.errors import SluiceError
+from sluice.state.troubles import Facts, is_stale
 from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -32,12 +33,10 @@ from sluice.streaming.queries.reasons import Cause, QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
 from sluice.streaming.runtime.capacities import CapacityFile
-from sluice.streaming.runtime.gateway_metrics import GatewayMetrics
 from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice.streaming.runtime.job_parts import JobView, parts_of_extras
 from sluice.streaming.runtime.observers import NEWEST_DECISIONS, Guarded, observers_of
 from sluice.streaming.runtime.run_folder import run_folder
-from sluice.streaming.runtime.troubles import TroublesWatch
 
 log = logging.getLogger("sluice.job")
 
@@ -61,13 +60,15 @@ class RunningJob:
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._topic = RequestsTopicWatch(settings)
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
-        self._gateways: GatewayMetrics | None = None
-        self._observers: list[Guarded] = []
-        self._of_extras = parts_of_extras(JobView(settings, lambda: watch.quotas, health.report_input))
+        self.capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
+        self._of_extras = parts_of_extras(
+            JobView(
+                settings, lambda: watch.quotas, lambda: watch.in_force()[1], self.capacities.limits, health.report_input
+            )
+        )
         table = OverridesTable(settings.delta.overrides, settings.delta.storage_options)
         report = partial(health.report_input, "overrides")
         self.overrides = OverridesWatch(self._of_extras.deciders, table, settings.metrics.top_clients, report=report)
-        self.capacities = CapacityFile(settings, partial(health.report_input, "capacities"))
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""
@@ -90,7 +91,7 @@ class RunningJob:
         settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka
         for metrics in (*self._of_extras.metrics, self.overrides):
             self._health.registry.register(metrics)
-        services = [
+        return [
             BackgroundService("quota-watch", self._watch.poll, settings.quotas.poll_ms / 1000.0),
             limits_publisher(topics, kafka, self._watch.in_force, lambda: self.overrides.said, self.overrides.remember),
             ended_waits_remover(topics.waits, kafka),
@@ -101,31 +102,21 @@ class RunningJob:
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
-        if self._gateways is not None:
-            services += self._troubles_watch(self._gateways)
-        return services
 
     def _decisions_watch(self) -> BackgroundService:
-        """Looks for foreign decisions, and feeds metrics of gateways and observers if somebody can ask for them."""
-        settings, foreign = self._settings, self._foreign
-        topic, kafka = settings.topics.decisions, settings.kafka
+        """Looks for foreign decisions, and feeds observers if somebody can ask for their metrics."""
+        settings, foreign, parts = self._settings, self._foreign, self._of_extras
+        topic, kafka, facts = settings.topics.decisions, settings.kafka, parts.facts or Facts
         if not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
-        self._gateways, self._observers = GatewayMetrics(self.capacities.limits()), observers_of(settings)
-        readers: list[GatewayMetrics | Guarded] = [self._gateways, *self._observers]
-        for reader in readers:
-            self._health.registry.register(reader)
+        observers = [*observers_of(settings), *(Guarded(*named) for named in parts.observers.items())]
+        for observer in observers:
+            self._health.registry.register(observer)
+            observer.watch_age(lambda now_ms: is_stale(facts().flow, now_ms))
+        self._health.report_facts(lambda: replace(facts(), overrides=self.overrides.said))
         return decisions_watch(
-            topic, kafka, [foreign.on_decision, *(reader.on_record for reader in readers)], NEWEST_DECISIONS
+            topic, kafka, [foreign.on_decision, *(each.on_record for each in observers)], NEWEST_DECISIONS
         )
-
-    def _troubles_watch(self, gateways: GatewayMetrics) -> list[BackgroundService]:
-        troubles = TroublesWatch(self._settings, gateways.facts, lambda: self._watch.in_force()[1])
-        gateways.is_stale = troubles.is_stale
-        for observer in self._observers:
-            observer.watch_age(troubles.is_stale)
-        self._health.report_facts(lambda: replace(troubles.facts(), overrides=self.overrides.said))
-        return troubles.services()
 
     def _queries(self) -> list[SupervisedQuery]:
         """Both queries, each supervised by itself: requests are decided without the audit query.

@@ -6,7 +6,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sluice.state.contract.records import HEARTBEAT_API
-from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -20,6 +19,7 @@ from sluice.state.quotas.kinds import (
     StorageKey,
     Window,
 )
+from sluice_toolbox.cluster import ClusterQuota
 from sluice_toolbox.cluster_changes import is_mirrored
 
 USERS = ("alice", "bob|x", "", "<default>", "🦊 fox")

@@ -1,66 +1,16 @@
-"""The state of what is recorded: the answers that should be in tables and are not, and tables that can't be read."""
+"""The state of what is recorded: tables that can't be read."""
 
-import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 
 from sluice.configs.settings import Settings, with_absolute_paths
-from sluice.kafka_io.topic_reader import Offsets, TopicReader
 from sluice.sinks.errors import TableReadError
 from sluice.sinks.tables.trouble import TableSeen, see_table
-from sluice.state.troubles import AUDIT_LATE_MS, Unwritten
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.own_tables import check_is_own, known_ids
-from sluice.streaming.checkpoint.spark_files import check_spark_files, read_offsets
 from sluice.streaming.errors import CheckpointError
 
 _TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 """Tables that every job writes."""
-
-_Place = tuple[str, int]  # a topic and its partition
-
-
-class UnwrittenAnswers:
-    """The answers that wait for the audit query, by offsets and a clock that nobody sets: of others some may be off."""
-
-    def __init__(self, settings: Settings, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._settings = settings
-        self._clock_s = clock_s
-        self.looks = deque[tuple[float, dict[_Place, int]]]()  # when, and the ends of the topics then, oldest first
-        self._committed, self._committed_s = -2, 0.0  # the last micro-batch that was seen, and since when
-
-    def look(self, now_ms: int) -> Unwritten:
-        """Those that it saw the query's trigger and AUDIT_LATE_MS ago. Raises CheckpointError and KafkaError."""
-        now_s, (committed, unread) = self._clock_s(), _unread(self._settings)
-        if committed != self._committed:
-            self._committed, self._committed_s = committed, now_s
-        self.looks.append((now_s, {place: each.end for place, each in unread.items()}))
-        due_s = now_s - self._settings.audit.trigger_s - AUDIT_LATE_MS / 1000
-        while len(self.looks) > 1 and self.looks[1][0] <= due_s:
-            self.looks.popleft()
-        seen_s, ends = self.looks[0]
-        if seen_s > due_s:
-            return Unwritten(0)
-        number = sum(max(0, min(each.end, ends.get(place, 0)) - each.first) for place, each in unread.items())
-        return Unwritten(number, now_ms - int((now_s - self._committed_s) * 1000))
-
-
-def unread_answers(settings: Settings) -> int:
-    """The answers that no committed micro-batch of the audit query has read. Raises CheckpointError and KafkaError."""
-    return sum(max(0, each.end - each.first) for each in _unread(settings)[1].values())
-
-
-def _unread(settings: Settings) -> tuple[int, dict[_Place, Offsets]]:
-    """The last micro-batch committed, or -1, and the offsets of each partition from the first one that it left."""
-    checkpoint, topics = Checkpoint(settings.audit.checkpoint), settings.topics
-    committed = check_spark_files(checkpoint).committed
-    read, unread = read_offsets(checkpoint, committed) if committed >= 0 else {}, dict[_Place, Offsets]()
-    for topic in (topics.decisions, topics.dead_letters):
-        with TopicReader(settings.kafka, topic) as reader:
-            for partition, each in reader.offsets().items():
-                unread[topic, partition] = each._replace(first=max(each.first, read.get(topic, {}).get(partition, 0)))
-    return committed, unread
 
 
 def see_tables(settings: Settings) -> tuple[dict[str, TableSeen | None], dict[str, str | None]]:

@@ -18,7 +18,7 @@ from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime import answers_watch
-from sluice.streaming.runtime.answers_watch import ForeignDecisions, decisions_watch
+from sluice.streaming.runtime.answers_watch import ForeignDecisions, TopicGrowth, decisions_watch
 from tests.builders import DEFAULTS
 
 OWN = JobIdentity("own", made_at_ms=1_000)
@@ -151,3 +151,9 @@ def test_a_broker_that_is_away_is_said_once_until_the_error_is_another_one(
         "can't read the newest decisions: away; trying again",
         "can't read the newest decisions: refused; trying again",
     ]
+
+
+def test_dead_letters_are_counted_from_the_first_look_on_also_over_a_topic_that_is_made_again() -> None:
+    growth = TopicGrowth()
+
+    assert [growth.since_last(ends) for ends in ({0: 40}, {0: 42, 1: 3}, {0: 42, 1: 3}, {0: 1, 1: 0})] == [0, 5, 0, 1]

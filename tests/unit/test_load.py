@@ -19,10 +19,10 @@ from sluice.state.contract.records import (
     Load,
     LogDirectory,
 )
-from sluice.state.gateways_seen import FUTURE_MS, GatewaysSeen
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
+from sluice_reading.gateways_seen import FUTURE_MS, GatewaysSeen
 from tests.builders import AT_MS, file_of
 
 _PARTS = st.none() | st.floats(0, 1)

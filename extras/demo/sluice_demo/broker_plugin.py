@@ -11,10 +11,10 @@ from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Share
-from sluice.state.gateways_seen import GatewaySeen
 from sluice_demo.cluster import Cluster
 from sluice_demo.job import wait_until
 from sluice_insight.live import LiveModel
+from sluice_reading.gateways_seen import GatewaySeen
 
 _ALIVE_MS = 3_000
 _START_S = 300.0

@@ -21,11 +21,11 @@ from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import UNMUTE_API, ChargeResult, Decision, Verdict
 from sluice.state.errors import UNREADABLE
-from sluice.state.gateways_seen import FUTURE_MS, GatewaysSeen
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window, burst
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 from sluice_insight.waits import CounterNames, Waited, WaitEnd, WaitEnds, reported_waits
+from sluice_reading.gateways_seen import FUTURE_MS, GatewaysSeen
 
 MINUTE_MS = 60_000
 

@@ -11,16 +11,16 @@ from urllib.request import ProxyHandler, build_opener
 from kafka.errors import KafkaError
 from msgspec import structs
 
-from sluice.kafka_io.brokers_seen import silent_servers
 from sluice.kafka_io.client import TopicSettings
-from sluice.kafka_io.newest_records import NewestRecords
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.troubles import MAX_SKEW_MS, BrokersSeen, Facts, Trouble, in_order, is_stale, troubles_of
 from sluice_insight.live import LiveModel
+from sluice_reading.brokers_seen import silent_servers
 from sluice_reading.job_probe import NO_ANSWER, JobProbe
+from sluice_reading.newest_records import NewestRecords
 from sluice_reading.times import duration
 from sluice_reading.troubles import is_doubtful
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.cluster import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_entries, check_number, check_value, quota_kind
 from sluice.state.quotas.kinds import KEY_ALIASES, QuotaKind
+from sluice_toolbox.cluster import RawEntity
 
 ENTITY_TYPES = ("user", "client-id", "topic", "tenant", "ip")
 

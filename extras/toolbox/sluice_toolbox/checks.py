@@ -19,19 +19,9 @@ from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Properties, Settings
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.brokers_seen import (
-    CALLBACK,
-    BrokerConfigs,
-    plugins_of,
-    read_broker_configs,
-    read_replicas,
-    silent_servers,
-)
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.kafka_io.newest_records import NewestRecords
-from sluice.kafka_io.own_login import own_login
 from sluice.kafka_io.topic_needs import lost_without, needs
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import topic_id_now, topics_seen
@@ -43,7 +33,6 @@ from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.instances import server_text
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.errors import UNREADABLE, SluiceError
-from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.shares.load import BrokerLimits, broker_loads, heaviest_unlimited
@@ -75,16 +64,28 @@ from sluice.streaming.checkpoint.origin import check_origin, read_origin, with_p
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
-from sluice.streaming.runtime.recorded import see_tables, unread_answers
+from sluice.streaming.runtime.recorded import see_tables
+from sluice_reading.brokers_seen import (
+    CALLBACK,
+    BrokerConfigs,
+    plugins_of,
+    read_broker_configs,
+    read_replicas,
+    silent_servers,
+)
 from sluice_reading.holds_table import HoldsTable
 from sluice_reading.job_probe import JobProbe
+from sluice_reading.newest_records import NewestRecords
 from sluice_reading.operator_holds import holds_at
 from sluice_reading.options import quotas_in_force
 from sluice_reading.texts import unlimited_text
 from sluice_reading.troubles import is_doubtful
+from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_changes import cluster_changes
 from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from sluice_toolbox.operator_holds import MAX_HOLDS, too_many_text
+from sluice_toolbox.own_login import own_login
+from sluice_toolbox.unwritten import unread_answers
 
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""

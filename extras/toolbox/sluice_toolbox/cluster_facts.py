@@ -16,12 +16,11 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
-from sluice.kafka_io.brokers_seen import CALLBACK
 from sluice.kafka_io.client import OF_COMMANDS, connect
-from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.process.format import error_line
-from sluice.state.quotas.cluster import ClusterQuota
-from sluice_toolbox.cluster_quotas import describe_quotas
+from sluice_reading.brokers_seen import CALLBACK
+from sluice_toolbox.cluster import ClusterQuota
+from sluice_toolbox.cluster_quotas import ClientQuotasAdmin, describe_quotas
 from sluice_toolbox.exposure import ClusterFacts
 
 MAX_GROUPS = 2_000

@@ -4,13 +4,35 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 
-from kafka.errors import KafkaError
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError, for_code
+from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.process.format import error_line
-from sluice.state.quotas.cluster import ClusterQuota
+from sluice_toolbox.cluster import ClusterQuota
+
+
+class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
+    """kafka-python's admin client with the one request it lacks: DescribeClientQuotas (KIP-546)."""
+
+    def describe_client_quotas(self) -> list[ClusterQuota]:
+        """The quotas of every entity. Raises KafkaError."""
+        response = self._manager.run(self._describe)
+        if response.error_code:
+            raise for_code(response.error_code)(response.error_message)
+        return [
+            ClusterQuota(
+                {part.entity_type: part.entity_name for part in entry.entity},
+                {value.key: value.value for value in entry.values},
+            )
+            for entry in response.entries or []
+        ]
+
+    async def _describe(self) -> DescribeClientQuotasResponse:
+        # no condition and not strict: everything
+        return await self._manager.send(DescribeClientQuotasRequest(components=[], strict=False))
 
 
 class ClusterQuotasReader(AbstractContextManager["ClusterQuotasReader"]):

@@ -8,7 +8,6 @@ import typer
 
 from sluice.jvm.plugin import CALLBACK_CLASS
 from sluice.kafka_io.client import OF_PERSONS
-from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_reading.format import amount, short
@@ -17,6 +16,7 @@ from sluice_reading.output import print_json, print_lines
 from sluice_reading.quota_text import plain_number
 from sluice_reading.text_tables import table_lines, terminal_width
 from sluice_reading.texts import entity_text, odd_names
+from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.exposure import ClusterFacts, Exposed, exposed, shadowed, unlimited, unseen
 from sluice_toolbox.quota_text import read_properties
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
-from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey
 from sluice_reading.options import TableOptions, grouped
 from sluice_reading.texts import odd_names
+from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_changes import is_mirrored
 from sluice_toolbox.quota_commands import DryRunOption, edit, merging
 from sluice_toolbox.quota_options import AuthorOption, YesOption

@@ -17,7 +17,6 @@ from sluice.cli.options import command_app
 from sluice.process.format import moment, printable
 from sluice.process.texts import counter_text
 from sluice.sinks.errors import QuotasTableError
-from sluice.state.quotas.cluster import RawEntity
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, QuotaKind
@@ -31,6 +30,7 @@ from sluice_reading.quota_text import entry_json, no_members_text, quotas_yaml, 
 from sluice_reading.texts import strict_text
 from sluice_reading.times import from_ms
 from sluice_toolbox.alteration import FilterComponent, matches, with_altered
+from sluice_toolbox.cluster import RawEntity
 from sluice_toolbox.cluster_changes import SLUICES_OWN, is_mirrored
 from sluice_toolbox.quota_options import AuthorOption, EntityCommand, EntityOptions, YesOption, ask, changed_from
 from sluice_toolbox.quota_text import (

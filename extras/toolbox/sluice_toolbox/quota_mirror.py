@@ -8,11 +8,11 @@ from sluice.configs.settings import Settings
 from sluice.process.background import BackgroundService, LastError
 from sluice.sinks.tables.newest import polled
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.cluster import ClusterQuota, client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.enforce.quota_watch import InForce, SourceReport
 from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_reading.texts import odd_names
+from sluice_toolbox.cluster import ClusterQuota, client_quotas
 from sluice_toolbox.cluster_changes import ClusterChanges, cluster_changes, mirrored
 from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 

@@ -16,12 +16,12 @@ from typer.exceptions import Abort
 from sluice.cli.errors import UsageError
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import principal_of
-from sluice.state.quotas.cluster import RawEntity
 from sluice.state.quotas.entity import DEFAULT
 from sluice_reading.options import as_written
 from sluice_reading.quota_lists import ChangedFrom
 from sluice_toolbox.alteration import FilterComponent as EntityFilter
 from sluice_toolbox.alteration import check_entity, check_filter
+from sluice_toolbox.cluster import RawEntity
 
 if TYPE_CHECKING:
     pass

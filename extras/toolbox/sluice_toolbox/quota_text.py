@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.cluster import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, number_hint
 from sluice.state.quotas.kinds import KEY_ALIASES, ElasticKey, QuotaKind, StorageKey
@@ -14,6 +13,7 @@ from sluice.state.quotas.tenants import member_text
 from sluice_reading.quota_lists import Difference, entity_order
 from sluice_reading.quota_text import plain_number
 from sluice_reading.texts import entity_text, value_text
+from sluice_toolbox.cluster import RawEntity
 from sluice_toolbox.cluster_changes import is_mirrored
 
 _ENTITY_TYPES = {"user": "users", "client-id": "clients", "client_id": "clients"}

@@ -28,10 +28,10 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import DiskFloor
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
-from sluice.streaming.runtime.gateway_metrics import GatewayMetrics
 from sluice.streaming.runtime.health import JobHealth
 from sluice_elastic.disks import DisksWatch
 from sluice_insight.client_metrics import ClientMetrics
+from sluice_toolbox.gateway_metrics import GatewayMetrics
 from tests.builders import AT_MS, decision, heartbeat_of
 
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from sluice.kafka_io.newest_records import problem_of
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.process.clock import now_ms
 from sluice.process.format import moment
@@ -45,6 +44,7 @@ from sluice_insight.troubles_now import TroublesNow
 from sluice_reading.errors import QueryError
 from sluice_reading.format import short
 from sluice_reading.job_probe import JobProbe
+from sluice_reading.newest_records import problem_of
 from sluice_reading.query import Tables
 from sluice_reading.quotas_admin import QuotaChange
 from sluice_reading.texts import client_text, entity_text, strict_text

@@ -10,7 +10,6 @@ from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResp
 
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 from sluice.kafka_io.topics import ensure_topics
 from sluice.process.clock import now_ms
 from sluice.state.quotas.entry import QuotaEntry
@@ -20,6 +19,7 @@ from sluice.state.store.pages import Page
 from sluice.streaming.enforce.pipeline import Decided, decide, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
+from sluice_toolbox.cluster_quotas import ClientQuotasAdmin
 
 
 class AlteringAdmin(ClientQuotasAdmin):

@@ -15,7 +15,6 @@ from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import NO_LOGIN
-from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -26,6 +25,7 @@ from sluice_http.middleware import Message, Receive, Scope, Send
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice_proxy.gateway import KafkaGateway
 from sluice_proxy.processes import free_ports
+from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from tests.integration.plugin_broker import published
 from tests.waiting import eventually

@@ -20,11 +20,11 @@ from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
 from sluice.state.troubles import HOUR_MS, BrokersSeen, Facts, Trouble, Unwritten
 from sluice.streaming.runtime.health import JobHealth
-from sluice.streaming.runtime.troubles import TroublesWatch
 from sluice_demo.counts import audited
 from sluice_insight.console.pages import PAGES
 from sluice_insight.console.server import running
 from sluice_reading.job_probe import asked, job_answer
+from sluice_toolbox.troubles_watch import TroublesWatch
 from tests.builders import DEFAULTS, changed, decision
 from tests.commands import SLUICE, invoke
 from tests.deciding_side import own_topics
@@ -106,7 +106,7 @@ def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> 
 
 def test_a_job_tells_what_its_topics_and_brokers_show(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker without the plugin, garbage, requests that nobody decides, and answers that nobody writes."""
-    monkeypatch.setattr("sluice.streaming.runtime.troubles._BROKERS_EVERY", 1)
+    monkeypatch.setattr("sluice_toolbox.troubles_watch._BROKERS_EVERY", 1)
     watch = TroublesWatch(left.settings, lambda _: Facts(), tuple, clock_s=iter(range(0, 10**6, 120)).__next__)
     health = JobHealth("enforce", 600)
     health.report_facts(watch.facts)

@@ -11,7 +11,6 @@ import pytest
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -19,6 +18,7 @@ from sluice_demo.broker import Broker
 from sluice_lab.testbed.quotas_without_job import AlteringAdmin
 from sluice_proxy.processes import free_ports
 from sluice_reading.quotas_admin import QuotasAdmin
+from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 from tests.builders import quota
 from tests.deciding_side import read_limits

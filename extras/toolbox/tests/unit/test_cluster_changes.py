@@ -2,11 +2,11 @@
 
 from hypothesis import given
 
-from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_reading.quota_lists import differences
+from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_changes import cluster_changes, is_mirrored, mirrored
 from tests.strategies import as_cluster, quota_entries
 

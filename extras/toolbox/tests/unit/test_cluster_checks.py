@@ -43,7 +43,6 @@ from sluice.state.contract.records import (
     UnlimitedClient,
 )
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.troubles import TopicsSeen
@@ -52,6 +51,7 @@ from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
 from sluice.streaming.errors import CheckpointError
 from sluice_elastic.settings import ElasticSettings
 from sluice_toolbox import checks
+from sluice_toolbox.cluster import ClusterQuota
 from tests.builders import DEFAULTS, changed, quota
 
 

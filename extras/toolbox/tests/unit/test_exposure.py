@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
-from sluice.state.quotas.cluster import ClusterQuota, RawEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice_toolbox import cluster_facts
+from sluice_toolbox.cluster import ClusterQuota, RawEntity
 from sluice_toolbox.exposure import ClusterFacts, exposed, shadowed
 from sluice_toolbox.exposure_command import quotas_exposure
 from tests.builders import quota

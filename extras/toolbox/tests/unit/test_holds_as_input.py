@@ -128,10 +128,10 @@ def test_nobody_is_let_go_while_neither_the_table_nor_kafka_says_who_is_held(
     assert "is empty" in (job.reason or "")
 
 
-def test_the_start_warns_of_holds_and_maintenance_that_no_extra_sees_to(
+def test_the_start_warns_of_parts_of_the_job_that_no_extra_has(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {"holds", "maintenance"}
+    settings, names = changed(settings, "health", port=9464), {"holds", "maintenance", "troubles"}
     assert not names & dict(start_checks.start_checks(settings)).keys()
     monkeypatch.setattr(start_checks, "entry_points", lambda **_: [])
 

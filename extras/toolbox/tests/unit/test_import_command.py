@@ -4,9 +4,9 @@ from itertools import filterfalse
 
 from hypothesis import given
 
-from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey
+from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_changes import is_mirrored
 from sluice_toolbox.import_command import absent_from
 from tests.strategies import as_cluster, quota_entries

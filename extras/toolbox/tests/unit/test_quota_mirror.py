@@ -9,7 +9,6 @@ import pytest
 from sluice.configs import extras
 from sluice.configs.errors import InvalidSettingsError
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.state.quotas.cluster import ClusterQuota, RawEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -18,6 +17,7 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.job import Job
 from sluice_reading.quotas_admin import QuotasAdmin
+from sluice_toolbox.cluster import ClusterQuota, RawEntity
 from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 from sluice_toolbox.quota_mirror import QuotaMirror
 from tests.builders import DEFAULTS, changed

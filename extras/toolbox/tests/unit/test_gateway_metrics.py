@@ -1,17 +1,16 @@
 """Metrics of gateways and of brokers' loads."""
 
 import json
-from unittest.mock import Mock, patch
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.process.clock import now_ms
+from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits, Capacities, Capacity, DiskFloor
-from sluice.streaming import running_job
-from sluice.streaming.running_job import RunningJob
-from sluice.streaming.runtime.answers_watch import TopicGrowth
-from sluice.streaming.runtime.gateway_metrics import GatewayMetrics
+from sluice.streaming.runtime.job_parts import JobView
+from sluice_toolbox.gateway_metrics import GatewayMetrics
+from sluice_toolbox.troubles_watch import parts
 from tests.builders import AT_MS, DEFAULTS, Json, changed, decision, heartbeat_of
 
 
@@ -34,12 +33,6 @@ class Scraped:
         return {tuple(sample.labels[label] for label in labels): sample.value for sample in samples}
 
 
-def test_dead_letters_are_counted_from_the_first_look_on_also_over_a_topic_that_is_made_again() -> None:
-    growth = TopicGrowth()
-
-    assert [growth.since_last(ends) for ends in ({0: 40}, {0: 42, 1: 3}, {0: 42, 1: 3}, {0: 1, 1: 0})] == [0, 5, 0, 1]
-
-
 def test_a_gateway_that_falls_silent_and_one_with_a_dead_thread_are_seen_until_they_are_long_gone() -> None:
     scraped = Scraped()
     scraped.read(heartbeat_of("a", "a-1", 1), heartbeat_of("b", "b-1"))
@@ -54,18 +47,13 @@ def test_a_gateway_that_falls_silent_and_one_with_a_dead_thread_are_seen_until_t
     assert scraped.series("sluice_gateway_silent_seconds", ("gateway",)) == {}
 
 
-def test_a_job_has_metrics_of_gateways_without_any_extra() -> None:
+def test_a_job_that_can_be_asked_has_metrics_of_gateways() -> None:
+    assert not parts(JobView(changed(DEFAULTS, "health", port=0), Quotas)).observers
+    gateways = parts(JobView(changed(DEFAULTS, "health", port=9464), Quotas)).observers["gateways"]
     registry = CollectorRegistry()
-    job = Mock(_settings=changed(DEFAULTS, "health", port=9464), _health=Mock(registry=registry))
-    job.capacities.limits.return_value = NO_LIMITS
-    with (
-        patch.object(running_job, "observers_of", return_value=[]),
-        patch.object(running_job, "decisions_watch") as watch,
-    ):
-        RunningJob._decisions_watch(job)
-    (_, on_record) = watch.call_args.args[2]
-    on_record(json.dumps(heartbeat_of("a") | {"timestamp_ms": now_ms()}).encode())
-    on_record(json.dumps(decision(now_ms())).encode())
+    registry.register(gateways)
+    gateways.on_record(json.dumps(heartbeat_of("a") | {"timestamp_ms": now_ms()}).encode())
+    gateways.on_record(json.dumps(decision(now_ms())).encode())
 
     assert 'sluice_gateway_silent_seconds{gateway="a"}' in generate_latest(registry).decode()
 

@@ -4,8 +4,8 @@ import socket
 from contextlib import closing
 from unittest.mock import Mock
 
-from sluice.kafka_io.brokers_seen import read_replicas, silent_servers
 from sluice.state.troubles import BrokersSeen
+from sluice_reading.brokers_seen import read_replicas, silent_servers
 
 
 def test_an_address_where_nobody_listens_is_silent_however_it_is_spelt() -> None:

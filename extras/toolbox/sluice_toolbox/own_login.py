@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from sluice.kafka_io.brokers_seen import CALLBACK, EXEMPT, BrokerConfigs
 from sluice.kafka_io.client import principal_of
 from sluice.kafka_io.properties import has_layer
 from sluice.state.contract.records import NO_LOGIN, Heartbeat
@@ -11,6 +10,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.troubles import some
+from sluice_reading.brokers_seen import CALLBACK, EXEMPT, BrokerConfigs
 
 
 class OwnLogin(NamedTuple):

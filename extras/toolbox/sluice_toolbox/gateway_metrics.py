@@ -6,16 +6,16 @@ from dataclasses import replace
 import msgspec
 from msgspec import UNSET, UnsetType
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from sluice.process.clock import now_ms
 from sluice.process.format import label_of
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Decision, Heartbeat
 from sluice.state.errors import UNREADABLE
-from sluice.state.gateways_seen import FUTURE_MS, GatewaySeen, GatewaysSeen
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 from sluice.state.troubles import Facts
+from sluice.streaming.runtime.observers import Observer
+from sluice_reading.gateways_seen import FUTURE_MS, GatewaySeen, GatewaysSeen
 
 _MOST_GATEWAYS = 100
 
@@ -58,17 +58,16 @@ class _Beat(msgspec.Struct):
 _BEAT = msgspec.json.Decoder(_Beat)
 
 
-class GatewayMetrics(Collector):
+class GatewayMetrics(Observer):
     """Gauges `sluice_gateway_*` and `sluice_broker_*`, and the facts of heartbeats.
 
     `on_record` gets the records of the decisions topic. Thread-safe. `clock_ms` is the clock, in epoch milliseconds.
     """
 
     def __init__(self, limits: BrokerLimits = NO_LIMITS, clock_ms: Callable[[], int] = now_ms) -> None:
+        super().__init__()
         self._seen = GatewaysSeen(limits, _MOST_GATEWAYS)
         self._clock_ms = clock_ms
-        self.is_stale: Callable[[int], bool] = lambda _: False
-        """True while decisions are old: then there are no series, as their figures would be of then, or 0."""
 
     def on_record(self, value: bytes | None) -> None:
         """Take a record. One that holds no decision on a heartbeat changes nothing."""

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluice.kafka_io import newest_records
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import Offsets
 from sluice.state.troubles import HOUR_MS, Facts, Flow, JobSeen, Unwritten, is_stale, troubles_of
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.runtime import recorded
+from sluice_reading import newest_records
 from sluice_reading.troubles import is_doubtful
+from sluice_toolbox import unwritten
 from tests.builders import DEFAULTS, changed, decision
 from tests.gateway_loop import NOBODY, NOW_MS
 
@@ -124,10 +124,10 @@ def commit(checkpoint: Path, batch: int, decisions: int, letters: int) -> None:
 def test_answers_that_audit_does_not_write_show_after_70_s_and_those_that_it_writes_never(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded, "TopicReader", lambda *place: nullcontext(Topic(*place)))
+    monkeypatch.setattr(unwritten, "TopicReader", lambda *place: nullcontext(Topic(*place)))
     settings = changed(DEFAULTS, "audit", checkpoint=str(tmp_path), trigger_s=10)
     settings = changed(settings, "topics", requests="r", decisions="d", dead_letters="l")
-    answers = recorded.UnwrittenAnswers(settings, lambda: watched.now_ms / 1000)
+    answers = unwritten.UnwrittenAnswers(settings, lambda: watched.now_ms / 1000)
 
     def look() -> Unwritten:
         watched.second(decided=True)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.quotas.cluster import ClusterQuota, RawEntity, client_quotas
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, QuotaKind
+from sluice_toolbox.cluster import ClusterQuota, RawEntity, client_quotas
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 ALICE: RawEntity = {"user": "alice"}
