@@ -8,16 +8,14 @@ package sluice.kafka;
  * <p>A client waits until the bucket isn't overdrawn. So those of one tenant wait in the order of their requests, and each
  * gets through as many as any other. Safe for any thread. Amounts are in units of the quota, times epoch milliseconds.
  */
-final class CommonBucket {
+class CommonBucket {
     final CounterKey counter;
 
-    private final Window window;
+    final Window window;
+    final LongestMute longestMute;
+
     private final Bucket bucket;
-    private final LongestMute longestMute;
-    private final Turns turns = new Turns();
-    private final Round round = new Round();
     private int meters;
-    private double promised; // to requests that were let through and aren't charged yet
     private double whole = Double.NaN;
     private int reliefs;
     private double share = Double.NaN; // until the first look
@@ -83,40 +81,14 @@ final class CommonBucket {
         return isOfSeveral() ? Math.min(owedMs(0.0, nowMs), longestMute.ms(nowMs)) : 0;
     }
 
-    private boolean isOfSeveral() {
+    boolean isOfSeveral() {
         return !Double.isNaN(share) && (meters > 1 || !counter.tags.tenant.isEmpty());
     }
 
-    private long owedMs(double more, long nowMs) {
+    /** How long it would be overdrawn, in ms, if it were charged `more`. */
+    long owedMs(double more, long nowMs) {
         charge(0.0, nowMs);
         return bucket.waitMs(more);
-    }
-
-    /** Promises an amount to a request, unless it is overdrawn: returns how long that lasts still, and others' turns, in ms. */
-    synchronized long promise(double amount, Turn turn, long nowMs) {
-        long owedMs = isOfSeveral() ? owedMs(promised + turns.ahead(turn, amount, share, window), nowMs) : 0;
-        if (owedMs > 0) {
-            turn.join(turns, amount);
-        } else {
-            promised += amount;
-        }
-        return owedMs;
-    }
-
-    /** The request is charged, or won't be. */
-    synchronized void endPromise(double amount) {
-        promised = Math.max(0.0, promised - amount); // it may be younger than the promise
-    }
-
-    /** So many more connections want to use it, or fewer. */
-    synchronized void joinRound(int change) {
-        round.join(change);
-    }
-
-    /** For how long a connection that was charged this should stay away, in ms. */
-    synchronized long roundMs(double amount, long nowMs) {
-        round.note(amount);
-        return isOfSeveral() ? Math.min(round.ms(share), longestMute.ms(nowMs)) : 0;
     }
 
     /** How often it was reset or its limit raised: nobody need wait as he was told before. */

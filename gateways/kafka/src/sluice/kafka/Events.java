@@ -13,7 +13,6 @@ import java.util.UUID;
 final class Events {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String RELEASE = "0.2.0"; // as RELEASE in state/contract/records.py
-    private static final String REFUSED_API = "Refused";
     private static final long MAX_APPLIED_MS = 3_600_000;
 
     private final String gateway;
@@ -82,23 +81,6 @@ final class Events {
                 throttledBy.add(named(counter).put("quota", quota).put("ms", Math.min(ms, MAX_APPLIED_MS)));
             }
         });
-        return bytes(event);
-    }
-
-    /** A sum of requests that the limit of a counter refused, the last one now, which charge nothing. */
-    byte[] refused(Tags client, int requests, CounterKey counter, long waitMs, long nowMs) {
-        ObjectNode event = event(newId(), REFUSED_API, nowMs).put("requests", requests);
-        event.put("user", client.user).put("client_id", client.clientId);
-        event.putArray("throttled_by").add(named(counter).put("ms", waitMs));
-        return bytes(event);
-    }
-
-    /** A request for mutations that waits for its decision. */
-    byte[] mutations(String id, Mutations asked, Tags client, long nowMs) {
-        ObjectNode event = event(id, asked.api, nowMs).put("api_version", asked.apiVersion);
-        event.put("user", client.user).put("client_id", client.clientId);
-        ArrayNode mutations = event.putArray("mutations");
-        asked.partitions.forEach((topic, count) -> mutations.addObject().put("topic", topic).put("partitions", count));
         return bytes(event);
     }
 
@@ -187,7 +169,7 @@ final class Events {
         }
     }
 
-    private ObjectNode event(String id, String api, long nowMs) {
+    ObjectNode event(String id, String api, long nowMs) {
         return JSON.createObjectNode()
                 .put("request_id", id)
                 .put("timestamp_ms", nowMs)
@@ -196,7 +178,7 @@ final class Events {
                 .put("instance", instance);
     }
 
-    private static ObjectNode named(CounterKey counter) {
+    static ObjectNode named(CounterKey counter) {
         ObjectNode named = JSON.createObjectNode().put("quota", counter.kind.key);
         ObjectNode entity = named.putObject("entity");
         if (!counter.tags.tenant.isEmpty()) {
@@ -216,7 +198,7 @@ final class Events {
         return named;
     }
 
-    private static byte[] bytes(ObjectNode event) {
+    static byte[] bytes(ObjectNode event) {
         try {
             return JSON.writeValueAsBytes(event);
         } catch (JsonProcessingException error) {

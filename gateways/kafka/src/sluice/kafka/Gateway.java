@@ -1,5 +1,6 @@
 package sluice.kafka;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -107,8 +108,8 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         return load();
     }
 
-    /** Takes over a decision on a request that awaits one. */
-    void takeAnswer(Sums read) {}
+    /** Takes over the decision on a request that awaits one, null without one. Throws IOException for what the job wouldn't write. */
+    void takeAnswer(JsonNode decision) throws IOException {}
 
     /** Passes the time until System.nanoTime() is `untilNs`. */
     void pass(long untilNs) throws InterruptedException {
@@ -702,9 +703,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         public void take(byte[] key, byte[] value) throws Exception {
             long nowMs = time.milliseconds();
             Sums read = Sums.read(value, instance);
+            takeAnswer(read.answer);
             shares.take(read, nowMs).forEach(counter -> meters.reset(counter, nowMs));
             sums += read.entities;
-            takeAnswer(read);
             if (read.ownUntilMs >= 0) {
                 staleness.noteDecided(read.ownUntilMs, nowMs);
             }

@@ -29,11 +29,6 @@ final class Load {
         this.logDirs = logDirs;
     }
 
-    /** That of a proxy, which sees neither threads nor disks of brokers. */
-    static Load ofBytes(double inPerS, double outPerS) {
-        return new Load(inPerS, outPerS, Double.NaN, Double.NaN, Double.NaN, Double.NaN, List.of());
-    }
-
     /** The first log directory that is low, in words; null if none is. The same rule as `state/shares/load.py`. */
     String lowDisk(Settings settings) {
         for (LogDir dir : logDirs) {

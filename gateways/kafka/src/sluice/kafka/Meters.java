@@ -62,9 +62,13 @@ class Meters<M extends Meter> {
 
     private void join(Meter meter, CounterKey counter) {
         CommonBucket bucket =
-                common.computeIfAbsent(counter, key -> new CommonBucket(key, window, longestMute()));
+                common.computeIfAbsent(counter, key -> newBucket(key, window, longestMute()));
         bucket.join(1);
         meter.join(bucket);
+    }
+
+    CommonBucket newBucket(CounterKey counter, Window window, LongestMute longestMute) {
+        return new CommonBucket(counter, window, longestMute);
     }
 
     private LongestMute longestMute() {

@@ -3,9 +3,7 @@ package sluice.kafka;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 
 /** A record of the sums topic: what a micro-batch decided, by counter and gateway, or a decided heartbeat or request. */
 final class Sums {
@@ -39,11 +37,8 @@ final class Sums {
     final String heartbeatId;
     final long heartbeatMs;
 
-    /** The request of this gateway for mutations that was decided; null if the record is of none. */
-    final String answerTo;
-
-    /** What was decided on it. */
-    final Mutations.Answer answer;
+    /** The decision on a request of this gateway for mutations; null if the record has none. */
+    final JsonNode answer;
 
     private Sums(JsonNode fields, String own) throws IOException {
         jobId = Json.textOrNull(fields, "job_id");
@@ -82,21 +77,12 @@ final class Sums {
         heartbeatMs = isHeartbeat ? time(Json.whole(heartbeat, "timestamp_ms")) : 0;
         JsonNode decision = fields.path("answer");
         boolean isOwnAnswer = decision.isObject() && own.equals(Json.textOrNull(decision, "instance"));
-        answerTo = isOwnAnswer ? Json.text(decision, "request_id") : null;
-        answer = isOwnAnswer ? answer(decision) : null;
+        answer = isOwnAnswer ? decision : null;
     }
 
     /** The content of a record, for the gateway `own`. Throws IOException for what Sluice wouldn't write. */
     static Sums read(byte[] record, String own) throws IOException {
         return new Sums(Json.object(record), own);
-    }
-
-    private static Mutations.Answer answer(JsonNode decision) throws IOException {
-        Map<String, Boolean> refused = new HashMap<>();
-        for (JsonNode topic : list(decision.path("topic_results"))) {
-            refused.put(Json.text(topic, "topic"), Json.whole(topic, "error_code") != 0);
-        }
-        return new Mutations.Answer(Math.max(0, Json.whole(decision, "throttle_time_ms")), refused);
     }
 
     private void readEntity(JsonNode sum, long baseMs, List<Kind> kinds, List<SummedGateway> gateways)
@@ -123,7 +109,7 @@ final class Sums {
         return text == null ? "" : text;
     }
 
-    private static JsonNode list(JsonNode list) throws IOException {
+    static JsonNode list(JsonNode list) throws IOException {
         Json.check(list.isArray() || list.isMissingNode(), "a list is none");
         return list;
     }

@@ -30,6 +30,7 @@ final class PlainMeter extends Meter {
     private final Turns turns = new Turns();
     private double promised; // to requests that were let through and aren't charged yet
     private int reliefs;
+    private volatile QueuedBucket[] queued = {};
     private long usedMs;
     private boolean isEnded;
 
@@ -40,6 +41,12 @@ final class PlainMeter extends Meter {
         this.config = new MetricConfig().samples(window.samples).timeWindow(window.windowMs, TimeUnit.MILLISECONDS);
         this.usedMs = nowMs();
         set(UNLIMITED, UNLIMITED, false);
+    }
+
+    @Override
+    synchronized void join(CommonBucket bucket) {
+        super.join(bucket);
+        queued = Arrays.copyOf(common(), common().length, QueuedBucket[].class);
     }
 
     /**
@@ -112,7 +119,7 @@ final class PlainMeter extends Meter {
         if (waitMs > 0) {
             turn.join(turns, amount);
         }
-        CommonBucket[] all = common();
+        QueuedBucket[] all = queued;
         int count = 0;
         for (; waitMs == 0 && count < all.length; count++) {
             waitMs = all[count].promise(amount, turn, nowMs);
@@ -130,7 +137,7 @@ final class PlainMeter extends Meter {
     /** The request is charged, or won't be. */
     synchronized void endPromise(double amount) {
         promised = Math.max(0.0, promised - amount);
-        for (CommonBucket each : common()) {
+        for (QueuedBucket each : queued) {
             each.endPromise(amount);
         }
     }
@@ -143,7 +150,7 @@ final class PlainMeter extends Meter {
     /** So many more connections want to use it, or fewer. */
     synchronized void joinRound(int change) {
         round.join(change);
-        for (CommonBucket each : common()) {
+        for (QueuedBucket each : queued) {
             each.joinRound(change);
         }
     }
@@ -151,7 +158,7 @@ final class PlainMeter extends Meter {
     private long roundMs(double amount, long nowMs) {
         round.note(amount);
         long waitMs = isHeld() || limit >= UNLIMITED ? 0 : Math.min(round.ms(limit), longestMute.ms(nowMs));
-        for (CommonBucket each : common()) {
+        for (QueuedBucket each : queued) {
             waitMs = Math.max(waitMs, each.roundMs(amount, nowMs));
         }
         return waitMs;

@@ -1,6 +1,9 @@
 package sluice.kafka;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
@@ -36,8 +39,7 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
 
     /** A gateway whose clock and whose way to the requests topic are given. */
     ProxyGateway(ProxySettings settings, Time time, EventSender sender) {
-        super(settings, time, sender, new Meters<>(settings.maxMuteMs, settings.window, (key, longestMute) ->
-                new PlainMeter(key, settings.window, longestMute, time::milliseconds)));
+        super(settings, time, sender, new PlainMeters(settings, time));
         this.settings = settings;
     }
 
@@ -202,8 +204,7 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
     @Override
     void publishOthers(long nowMs) {
         for (Refusals.Refusal each : refusals.take()) {
-            byte[] event = events.refused(each.client(), each.requests(), each.counter(), each.waitMs(), each.atMs());
-            publish(each.client(), event, nowMs, () -> refusals.add(each));
+            publish(each.client(), ProxyEvents.refused(events, each), nowMs, () -> refusals.add(each));
         }
     }
 
@@ -238,7 +239,8 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         awaited.put(id, mutations);
         mutations.answer().whenComplete((answer, error) -> awaited.remove(id));
         Tags client = named(mutations.counter, mutations.caller);
-        publish(client, events.mutations(id, mutations, client, nowMs), nowMs, () -> giveUp(mutations));
+        byte[] event = ProxyEvents.mutations(events, id, mutations, client, nowMs);
+        publish(client, event, nowMs, () -> giveUp(mutations));
     }
 
     private static void giveUp(Mutations mutations) {
@@ -246,10 +248,14 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
     }
 
     @Override
-    void takeAnswer(Sums read) {
-        Mutations mutations = read.answerTo == null ? null : awaited.get(read.answerTo);
+    void takeAnswer(JsonNode decision) throws IOException {
+        if (decision == null) {
+            return;
+        }
+        Mutations mutations = awaited.get(Json.text(decision, "request_id"));
+        Mutations.Answer answer = Mutations.answer(decision);
         if (mutations != null) {
-            mutations.answer().complete(read.answer);
+            mutations.answer().complete(answer);
         }
     }
 
@@ -258,9 +264,12 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         return settings.expectedGateways;
     }
 
+    /** The bytes alone: a proxy sees neither threads nor disks of brokers. */
     @Override
     Load takeLoad(long sinceMs) {
         double seconds = sinceMs / 1_000.0;
-        return Load.ofBytes(bytesIn.sumThenReset() / seconds, bytesOut.sumThenReset() / seconds);
+        double inPerS = bytesIn.sumThenReset() / seconds;
+        double outPerS = bytesOut.sumThenReset() / seconds;
+        return new Load(inPerS, outPerS, Double.NaN, Double.NaN, Double.NaN, Double.NaN, List.of());
     }
 }

@@ -1,5 +1,8 @@
 package sluice.kafka;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -40,6 +43,15 @@ public final class Mutations {
     /** Characters of the names of its topics, which a client may have made up. */
     int characters() {
         return partitions.keySet().stream().mapToInt(String::length).sum();
+    }
+
+    /** The answer of a decision. Throws IOException for what the job wouldn't write. */
+    static Answer answer(JsonNode decision) throws IOException {
+        Map<String, Boolean> refused = new HashMap<>();
+        for (JsonNode topic : Sums.list(decision.path("topic_results"))) {
+            refused.put(Json.text(topic, "topic"), Json.whole(topic, "error_code") != 0);
+        }
+        return new Answer(Math.max(0, Json.whole(decision, "throttle_time_ms")), refused);
     }
 
     /** What is decided: the wait, and which topics are refused. */
