@@ -1,8 +1,8 @@
 """Ten ways in which a client of real brokers is slow: for tests, and for readers who know `explain --slow` alone.
 
-`python -m sluice_lab.scenarios.slow_downs` starts them one after another in random order, under names that say nothing,
-and prints the client-id and the settings of each. It goes on at each line of its input, and in the end it prints what
-they were. The folder `.work/slow-downs` has what command and page said after a minute, in N.txt and N.html.
+`python -m sluice_lab.scenarios.slow_downs` starts them in random order, under names that say nothing, some at once, and
+prints the client-id and the settings of each. It goes on at each line of its input, and in the end it prints what they
+were. The folder `.work/slow-downs` has what command and page said after a minute, in N.txt and N.html.
 """
 
 import json
@@ -240,6 +240,12 @@ SLOW_DOWNS: Mapping[str, SlowDown] = {
     ),
 }
 
+TOGETHER = (
+    ("a quota of bytes", "a quota of request time", "a quota of mutations", "a hold"),
+    ("a consumer that pauses", "rebalances"),
+)
+"""Slow-downs that share brokers, and don't slow down one another."""
+
 
 @contextmanager
 def brokers(folder: Path, wanted: Brokers, quotas: Mapping[str, Mapping[str, float]]) -> Iterator[Bed]:
@@ -367,35 +373,44 @@ def waits_of(bed: Bed, client: FullSpeedClient) -> Waits:
     return Waits(told_ms, sum(row["waited_ms"] for row in found["rows"]))
 
 
-def run(folder: Path, names: Sequence[str], go_on: Callable[[], object]) -> Iterator[str]:
-    """Start slow-downs in turn, and give the lines that say in the end what they were.
+def run(folder: Path, names: Sequence[str], go_on: Callable[[], object]) -> list[str]:
+    """Start slow-downs in turn, those of TOGETHER at once, and give the lines that say in the end what they were.
 
-    `go_on` is called after each, and returns when a reader has named it.
+    `go_on` is called after each start, and returns when a reader has named what was shown.
     """
-    for number, name in enumerate(names, 1):
-        yield f"{number}: {name}{_told(folder, str(number), SLOW_DOWNS[name], go_on)}"
+    numbers, said = {name: number for number, name in enumerate(names, 1)}, dict[int, str]()
+    for name in names:
+        if numbers[name] not in said:
+            group = next((group for group in TOGETHER if name in group), (name,))
+            said |= _told(folder, {numbers[each]: each for each in group if each in numbers}, go_on)
+    return [said[number] for number in sorted(said)]
 
 
-def _told(folder: Path, number: str, down: SlowDown, go_on: Callable[[], object], tries: int = _TRIES) -> str:
-    """Tell a reader of one; brokers that don't answer on a busy machine are started again. Gives its waits in words."""
-    name = f"app-{number}"
+def _told(folder: Path, names: Mapping[int, str], go_on: Callable[[], object], tries: int = _TRIES) -> dict[int, str]:
+    """Tell a reader of some; brokers that don't answer on a busy machine are started again. Gives what they were."""
+    downs = {f"app-{number}": SLOW_DOWNS[name] for number, name in sorted(names.items())}
+    said = {number: f"{number}: {name}" for number, name in names.items()}
+    bed_folder = folder / f"brokers-of-{min(names)}"
     try:
-        with slowed(folder / number, {name: down}) as (bed, clients), page(bed.rig) as shown:
-            command = f"sluice explain --slow --client-id {name} --since {SPAN_S}s --config {bed.rig.settings_file}"
-            (folder / f"{number}.txt").write_text(answer(bed.rig, name))
-            (folder / f"{number}.html").write_text(shown(name))
-            print(f"{number}: {command}", flush=True)
+        with slowed(bed_folder, downs) as (bed, clients), page(bed.rig) as shown:
+            for number in sorted(names):
+                name = f"app-{number}"
+                (folder / f"{number}.txt").write_text(answer(bed.rig, name))
+                (folder / f"{number}.html").write_text(shown(name))
+                options = f"--client-id {name} --since {SPAN_S}s --config {bed.rig.settings_file}"
+                print(f"{number}: sluice explain --slow {options}", flush=True)
             go_on()
-            (first, *_) = clients[name]
-            if down is not SLOW_DOWNS["a quota of bytes"] or not isinstance(first, FullSpeedClient):
-                return ""
-            waits = waits_of(bed, first)
-            return f" (the client was told {waits.told_ms:.0f} ms of waits, decisions have {waits.decided_ms:.0f} ms)"
+            for number, name in names.items():
+                (first, *_) = clients[f"app-{number}"]
+                if name == "a quota of bytes" and isinstance(first, FullSpeedClient):
+                    told_ms, decided_ms = waits_of(bed, first)
+                    said[number] += f" (its client was told {told_ms:.0f} ms of waits, decisions have {decided_ms:.0f})"
+        return said
     except (KafkaError, RunError):
         if tries == 1:
             raise
-    rmtree(folder / number)
-    return _told(folder, number, down, go_on, tries - 1)
+    rmtree(bed_folder)
+    return _told(folder, names, go_on, tries - 1)
 
 
 def main(
@@ -406,7 +421,7 @@ def main(
     names = list(SLOW_DOWNS)
     random.Random(seed).shuffle(names)
     with work_folder("slow-downs", fresh=True) as folder:
-        found = list(run(folder, names, sys.stdin.readline if wait else lambda: None))
+        found = run(folder, names, sys.stdin.readline if wait else lambda: None)
     print(*found, sep="\n")
     return 0
 

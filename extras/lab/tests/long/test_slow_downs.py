@@ -12,6 +12,7 @@ from sluice_lab.scenarios.slow_downs import (
     LIMIT,
     SLOW_DOWNS,
     SPAN_S,
+    TOGETHER,
     Bed,
     SlowDown,
     answer,
@@ -33,10 +34,6 @@ def reads(bed: Bed, name: str) -> list[Client]:
 READS = SlowDown(
     "quota", "throttled by consumer_byte_rate 500 kB/s of client-id '{}'", reads, {"consumer_byte_rate": LIMIT}
 )
-TOGETHER = [
-    ("a quota of bytes", "a quota of request time", "a quota of mutations", "a hold"),
-    ("a consumer that pauses", "rebalances"),
-]
 ALONE = [(name,) for name in SLOW_DOWNS if not any(name in names for names in TOGETHER)]
 
 
