@@ -37,7 +37,7 @@ def explain_slow(
         print_json(json_answer(answer))
     else:
         print_lines(lines(answer, terminal_width()))
-    if not answer.is_known:
+    if not answer.evidence.is_known:
         say_no_rows(settings.delta, settings.delta.decisions)
         raise typer.Exit(1)
     say_of_then(settings.delta, until)

@@ -151,6 +151,7 @@ class LineOfTime:
 
     def ended(self, telemetry: Iterable[Telemetry] = (), stopped: Mapping[str, Stops] = {}) -> Evidence:
         """The evidence, when all was taken; the rows have it too. `stopped` are deciders that stopped the client."""
+        is_seen = bool(self._events)
         for decider, (times, why) in stopped.items():
             self._stop(decider, times, why)
         lanes = np.array(self._events, np.int64).reshape(-1, 4).T
@@ -172,7 +173,7 @@ class LineOfTime:
         if self._produces:
             size, per_s = self._produced / self._produces, self._produces * 1000 / length_ms
             own = replace(own, produce_bytes=size, produces_per_s=per_s)
-        return Evidence(length_ms, found, float(shares[0][_WAITED]), _busy(brokers), own, bool(clients))
+        return Evidence(length_ms, found, float(shares[0][_WAITED]), _busy(brokers), own, bool(clients), is_seen)
 
     def _stop(self, decider: str, times: Sequence[tuple[int, int]], why: str) -> None:
         """Add the times in which a decider stopped the client, who may have sent nothing then, to the waits by it."""

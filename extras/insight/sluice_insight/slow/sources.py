@@ -69,8 +69,6 @@ class Answer:
     rows: list[Row]
     evidence: Evidence
     causes: list[Verdict]
-    is_known: bool
-    """True if the client sent a request or telemetry in the span."""
 
 
 def slow_client(
@@ -81,17 +79,15 @@ def slow_client(
     If `only`, what can't be told from requests of others is left out, and tenant and holds of a client-id that the user
     hasn't used: anybody may name one. Blocks; raises QueryError.
     """
-    line, count, is_own = LineOfTime(span), 0, not only or not client.client_id
+    line, is_own = LineOfTime(span), not only or not client.client_id
     for decision in _decisions(recorded.tables, client, span, only=only):
         line.take(decision)
-        count += 1
         is_own |= decision.client_id == client.client_id
     told = [each for each in telemetry if each.kind == "broker" or _is_of(each, client)]
     is_own |= any(each.kind == "client" for each in told)
     tenant = Tags(client.user, client.client_id, tenant=_tenant(recorded.tables, client) if is_own else "")
     evidence = line.ended(told, stops_of(_overrides(recorded, span), span, tenant) if is_own else {})
-    is_known = bool(count) or evidence.tells
-    return Answer(tenant, span, line.step, line.rows, evidence, verdicts(evidence), is_known)
+    return Answer(tenant, span, line.step, line.rows, evidence, verdicts(evidence))
 
 
 def client_ids_of(tables: Tables, user: str, span: Span) -> list[str]:

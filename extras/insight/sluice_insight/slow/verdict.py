@@ -127,6 +127,13 @@ class Evidence:
     own: Own = Own()
     tells: bool = False
     """True if the client sends telemetry."""
+    is_seen: bool = True
+    """True if a request of it was decided."""
+
+    @property
+    def is_known(self) -> bool:
+        """True if the client sent a request or telemetry."""
+        return self.is_seen or self.tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +238,10 @@ def _network(own: Own) -> Iterator[Verdict]:
 
 
 def _nothing(evidence: Evidence) -> Verdict:
+    if not evidence.is_known:
+        where = "see whether this is its name, and whether it reaches the brokers"
+        text = f"no request and no telemetry of it is known in the last {duration(evidence.span_ms)}: {where}"
+        return Verdict(Cause.NOTHING, 0.0, text)
     waited = span_text(evidence.waited, evidence.span_ms)
     near = f"throttled {waited}, as a client near its limit is" if evidence.waited else "it was not throttled"
     own = "" if evidence.tells else "; it sends no telemetry (KIP-714), which would say how it polls and batches"

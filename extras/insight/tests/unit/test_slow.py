@@ -171,7 +171,7 @@ def test_waits_of_a_few_seconds_are_normal(slow: Callable[..., Ended]) -> None:
 
 def test_a_client_that_nobody_saw_has_exit_code_1(slow: Callable[..., Ended]) -> None:
     ended = slow([produces(0)], "--client-id", "nobody", code=1)
-    assert ended.output.startswith("no cause is known: it was not throttled")
+    assert ended.output.startswith("no request and no telemetry of it is known in the last 10 min: see whether")
     assert "sluice: no rows; " in ended.error
 
 
@@ -297,7 +297,7 @@ def test_a_name_can_neither_act_on_the_page_nor_leave_its_place_in_the_query(her
     facts = replace(facts_of(clock=lambda: T_MS + 600_000), slow=page)
     for asked in (name, f"{name}' OR '1'='1"):
         shown = Pages(facts).page("slow", {"user": asked, "client_id": asked}, "")
-        assert "No request and no telemetry of this client is known" in shown
+        assert "no request and no telemetry of it is known" in shown
         assert "<script>document" not in shown
         assert "<img" not in shown.partition("<main>")[2]
 
