@@ -105,7 +105,7 @@ class LineOfTime:
         self._lanes = dict[tuple[int, str], int]()
         self._events = array("q")
         """Waits as `union_of_waits` takes them, each by the numbers of its limit and lane, its time and its ms."""
-        self._produced, self._produces = 0, 0
+        self._produced, self._produces, self._fetches = 0, 0, 0
 
     def take(self, decision: Decision) -> None:
         """Take a decision on a request of the client."""
@@ -135,6 +135,7 @@ class LineOfTime:
 
     def _amounts(self, decision: Decision, number: int) -> None:
         row, amounts = self.rows[number], decision.amounts
+        self._fetches += decision.api == "Fetch"
         if amounts is not UNSET:
             partitions = sum(each.bytes for each in amounts.topic_partitions)
             size = partitions if amounts.bytes is None else amounts.bytes
@@ -173,7 +174,7 @@ class LineOfTime:
         if self._produces:
             size, per_s = self._produced / self._produces, self._produces * 1000 / length_ms
             own = replace(own, produce_bytes=size, produces_per_s=per_s)
-        return Evidence(length_ms, found, float(shares[0][_WAITED]), _busy(brokers), own, bool(clients), is_seen)
+        return Evidence(length_ms, found, float(shares[0][_WAITED]), self._busy(brokers), own, bool(clients), is_seen)
 
     def _stop(self, decider: str, times: Sequence[tuple[int, int]], why: str) -> None:
         """Add the times in which a decider stopped the client, who may have sent nothing then, to the waits by it."""
@@ -210,7 +211,19 @@ class LineOfTime:
         mine, busy = ([each for each in said if each.is_in(within)] for said in (clients, brokers))
         own = asdict(own_of(mine, [], within)) if mine else {}
         row.client = {name: value for name, value in own.items() if value is not None}
-        row.brokers = [f"{each.name}: {each.signal}" for each in _busy(busy) if each.busy]
+        row.brokers = [f"{each.name}: {each.signal}" for each in self._busy(busy) if each.busy]
+
+    def _busy(self, records: Iterable[Telemetry]) -> list[Broker]:
+        """The brokers by their records, the busiest first."""
+        signals = dict[str, list[str | None]]()
+        work = "reads" if self._fetches and not self._produces else "writes"
+        for each in records:
+            signals.setdefault(each.broker, []).append(busy_signal(each.metrics, work))
+        found = []
+        for broker, said in signals.items():
+            busy = [each for each in said if each]
+            found.append(Broker(f"broker {broker}", len(busy) / len(said), busy[-1] if busy else ""))
+        return sorted(found, key=lambda each: -each.busy)
 
     def _wait(self, key: _Key, share: float, last_minute: float) -> Wait:
         (quota, tags), limit = key, self._limits[key]
@@ -269,8 +282,8 @@ def _mean(records: Iterable[Telemetry], names: Iterable[str]) -> float | None:
     return None
 
 
-def busy_signal(metrics: Mapping[str, float | None]) -> str | None:
-    """The reason why a broker is busy, by its figures of 10 s; None if it isn't.
+def busy_signal(metrics: Mapping[str, float | None], work: str = "writes") -> str | None:
+    """The reason why a broker is busy for clients with such work (of _DISK), by its figures of 10 s; None if it isn't.
 
     >>> [busy_signal({"request_queue_ms_p99": 140.0, "request_handler_idle": idle}) for idle in (0.2, 0.6)]
     ['request queue (99 % wait up to 140 ms)', None]
@@ -281,20 +294,12 @@ def busy_signal(metrics: Mapping[str, float | None]) -> str | None:
     for name, threads in (("request_handler_idle", "request handlers"), ("network_idle", "network threads")):
         if (idle := metrics.get(name)) is not None and idle < LEAST_IDLE:
             return f"{threads} ({percent(1 - idle)} busy)"
-    disk_ms = max(metrics.get(name) or 0.0 for name in ("log_flush_ms_p99", "local_ms_p99.Produce"))
-    return f"disk (99 % of writes take up to {duration(disk_ms)})" if disk_ms >= SLOW_MS else None
+    disk_ms = max(metrics.get(name) or 0.0 for name in _DISK[work])
+    return f"disk (99 % of {work} take up to {duration(disk_ms)})" if disk_ms >= SLOW_MS else None
 
 
-def _busy(records: Iterable[Telemetry]) -> list[Broker]:
-    """The brokers by their records, the busiest first."""
-    signals = dict[str, list[str | None]]()
-    for each in records:
-        signals.setdefault(each.broker, []).append(busy_signal(each.metrics))
-    found = []
-    for broker, said in signals.items():
-        busy = [each for each in said if each]
-        found.append(Broker(f"broker {broker}", len(busy) / len(said), busy[-1] if busy else ""))
-    return sorted(found, key=lambda each: -each.busy)
+_DISK = {"writes": ("log_flush_ms_p99", "local_ms_p99.Produce"), "reads": ("local_ms_p99.FetchConsumer",)}
+"""The figures of the disk, by the work that waits for them."""
 
 
 def stops_of(

@@ -1,5 +1,6 @@
 """Why a client is slow: one cause of all that is known, by rules; the line of time, the command and the page."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice_insight.console.app import Pages
 from sluice_insight.console.slow import KEPT_MS, SlowPage
+from sluice_insight.live import read_decision
 from sluice_insight.reports.span import Span
 from sluice_insight.slow import sources
 from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
@@ -28,7 +30,7 @@ from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Ow
 from sluice_insight.slow.words import cells
 from sluice_reading.query import Tables
 from sluice_reading.times import to_ms
-from tests.builders import file_of, member, quota
+from tests.builders import decision, file_of, member, quota
 from tests.commands import Ended, invoke
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -241,6 +243,18 @@ REBALANCES = {"consumer.coordinator.rebalance.latency.total": 90_000.0}
 MANY = {"consumer.coordinator.rebalance.latency.total": 6_000.0, "consumer.coordinator.rebalance.total": 20.0}
 MANY_OF_LIBRDKAFKA = {"consumer.coordinator.rebalance.latency.total": 300.0}
 NEAR = {"request_queue_ms_p99": 1.0, "local_ms_p99.Produce": 3.0}
+
+
+def test_the_disk_that_writes_wait_for_is_no_cause_for_a_consumer() -> None:
+    """The p99 of reads is its own."""
+    span, said = Span(T_MS, T_MS + 60_000), list[list[str]]()
+    for api in ("Fetch", "Produce"):
+        for slow_part in ("log_flush_ms_p99", "local_ms_p99.Produce", "local_ms_p99.FetchConsumer"):
+            line = LineOfTime(span)
+            line.take(read_decision(json.dumps(decision(T_MS, api=api, gateway="b", instance="b-2-0a1b2c3d")).encode()))
+            said.append([each.signal for each in line.ended([said_by("broker", **{slow_part: 900.0})]).brokers])
+    of_writes, of_reads = "disk (99 % of writes take up to 900 ms)", "disk (99 % of reads take up to 900 ms)"
+    assert said == [[""], [""], [of_reads], [of_writes], [of_writes], [""]]
 
 
 @pytest.mark.parametrize(
