@@ -105,7 +105,7 @@ class LineOfTime:
         self._lanes = dict[tuple[int, str], int]()
         self._events = array("q")
         """Waits as `union_of_waits` takes them, each by the numbers of its limit and lane, its time and its ms."""
-        self._produced, self._produces, self._fetches = 0, 0, 0
+        self._produced, self._produces, self._fetches, self._first_ms = 0, 0, 0, span.end_ms
 
     def take(self, decision: Decision) -> None:
         """Take a decision on a request of the client."""
@@ -126,6 +126,7 @@ class LineOfTime:
         if self.span.start_ms <= at_ms < self.span.end_ms:
             self._amounts(decision, (at_ms - self.span.start_ms) // self.step)
             self.servers |= {server} - {""}
+            self._first_ms = min(self._first_ms, at_ms)
 
     def _of(self, key: _Key) -> _Limit:
         return self._limits.setdefault(key, _Limit(_FIRST + len(self._limits)))
@@ -170,11 +171,17 @@ class LineOfTime:
         found = [
             self._wait(key, *(float(each[limit.number]) for each in shares)) for key, limit in self._limits.items()
         ]
+        begin_ms = min((each.at_ms - self.step for each in clients), default=self.span.end_ms)
+        begin_ms = max(self.span.start_ms, min(begin_ms, self._first_ms))
+        brokers = [each for each in brokers if each.at_ms >= begin_ms]  # those that the client can have met
         own = own_of(clients, brokers, self.span)
         if self._produces:
             size, per_s = self._produced / self._produces, self._produces * 1000 / length_ms
             own = replace(own, produce_bytes=size, produces_per_s=per_s)
-        return Evidence(length_ms, found, float(shares[0][_WAITED]), self._busy(brokers), own, bool(clients), is_seen)
+        seen_ms = self.span.end_ms - begin_ms
+        return Evidence(
+            length_ms, found, float(shares[0][_WAITED]), self._busy(brokers), own, bool(clients), is_seen, seen_ms
+        )
 
     def _stop(self, decider: str, times: Sequence[tuple[int, int]], why: str) -> None:
         """Add the times in which a decider stopped the client, who may have sent nothing then, to the waits by it."""

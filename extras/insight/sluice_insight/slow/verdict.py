@@ -32,8 +32,9 @@ REBALANCES_PER_MIN = 1.5
 SMALL_BYTES, MANY_PER_S = 1_000.0, 100.0
 """Bytes of a Produce, and its requests a second, from which small batches are a cause."""
 
-FAR_MS, FAR_TIMES = 100.0, 3.0
-"""Latency for the client, and how many times that of the broker it is, from which the time is lost between both."""
+FAR_MS, FAR_TIMES, LOST_TIMES = 100.0, 3.0, 10.0
+"""Latency for the client, how many times that of the broker it is from which time is lost between both, and how many
+times from which a busy broker is a small part of it."""
 
 SLOW_MS, QUEUE_MS = 500.0, 100.0
 """99th percentile of a broker's disk or request queue that slows clients, and that of a queue whose threads are busy:
@@ -129,6 +130,8 @@ class Evidence:
     """True if the client sends telemetry."""
     is_seen: bool = True
     """True if a request of it was decided."""
+    seen_ms: int = 0
+    """The time since its first sign in the span, of which brokers' times are parts."""
 
     @property
     def is_known(self) -> bool:
@@ -204,9 +207,12 @@ def _wait_text(wait: Wait, span_ms: int) -> str:
 
 
 def _broker(evidence: Evidence) -> Iterator[Verdict]:
+    latency_ms, of_it_ms = evidence.own.latency_ms, evidence.own.broker_ms
+    if latency_ms is not None and of_it_ms is not None and latency_ms >= max(FAR_MS, LOST_TIMES * of_it_ms):
+        return  # however busy, it is a small part
     for each in evidence.brokers:
         if each.busy >= LEAST_SHARE:
-            part = span_text(each.busy, evidence.span_ms)
+            part = span_text(each.busy, evidence.seen_ms or evidence.span_ms)
             text = f"not by quotas: {each.name}'s {each.signal}, {part}; tell those who run the brokers"
             yield Verdict(Cause.BROKER, each.busy, text)
 

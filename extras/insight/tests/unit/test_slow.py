@@ -257,6 +257,22 @@ def test_the_disk_that_writes_wait_for_is_no_cause_for_a_consumer() -> None:
     assert said == [[""], [""], [of_reads], [of_writes], [of_writes], [""]]
 
 
+def test_a_broker_that_was_busy_before_the_client_began_is_no_cause() -> None:
+    line = LineOfTime(Span(T_MS - 600_000, T_MS + 60_000))
+    line.take(read_decision(json.dumps(decision(T_MS, gateway="b", instance="b-2-0a1b2c3d")).encode()))
+    before = msgspec.structs.replace(said_by("broker", log_flush_ms_p99=900.0), at_ms=T_MS - 300_000)
+    evidence = line.ended([before, said_by("broker", log_flush_ms_p99=1.0)])
+    assert [(each.busy, each.signal) for each in evidence.brokers] == [(0.0, "")]
+    assert evidence.seen_ms <= 60_000 + line.step
+
+
+def test_a_busy_broker_is_no_cause_of_a_time_that_is_ten_times_its_own() -> None:
+    disk = Broker("broker 2", 0.9, "disk")
+    times = [(180.0, 20.0), (180.0, 10.0), (50.0, 1.0)]
+    found = [Evidence(600_000, (), 0, [disk], Own(latency_ms=took, broker_ms=of_it)) for took, of_it in times]
+    assert [cause(each) for each in found] == [Cause.BROKER, Cause.NETWORK, Cause.BROKER]
+
+
 @pytest.mark.parametrize(
     ("records", "said"),
     [
