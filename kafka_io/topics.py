@@ -24,7 +24,6 @@ from sluice.kafka_io.topic_needs import (
     needs,
 )
 from sluice.process.format import error_line
-from sluice.state.troubles import TopicsSeen
 
 log = logging.getLogger("sluice.topics")
 
@@ -169,17 +168,6 @@ def differing_topics(
     servers = kafka["bootstrap.servers"]
     differences = (difference(servers, name, wanted[name], each, replicas) for name, each in found.items())
     return [each for each in differences if each is not None]
-
-
-def topics_seen(
-    topics: TopicSettings, kafka: Mapping[str, str], refused: Refused, *, in_shared_storage: bool = False
-) -> TopicsSeen:
-    """The topics that are missing and those that differ. Takes `refused` and raises as `differing_topics`."""
-    wanted = needs(topics) | (lease_needs(topics) if in_shared_storage else {})
-    with connect(KafkaAdminClient, kafka) as admin:
-        existing = set(admin.list_topics())
-    found = differing_topics(topics, kafka, in_shared_storage=in_shared_storage, refused=refused)
-    return TopicsSeen([name for name in wanted if name not in existing], {each.text: each.is_fatal for each in found})
 
 
 def note_differences(

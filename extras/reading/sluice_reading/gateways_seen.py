@@ -7,16 +7,9 @@ from typing import NamedTuple
 from sluice.state.contract.instances import node_of, server_text
 from sluice.state.contract.records import MAX_LOG_DIRS, MAX_SHARES, MAX_UNLIMITED, Heartbeat, Load, UnlimitedClient
 from sluice.state.shares.alive import is_late
-from sluice.state.shares.load import (
-    MEAN_OF_MS,
-    NO_LIMITS,
-    BrokerLimits,
-    BrokerLoad,
-    broker_load,
-    heaviest_unlimited,
-    mean_load,
-)
+from sluice.state.shares.load import NO_LIMITS, BrokerLimits, BrokerLoad, broker_load
 from sluice.state.troubles import Facts
+from sluice_reading.loads import MEAN_OF_MS, heaviest_unlimited, mean_load
 
 LATE_MS = 30_000
 """Time without a heartbeat after which a gateway is late."""

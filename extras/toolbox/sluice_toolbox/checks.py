@@ -24,7 +24,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_needs import lost_without, needs
 from sluice.kafka_io.topic_reader import TopicReader
-from sluice.kafka_io.topics import topic_id_now, topics_seen
+from sluice.kafka_io.topics import topic_id_now
 from sluice.process.addresses import is_loopback
 from sluice.process.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
@@ -35,7 +35,7 @@ from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.errors import UNREADABLE, SluiceError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.shares.load import BrokerLimits, broker_loads, heaviest_unlimited
+from sluice.state.shares.load import BrokerLimits, broker_loads
 from sluice.state.troubles import (
     AT_ONCE_MS,
     MAX_AHEAD_MS,
@@ -75,6 +75,7 @@ from sluice_reading.brokers_seen import (
 )
 from sluice_reading.holds_table import HoldsTable
 from sluice_reading.job_probe import JobProbe
+from sluice_reading.loads import heaviest_unlimited
 from sluice_reading.newest_records import NewestRecords
 from sluice_reading.operator_holds import holds_at
 from sluice_reading.options import quotas_in_force
@@ -85,6 +86,7 @@ from sluice_toolbox.cluster_changes import cluster_changes
 from sluice_toolbox.cluster_quotas import read_cluster_quotas
 from sluice_toolbox.operator_holds import MAX_HOLDS, too_many_text
 from sluice_toolbox.own_login import own_login
+from sluice_toolbox.topics_seen import topics_seen
 from sluice_toolbox.unwritten import unread_answers
 
 _ANSWER_S = 10.0

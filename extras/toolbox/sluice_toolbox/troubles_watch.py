@@ -12,7 +12,6 @@ from kafka.errors import KafkaError
 from sluice.configs.settings import Settings
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import connect
-from sluice.kafka_io.topics import topics_seen
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Heartbeat
@@ -27,6 +26,7 @@ from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_quotas import ClientQuotasAdmin
 from sluice_toolbox.gateway_metrics import GatewayMetrics
 from sluice_toolbox.own_login import own_login
+from sluice_toolbox.topics_seen import topics_seen
 from sluice_toolbox.unwritten import UnwrittenAnswers
 
 _POLL_S = 5.0
