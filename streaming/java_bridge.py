@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.traceback_utils import SCCallSiteSync
 
 
@@ -80,8 +81,18 @@ class KafkaSink:
 
     def write(self, rows: DataFrame) -> None:
         """Write rows (topic, key, value, headers if any), each to its own topic, in one action of this thread."""
+        self._write_rows_of(rows._jdf.queryExecution())  # noqa: SLF001
+
+    def write_batch(self, query: StreamingQuery) -> None:
+        """Write the rows of the micro-batch that a query is in, by the plan that makes them, as `write` does.
+
+        The data frame that `foreachBatch` is given lies over them: Spark would analyze and plan it once more.
+        """
+        self._write_rows_of(query._jsq.streamingQuery().lastExecution())  # noqa: SLF001
+
+    def _write_rows_of(self, execution: Any) -> None:
         self._context.setLocalProperty("callSite.short", "decide requests and write the answers")  # for Spark's UI
-        self._write(rows._jdf.queryExecution(), *self._arguments)  # noqa: SLF001
+        self._write(execution, *self._arguments)
 
 
 def is_stopped(spark: SparkSession) -> bool:

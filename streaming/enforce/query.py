@@ -153,7 +153,7 @@ class EnforceQuery(GatedQuery):
         3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
            quotas may be older than those in force now.
         4. Leave out the answers that a repeated batch has written before.
-        5. Write.
+        5. Write; rows that stay as they were decided are not planned a second time.
         """
         if self._topic is not None and self._topic.id != self._pipeline.topic_id:
             raise JobError(f"topic {self._settings.topics.requests} has another id than before; the query starts anew")
@@ -187,7 +187,10 @@ class EnforceQuery(GatedQuery):
                 told = "micro-batch %d was begun by release %s; the events that it has left are decided by this one, %s"
                 log.warning(told, batch_id, batch_settings.release, self._batch_settings.release)
             rows = self._unwritten(rows, batch, batch_settings)
-        self._publish(rows)
+        if combined or self._epoch is not None or self._query is None:
+            self._publish(rows)
+        else:
+            self._sink.write_batch(self._query)
 
     def _grown(self, pages: int, rows: DataFrame) -> int:
         """The pages of the next micro-batch. They stay as they are if no task has all that a page becomes."""
