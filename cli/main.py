@@ -158,7 +158,7 @@ def simulate(
     """
     settings = job_settings(config, running=False, say=False)  # only dead letters go to standard error
     in_force = Quotas(load_quotas_file(quotas))
-    from sluice.streaming.enforce.pipeline import Simulation
+    from sluice.streaming.enforce.simulation import Simulation
 
     try:
         stream = sys.stdin.buffer if str(events) == "-" else events.open("rb")

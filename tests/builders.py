@@ -11,7 +11,7 @@ from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import EntryKind, Membership, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_reading.operator_holds import OperatorHold
 
 Json = dict[str, Any]

@@ -20,7 +20,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.overrides.watch import OverridesWatch
 from tests.integration.job_process import TOPICS
 

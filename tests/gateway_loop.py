@@ -25,7 +25,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, overrides_key, overrides_value, version_end
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import CounterShare
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from tests.decided_sums import sums_of
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.configs.settings import Settings
 from sluice.state.arithmetic.counter import Outcome, charge_mutations
 from sluice.state.contract.gateway_topics import Overrides, WaitRecord
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, ChargeResult, CountedEntity, Decision, Request
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, ChargeResult, CountedEntity, Decision
 from sluice.state.decisions.decision import Waits, answered, charge_result, clamp_throttle_ms, give, mutation_wait_ms
 from sluice.state.decisions.waits import LONG_WAIT_MS
 from sluice.state.quotas.entity import COMMON_MARK
@@ -27,7 +26,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import DecidedSums, Reported, SummedCharge
 from sluice.state.store.pages import Page
-from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, read_event
+from sluice.streaming.enforce.planning import PipelineSettings, Planner, read_event
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
     ChargeRow,
@@ -351,48 +350,3 @@ def in_charge_order(rows: Sequence[ChargeRow]) -> Sequence[ChargeRow]:
         newest_ms[row.partition] = max(row.timestamp_ms, newest_ms.get(row.partition, row.timestamp_ms))
         timed.append((newest_ms[row.partition], row))
     return [row for _, row in sorted(timed, key=itemgetter(0))]
-
-
-class Simulation:
-    """One source partition and one page: events are decided in the order given. `job_id` marks what is decided."""
-
-    def __init__(self, quotas: Quotas, settings: Settings, job_id: str | None = None) -> None:
-        pipeline_settings = PipelineSettings.of(settings, pages=1)
-        # An event's own time stands for its record's, so no event can lie in the future or the past.
-        limits = pipeline_settings.limits._replace(max_future_ms=MAX_TIMESTAMP_MS, max_past_ms=MAX_TIMESTAMP_MS)
-        self._settings = pipeline_settings._replace(limits=limits, job_id=job_id)
-        self._planner, self._version = Planner(quotas, self._settings), quotas.version
-        self._page = Page()
-        self._newest_ms = 0
-        self._next_offset = 0
-
-    def decide(self, events: Iterable[bytes]) -> Iterator[OutputRecord]:
-        """A decision or dead letter per event. An event without a time gets the time of the previous request."""
-        return (record for record in self.records(events) if record.topic != self._settings.sums_topic)
-
-    def records(self, events: Iterable[bytes]) -> Iterator[OutputRecord]:
-        """All records of the job but waits: each event is a micro-batch, and its decision comes first."""
-        for value in events:
-            yield from self._decide(value, Source(self._settings.requests_topic, 0, self._next_offset, self._newest_ms))
-            self._next_offset += 1
-
-    def _decide(self, value: bytes, source: Source) -> Iterator[OutputRecord]:
-        event = read_event(value, source, self._settings)
-        planned: Planned
-        if isinstance(event, Request):
-            self._newest_ms = event.timestamp_ms or 0
-        if isinstance(event, OutputRecord):
-            planned = [event]
-        else:
-            planned = self._planner.plan(event, source, self._planner.batch(self._newest_ms))
-        page_batch = GrowingPageBatch()
-        for each in planned:
-            if isinstance(each, OutputRecord):
-                page_batch.records.append(each)
-            else:
-                page_batch.add(each[1])
-        outputs, parts, sums = decide(self._page, [page_batch.encoded()], self._settings)
-        outputs.pop(self._settings.waits_topic, None)
-        yield from [*outputs.records(), *combine(parts, self._settings).records()]
-        for record in sums.records(self._settings.job_id, source.offset, self._version):
-            yield OutputRecord(self._settings.sums_topic, b"0", record)

@@ -17,7 +17,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.spark_files import check_spark_files
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_reading.quotas_admin import QuotasAdmin
 from tests.bad_events import BAD
 from tests.builders import Json, creates_event, quota

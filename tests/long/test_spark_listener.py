@@ -22,7 +22,7 @@ from sluice.process.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.audit.query import AuditQuery
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.java_bridge import KafkaSink
 from tests.audit_tables import tables_in
 from tests.builders import changed, quota

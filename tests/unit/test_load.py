@@ -21,7 +21,7 @@ from sluice.state.contract.records import (
 )
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_reading.gateways_seen import FUTURE_MS, GatewaysSeen
 from tests.builders import AT_MS, file_of
 

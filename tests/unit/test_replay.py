@@ -15,8 +15,9 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation, in_charge_order
+from sluice.streaming.enforce.pipeline import in_charge_order
 from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source
 from tests import strategies
 from tests.builders import DEFAULTS

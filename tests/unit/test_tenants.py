@@ -20,7 +20,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members, is_glob, matches
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_reading.quota_lists import merged
 from sluice_reading.quota_text import quotas_yaml
 from tests.builders import DEFAULTS, Json, file_of, member, quota

@@ -17,7 +17,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import overrides_key, overrides_value
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_proxy.jars import proxy_class_path
 from tests.broker_plugin import JAVA_SOURCES, JavaProcess, plugin_properties
 from tests.builders import DEFAULTS, T0, Json

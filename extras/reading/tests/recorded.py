@@ -14,7 +14,7 @@ from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_reading.query import Tables
 from tests.builders import Json
 

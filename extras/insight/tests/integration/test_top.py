@@ -22,7 +22,7 @@ from sluice.configs.settings import load_settings
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_insight.commands.top import SINCE_S
 from tests.builders import heartbeat_of, quota
 from tests.commands import SLUICE, Ended, invoke

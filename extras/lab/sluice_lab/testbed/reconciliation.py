@@ -12,7 +12,7 @@ from sluice.state.contract.decision_id import answered_event
 from sluice.state.decisions.leader_epochs import Fence
 from sluice.state.errors import FarEpochError
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_demo.counts import records, rows, stored
 from sluice_demo.job import TABLES, Json
 from sluice_reading.query import run_query

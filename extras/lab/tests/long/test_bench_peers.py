@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.kinds import burst
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_lab.benchmarks.events import ONE_CHARGE
 from sluice_lab.benchmarks.peers.decided import (
     CHECKS,

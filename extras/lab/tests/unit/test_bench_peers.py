@@ -8,7 +8,7 @@ import pytest
 
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.simulation import Simulation
 from sluice_lab.benchmarks.events import ONE_CHARGE
 from sluice_lab.benchmarks.peers.decided import CHECKS, ComparedDecision, check_requests, check_same, decision
 from sluice_lab.benchmarks.peers.measure import measure_peers
