@@ -10,7 +10,7 @@ from sluice.state.contract.gateway_topics import CounterSum, Sums
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Evicted
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PythonEngine, engine_of
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, decode_parts
 
 _SUMS = msgspec.json.Decoder(Sums)

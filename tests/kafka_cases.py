@@ -23,7 +23,7 @@ from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSetting
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode, encode
 from sluice.streaming.enforce.engine import PageToDecide, engine_of
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts, encode_shape
 from sluice_toolbox.alteration import (
     FilterComponent,

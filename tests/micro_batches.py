@@ -8,7 +8,7 @@ from sluice.state.store.pages import Page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import PageToDecide
 from sluice.streaming.enforce.pipeline import Decided
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,

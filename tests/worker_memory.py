@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source
 from tests.builders import DEFAULTS, quota
 

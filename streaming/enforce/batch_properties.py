@@ -16,7 +16,7 @@ from sluice.streaming.checkpoint.batch_log import BatchSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.garbage_collection import freeze_objects
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.workers.release import check_release
 
 _PROPERTY = "sluice.batch"

@@ -15,7 +15,7 @@ from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Evicted, Page, part_of_page
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
 from sluice.streaming.workers.engine_start import EngineStart, found_engine
 

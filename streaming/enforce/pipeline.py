@@ -26,7 +26,8 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import DecidedSums, Reported, SummedCharge
 from sluice.state.store.pages import Page
-from sluice.streaming.enforce.planning import PipelineSettings, Planner, read_event
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import Planner, read_event
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
     ChargeRow,

@@ -4,7 +4,6 @@ Its plan: source -> planner -> shuffle by page -> PageDecider, and then, where `
 group of parts -> combiner; last, the Kafka sink.
 """
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
-from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.clock import now_ms
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
-from sluice.streaming.balances.imported import read_imported_start
+from sluice.streaming.balances.starting_offsets import starting_offsets
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog, BatchSettings
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import grown_pages, job_identity, new_pages
@@ -27,7 +25,7 @@ from sluice.streaming.checkpoint.page_keys import can_split
 from sluice.streaming.checkpoint.spark_files import read_offsets
 from sluice.streaming.checkpoint.store import Leadership
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.repetition import (
     ANSWERED_SCHEMA,
@@ -283,27 +281,3 @@ def check_can_split(pending: Batch, settings: Settings) -> None:
         f"micro-batch {pending.batch_id}, which will be repeated, splits {before} pages into {pending.pages}, and only"
         f" batched workers can; {cure}"
     )
-
-
-_EARLIEST = -2  # in Spark's JSON of offsets
-
-
-def starting_offsets(settings: Settings) -> str:
-    """The option `startingOffsets` of Spark's Kafka source.
-
-    A checkpoint with imported balances names an offset per partition; partitions added since then are read from
-    their beginning. Raises CheckpointError if the topic has lost partitions, KafkaUnavailableError.
-    """
-    start = read_imported_start(Checkpoint(settings.enforce.checkpoint))
-    if start is None:
-        return settings.enforce.starting_offsets
-    topic = settings.topics.requests
-    with TopicReader(settings.kafka, topic) as reader:
-        partitions = reader.partitions()
-    lost = start.offsets.keys() - partitions
-    if lost:
-        raise CheckpointError(
-            f"topic {topic} has no partition {min(lost)}, which the balances in {settings.enforce.checkpoint} were"
-            " charged from; name the topic they come from, or a new enforce.checkpoint (balances start from zero)"
-        )
-    return json.dumps({topic: {str(number): start.offsets.get(number, _EARLIEST) for number in sorted(partitions)}})

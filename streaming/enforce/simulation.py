@@ -7,7 +7,8 @@ from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Page
 from sluice.streaming.enforce.pipeline import combine, decide
-from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, read_event
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import Planned, Planner, read_event
 from sluice.streaming.enforce.wire import GrowingPageBatch, OutputRecord, Source
 
 

@@ -16,7 +16,7 @@ from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_o
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.engine import Made, PageToDecide, PlannedPages, engine_of
 from sluice.streaming.enforce.garbage_collection import collection_paused
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import OVERHEAD_BYTES, PackedRow, PageBatch, encode_page_batch, packed
 

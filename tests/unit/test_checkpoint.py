@@ -15,7 +15,7 @@ from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.checkpoint.store import CreateFile
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.repetition import topic_ids_of_answers
 from sluice.streaming.errors import CheckpointError
 from sluice_shared_storage.stores import create_by_link

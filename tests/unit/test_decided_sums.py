@@ -22,7 +22,7 @@ from sluice.state.shares.read_sums import ReadSums, read_sums
 from sluice.state.shares.sums import MAX_RECORD_BYTES, DecidedSums, SummedCharge, gateway_text
 from sluice.state.store.pages import Page
 from sluice.streaming.enforce.pipeline import combine, decide, plan
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import Source
 from tests.builders import quota

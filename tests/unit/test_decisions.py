@@ -28,7 +28,8 @@ from sluice.state.quotas.kinds import (
 )
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.codec import decode
-from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, read_event
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import Planned, Planner, read_event
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import OutputRecord, Source
 from tests.builders import DEFAULTS, T0, Json, changed, creates, decide, moves, part_of, quota, unlimited_of, works

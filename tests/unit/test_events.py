@@ -13,7 +13,7 @@ from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import BOUNDED, parse_request
 from sluice.streaming.enforce.pipeline import plan
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, decode_page_batch
 from tests.bad_events import BAD, LIMITS, SHARE, SOURCE, TOUCHED, WEEK_MS, event, heartbeat_of, waited

@@ -13,7 +13,8 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import JobIdentity, job_identity
 from sluice.streaming.enforce.parsing import parse_event
-from sluice.streaming.enforce.planning import PipelineSettings, Planner
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import Planner
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice.streaming.errors import CheckpointError

@@ -24,7 +24,7 @@ from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 from sluice.streaming.enforce import garbage_collection
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.engine import PageToDecide, PythonEngine
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch, encode_shape

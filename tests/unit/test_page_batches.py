@@ -11,7 +11,7 @@ from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import combine, plan
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     DecisionPart,
     KeyedArrays,

@@ -12,7 +12,7 @@ from sluice.state.quotas.entity import DEFAULT, Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import parse_event
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import Source
 from tests.bad_events import LIMITS, SOURCE

@@ -46,7 +46,7 @@ from sluice.streaming.checkpoint.spark_files import (
 )
 from sluice.streaming.enforce import batch_properties
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.repetition import answered_places, places_in, without_answered

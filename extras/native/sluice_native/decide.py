@@ -24,7 +24,7 @@ from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import PLACES, QUOTAS, sum_records
 from sluice.state.store.pages import Evicted, part_of_page, spans_ms
 from sluice.streaming.enforce.engine import PageToDecide
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     BUCKETS,
     OVERHEAD_BYTES,

@@ -8,7 +8,7 @@ import pyarrow as pa
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PlannedPages, PythonEngine
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays
 from sluice_native.contract import contract
 from sluice_native.decide import native_decider

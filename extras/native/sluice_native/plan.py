@@ -40,7 +40,8 @@ from sluice.state.quotas.tenants import Tenants, glob_ends, is_glob
 from sluice.state.store.pages import page_of_entity
 from sluice.streaming.enforce.engine import PlannedPages
 from sluice.streaming.enforce.pipeline import most_planned_bytes
-from sluice.streaming.enforce.planning import PipelineSettings, Planner, read_event
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source, encode_shape, most_answer_bytes
 from sluice_native import library as native
 from sluice_native.library import NativeSettings, native_library

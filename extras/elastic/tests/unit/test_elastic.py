@@ -21,7 +21,7 @@ from sluice.state.quotas.overrides import factor_of
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import equal_part
 from sluice.streaming.enforce.pipeline import plan
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice.streaming.overrides.watch import OverridesWatch
 from sluice_elastic.tighten import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad

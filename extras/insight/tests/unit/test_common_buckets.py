@@ -16,7 +16,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.gateway_shares import GatewayShares
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import Source
 from sluice_insight.whatif.replay import Decider

@@ -38,7 +38,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner, planner
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import EVENTS_PER_S, Load, spread

@@ -17,7 +17,7 @@ from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, vers
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Page
 from sluice.streaming.enforce.pipeline import Decided, decide, plan
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source
 from sluice_toolbox.cluster_quotas import ClientQuotasAdmin
 

@@ -19,7 +19,7 @@ from sluice.state.quotas.kinds import QuotaKind, Window
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import Made, PageToDecide
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Outputs, Source, decode_page_batch, decode_parts, encoded_parts
 from sluice_native.decide import NativeDecider, NativelyDecided
 from tests.builders import DEFAULTS

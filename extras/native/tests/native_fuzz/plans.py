@@ -15,7 +15,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, RequestPolicy
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import pipeline
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice_native.plan import NativePlanner
 from tests.builders import DEFAULTS, quota

@@ -19,7 +19,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares import sums
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import PageToDecide
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_parts
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import LOADS, Load, spread

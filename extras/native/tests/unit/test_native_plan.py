@@ -24,7 +24,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import stages
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import LOADS, Load, spread

@@ -14,10 +14,10 @@ from sluice.configs.settings import Settings
 from sluice.jvm.jars import REPOSITORY
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
+from sluice.streaming.balances.starting_offsets import starting_offsets
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.checkpoint.spark_files import check_spark_files
-from sluice.streaming.enforce.query import starting_offsets
 from sluice.streaming.errors import CheckpointError
 from sluice_lab.testbed.reconciliation import reconcile
 from sluice_toolbox.balances import Balances, store_imported

@@ -11,7 +11,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.codec import CODEC_VERSION
 from sluice.streaming.checkpoint.origin import Origin
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice_toolbox import balances as balances_module

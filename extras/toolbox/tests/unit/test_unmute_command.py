@@ -17,7 +17,7 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source, dead_letter_record
 from sluice_toolbox.errors import UnmuteError
 from sluice_toolbox.recent_usage import Usage
