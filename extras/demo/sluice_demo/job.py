@@ -114,15 +114,23 @@ class SluiceJob:
         return self.child
 
     def start(self, cancel: Event | None = None) -> None:
-        """Start the job, unless it is launched, and wait until both of its queries run.
+        """Start the job, unless it is launched, and wait until both of its queries run. Its brokers answer by now.
 
-        Raises RunError when they don't, or on `cancel`.
+        One that was launched before they did, and found none, is started again. Raises RunError when the queries don't
+        run, or on `cancel`.
         """
-        if not self.alive:
+        early = self.alive
+        if not early:
             self.launch()
         cancel = cancel or Event()
         deadline = time.monotonic() + _START_SECONDS
-        while self.running() and self.status().get("state") != "running":
+        while True:
+            if early and not self.alive and self.status().get("waiting_for") == "broker":
+                self.launch()
+                early = False
+            self.running()
+            if self.status().get("state") == "running":
+                return
             if cancel.wait(_POLL_SECONDS) or time.monotonic() > deadline:
                 waits = self.status().get("waiting_for") or "nothing"
                 self.stop()

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from threading import Event
 from unittest.mock import Mock
 
 import pytest
@@ -83,4 +84,30 @@ def test_a_job_that_is_launched_already_is_waited_for_and_not_started_again(tmp_
     job.start()
 
     assert job.running().pid == launched
+    job.kill()
+
+
+def test_a_job_that_found_no_broker_before_there_was_one_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the job's process was up before the broker's."""
+    job, pauses = SluiceJob(tmp_path), [sys.executable, "-c", "import signal; signal.pause()"]
+    job.child = Child(pauses, job.log_file)
+    job.status_file.write_text('{"state": "starting", "waiting_for": "broker"}')
+
+    class Ending(Event):
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 # no time passes here
+            job.kill()
+            return False
+
+    def launch(self: SluiceJob) -> Child:
+        self.status_file.write_text('{"state": "running"}')
+        self.child = Child(pauses, self.log_file)
+        return self.child
+
+    monkeypatch.setattr(SluiceJob, "launch", launch)
+
+    job.start(Ending())
+
+    assert job.alive
     job.kill()
