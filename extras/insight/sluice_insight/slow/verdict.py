@@ -237,8 +237,11 @@ def _client(own: Own) -> Iterator[Verdict]:
 def _network(own: Own) -> Iterator[Verdict]:
     if own.latency_ms is None or own.broker_ms is None or own.latency_ms < FAR_MS:
         return
-    if own.latency_ms >= FAR_TIMES * own.broker_ms:
-        took, of_it = duration(own.latency_ms), duration(own.broker_ms)
+    took, of_it = duration(own.latency_ms), duration(own.broker_ms)
+    if own.broker_ms >= FAR_MS and own.latency_ms < LOST_TIMES * own.broker_ms:
+        text = f"a request takes {took}, and up to {of_it} in its brokers; tell those who run the brokers"
+        yield Verdict(Cause.BROKER, min(1.0, own.broker_ms / own.latency_ms), f"not by quotas: {text}")
+    elif own.latency_ms >= FAR_TIMES * own.broker_ms:
         text = f"a request takes {took}, of which the broker has {of_it}; look at the network and the client's machine"
         yield Verdict(Cause.NETWORK, 1 - own.broker_ms / own.latency_ms, f"not by quotas or brokers: {text}")
 

@@ -352,3 +352,11 @@ def test_answers_and_telemetry_are_kept_within_their_bounds(here: Path, monkeypa
 
     assert len(page._kept) == 100
     assert [each.metrics["number"] for each in page.heard.within(Span(0, 2 * T_MS))] == [147.0, 148.0, 149.0]
+
+
+def test_brokers_that_take_a_tenth_of_a_second_are_not_said_to_be_no_cause() -> None:
+    """A client of a busy broker whose queue gave no signal was sent to its network: 352 ms were three times 116."""
+    times = [(352.0, 116.0), (352.0, 99.0), (1_200.0, 116.0)]
+    found = [Evidence(600_000, (), 0, [], Own(latency_ms=took, broker_ms=of_it)) for took, of_it in times]
+
+    assert [cause(each) for each in found] == [Cause.BROKER, Cause.NETWORK, Cause.NETWORK]
