@@ -20,7 +20,7 @@ _POLL_S = 1.0
 
 
 def deciders(job: JobView) -> JobParts:
-    """The decider of holds, with the service that reads them (entry point `operator` of `sluice.deciders`)."""
+    """The decider of holds, with the service that reads them (entry point `operator` of `sluice.job_parts`)."""
     delta = job.settings.delta
     table = HoldsTable(delta.quotas, polled(delta.storage_options))
     watch = HoldsWatch(table, lambda: decider.published, partial(job.report_input, "holds"))
