@@ -1,10 +1,10 @@
-"""Settings of a command, command groups, and options that several commands have: span, entity, table, author."""
+"""Settings of a command, command groups, and options that several commands have: settings file and brokers."""
 
 import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -13,9 +13,6 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, load_settings, reach_stores, with_bootstrap_servers
 from sluice.jvm.jars import REPOSITORY, in_checkout, sluice_home
 from sluice.process.trust import stranger
-
-if TYPE_CHECKING:
-    pass
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 """The environment variable that names the settings file where --config doesn't."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from getpass import getuser
 from pwd import getpwuid
 from socket import gethostname
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -22,9 +22,6 @@ from sluice_reading.quota_lists import ChangedFrom
 from sluice_toolbox.alteration import FilterComponent as EntityFilter
 from sluice_toolbox.alteration import check_entity, check_filter
 from sluice_toolbox.cluster import RawEntity
-
-if TYPE_CHECKING:
-    pass
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 

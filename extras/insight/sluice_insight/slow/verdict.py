@@ -163,7 +163,7 @@ ask for a larger limit, or send less"]
     longest = max((_weight(wait) for wait in evidence.waits), default=0.0)
     counting = [wait for wait in evidence.waits if _weight(wait) >= max(LEAST_SHARE, longest / 2)]
     waits = (Verdict(wait.cause, wait.share, _wait_text(wait, evidence.span_ms)) for wait in counting)
-    found = list(chain(waits, _broker(evidence), _client(evidence.own), [] if counting else _network(evidence.own)))
+    found = list(chain(waits, _broker(evidence), _client(evidence.own), [] if counting else _latency(evidence.own)))
     return sorted(found, key=lambda each: (_ORDER[each.cause], -each.share, each.text)) or [_nothing(evidence)]
 
 
@@ -234,7 +234,7 @@ def _client(own: Own) -> Iterator[Verdict]:
         yield found(f"it sends {size} in a request, {rate}; raise linger.ms and batch.size")
 
 
-def _network(own: Own) -> Iterator[Verdict]:
+def _latency(own: Own) -> Iterator[Verdict]:
     if own.latency_ms is None or own.broker_ms is None or own.latency_ms < FAR_MS:
         return
     took, of_it = duration(own.latency_ms), duration(own.broker_ms)
