@@ -12,7 +12,7 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
-from sluice.state.decisions.waits import InvalidWaitError, read_wait
+from sluice.state.decisions.wait_records import InvalidWaitError, read_wait
 
 log = logging.getLogger("sluice.waits")
 

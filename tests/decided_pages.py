@@ -16,7 +16,7 @@ from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, decode_pa
 _SUMS = msgspec.json.Decoder(Sums)
 
 
-class Decided(NamedTuple):
+class NormalForm(NamedTuple):
     """The result for some pages, in a form that doesn't depend on the order of counters."""
 
     records: Counter[tuple[str, bytes | None, bytes | None]]
@@ -33,7 +33,7 @@ def check_engine(pages: Sequence[PageToDecide], settings: PipelineSettings) -> N
     check_same(decided_by(engine_of(is_native=True).decide(pages, settings), pages), in_python(pages, settings))
 
 
-def check_same(found: Decided, expected: Decided, is_damaged: bool = False) -> None:
+def check_same(found: NormalForm, expected: NormalForm, is_damaged: bool = False) -> None:
     """Raises AssertionError if the two differ.
 
     Where something is damaged, one name may have become another, which then has two sums.
@@ -48,17 +48,17 @@ def check_same(found: Decided, expected: Decided, is_damaged: bool = False) -> N
                 either.waiting.discard(key[0])
             elif key in either.sums:
                 either.sums[key].sort(key=repr)
-    for name, one, other in zip(Decided._fields, found, expected, strict=True):
+    for name, one, other in zip(NormalForm._fields, found, expected, strict=True):
         if one != other:
             raise AssertionError(f"{name}: {difference(one, other)}")
 
 
-def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> Decided:
+def in_python(pages: Sequence[PageToDecide], settings: PipelineSettings) -> NormalForm:
     """The result of Python."""
     return decided_by(PythonEngine().decide(pages, settings), pages)
 
 
-def decided_by(decided: DecidedPages, pages: Sequence[PageToDecide]) -> Decided:
+def decided_by(decided: DecidedPages, pages: Sequence[PageToDecide]) -> NormalForm:
     """The normal form of what an engine has decided."""
     stored = {page.number: new for page, new in zip(pages, decided.stored, strict=True)}
     return normal_form(decided.made, stored, decided.evicted)
@@ -78,7 +78,7 @@ def records_of(outputs: Outputs) -> Counter[tuple[str, bytes | None, bytes | Non
     )
 
 
-def normal_form(made: Sequence[Made], stored: dict[int, bytes], evicted: Evicted) -> Decided:
+def normal_form(made: Sequence[Made], stored: dict[int, bytes], evicted: Evicted) -> NormalForm:
     """The same for the same decisions, whatever their order."""
     records = Counter[tuple[str, bytes | None, bytes | None]]()
     for each in made:
@@ -92,7 +92,7 @@ def normal_form(made: Sequence[Made], stored: dict[int, bytes], evicted: Evicted
         try:
             record = _SUMS.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError):  # a damaged row's texts are those of its sums
-            return Decided(records, decoded, {}, set(), {}, stored, evicted)
+            return NormalForm(records, decoded, {}, set(), {}, stored, evicted)
         names = [(each.instance, each.charges_inline) for each in record.gateways]
         gateways |= {name: record.base_ms + of.until_ms for name, of in zip(names, record.gateways, strict=True)}
         for entity in record.sums:
@@ -102,7 +102,7 @@ def normal_form(made: Sequence[Made], stored: dict[int, bytes], evicted: Evicted
             for of in entity.counters:
                 key = name, record.quotas[of.quota]
                 found.setdefault(key, []).append(_absolute(of, record.base_ms, names))
-    return Decided(records, decoded, found, waiting, gateways, stored, evicted)
+    return NormalForm(records, decoded, found, waiting, gateways, stored, evicted)
 
 
 def _absolute(of: CounterSum, base_ms: int, names: Sequence[tuple[str | None, bool]]) -> CounterSum:

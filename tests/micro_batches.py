@@ -7,7 +7,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import PageToDecide
-from sluice.streaming.enforce.pipeline import Decided
+from sluice.streaming.enforce.pipeline import ChargedRows
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
@@ -63,7 +63,7 @@ class MicroBatches:
                     parts += decode_parts(payload or b"")
         return [*records, *pipeline.combine(parts, self._settings).records()]
 
-    def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> Decided:
+    def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> ChargedRows:
         settings = self._settings
         page = Page(number, settings.pages, self.state.get(number))
         page_batches = [encode_page_batch(_page_batch(row)) for row in rows]

@@ -11,12 +11,12 @@ from sluice.gateways.client.wait_table import Order, Wait, WaitTable
 from sluice.state.contract.decision_id import MAX_OFFSET
 from sluice.state.contract.gateway_topics import CounterSum
 from sluice.state.contract.records import BYTES_APIS, AppliedWait, Request
+from sluice.state.decisions.wait_records import read_wait
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
     counters_of,
     possible_counters,
-    read_wait,
     wait_under_limit_ms,
 )
 from sluice.state.quotas.entity import Tags, bounded_name

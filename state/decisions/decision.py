@@ -187,48 +187,48 @@ class Waits(msgspec.Struct, array_like=True, gc=False):
         self.request_rates = [*self.request_rates, *more.request_rates]
 
 
-class Answer(NamedTuple):
-    """The answer to a client: the verdict, the wait in ms, and the quota that decided it."""
+class RequestOutcome(NamedTuple):
+    """The outcome of a request: the verdict, the wait in ms, and the quota that decided it."""
 
     verdict: Verdict
     throttle_ms: int
     decided_by: str | None
 
 
-ALLOWED = Answer(Verdict.ALLOW, 0, None)
+ALLOWED = RequestOutcome(Verdict.ALLOW, 0, None)
 
 
-def answered(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: QuotaSettings) -> Answer:
-    """The answer to a request that its counters ask to wait.
+def request_outcome(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: QuotaSettings) -> RequestOutcome:
+    """The outcome of a request that its counters ask to wait.
 
     `max` (shipped Kafka): the longest wait counts, and the request quota wins a tie. `sequential` (KIP-124,
     "Co-existence of multiple quotas"): the byte-rate wait comes first; the request quota is checked again at its end,
     and the remaining wait is added.
 
     >>> waits = Waits(byte_wait_ms=3_750, byte_quota="producer_byte_rate", request_wait_ms=1_000)
-    >>> answered(waits, 0, 5, QuotaSettings())[1:]
+    >>> request_outcome(waits, 0, 5, QuotaSettings())[1:]
     (3750, 'producer_byte_rate')
     """
     throttle_ms, decided_by = _throttle(waits, purgatory_ms, timestamp_ms, settings)
     throttle_time_ms = clamp_throttle_ms(throttle_ms)
     if waits.refused and all(waits.refused):
-        return Answer(Verdict.REJECT, throttle_time_ms, decided_by)
-    return Answer(Verdict.THROTTLE, throttle_time_ms, decided_by) if throttle_time_ms else ALLOWED
+        return RequestOutcome(Verdict.REJECT, throttle_time_ms, decided_by)
+    return RequestOutcome(Verdict.THROTTLE, throttle_time_ms, decided_by) if throttle_time_ms else ALLOWED
 
 
-def give(answer: Answer, decision: Decision, refused: Sequence[bool]) -> None:
-    """Put the answer into the decision, with the error of each topic that is refused.
+def set_outcome(outcome: RequestOutcome, decision: Decision, refused: Sequence[bool]) -> None:
+    """Put the outcome into the decision, with the error of each topic that is refused.
 
     >>> decision = undecided(Request("Produce", timestamp_ms=5), "requests-0-7", [], OfBatch(3, 9))
-    >>> give(Answer(Verdict.THROTTLE, 10, "producer_byte_rate"), decision, ())
+    >>> set_outcome(RequestOutcome(Verdict.THROTTLE, 10, "producer_byte_rate"), decision, ())
     >>> decision.throttle_time_ms, decision.mute_until_ms, decision.decided_by
     (10, 15, 'producer_byte_rate')
     """
-    if answer is ALLOWED:
+    if outcome is ALLOWED:
         return
-    decision.verdict, decision.throttle_time_ms, decision.decided_by = answer
-    decision.mute_until_ms = decision.timestamp_ms + answer.throttle_ms
-    if answer.verdict is Verdict.REJECT:
+    decision.verdict, decision.throttle_time_ms, decision.decided_by = outcome
+    decision.mute_until_ms = decision.timestamp_ms + outcome.throttle_ms
+    if outcome.verdict is Verdict.REJECT:
         decision.error_code = THROTTLING_QUOTA_EXCEEDED
     for result, is_refused in zip(decision.topic_results, refused, strict=False):
         if is_refused:

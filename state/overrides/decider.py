@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sluice.state.contract.gateway_topics import DecidedHeartbeat, Measured, Override, Overrides
 
 
-class Decided(NamedTuple):
+class DecidedOverrides(NamedTuple):
     """The overrides that hold from now on, the figures behind them, and the number of the last command taken."""
 
     overrides: Sequence[Override] = ()
@@ -45,5 +45,5 @@ class Decider(ABC):
         """Take over a gateway's heartbeat that the job has decided and that arrived now."""
 
     @abstractmethod
-    def decide(self, now_ms: int) -> Decided:
+    def decide(self, now_ms: int) -> DecidedOverrides:
         """All that it overrides from now on. The same inputs in the same order have to decide the same."""

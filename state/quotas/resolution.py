@@ -66,12 +66,8 @@ TOPIC_LEVELS = (PrecedenceLevel.TOPIC, PrecedenceLevel.DEFAULT_TOPIC)
 
 TENANT_LEVELS = (PrecedenceLevel.TENANT, PrecedenceLevel.DEFAULT_TENANT)
 
-_OF_ALL_CLIENTS = (
-    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT,
-    PrecedenceLevel.DEFAULT_USER,
-    PrecedenceLevel.DEFAULT_CLIENT,
-)
-"""The levels whose quota limits every client that none before limits."""
+_OF_ALL_CLIENTS = {(DEFAULT, DEFAULT, None, None), (DEFAULT, None, None, None), (None, DEFAULT, None, None)}
+"""The entities whose quota limits every client that no other limits."""
 
 _PARTS: Mapping[str, tuple[Part, Part, Part, Part]] = {
     **{level: (*parts, Part.ABSENT, Part.ABSENT) for level, parts in PRECEDENCE_LEVELS.items()},
@@ -201,11 +197,6 @@ class Limits:
         limits = copy.copy(self)
         limits._resolved = NameCache(_FEW_CACHED_BYTES)  # noqa: SLF001 - of the copy
         return limits
-
-    @property
-    def hold_all(self) -> bool:
-        """True if there is a default that limits every client which has no other limit."""
-        return any(level in _OF_ALL_CLIENTS for level, *_ in self._levels)
 
     def entities(self) -> frozenset[tuple[EntityName, ...]]:
         """The names of every entity with a limit of this kind."""
@@ -358,7 +349,7 @@ class ModeQuotas:
         ['consumer_byte_rate']
         """
         kinds = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
-        return [kind for kind in kinds if not self._client_limits[kind].hold_all]
+        return [kind for kind in kinds if not _OF_ALL_CLIENTS & self._client_limits[kind].entities()]
 
     def is_empty(self) -> bool:
         """True if there is no quota of any kind."""

@@ -102,16 +102,16 @@ def _check_head(payload: bytes, pages: int | None) -> None:
     """Raises StateError for an unknown version, and for another number of pages."""
     if len(payload) < _HEAD.size:
         raise StateError(f"stored state is cut short ({len(payload)} bytes); restore the checkpoint from a backup")
-    version, stored_pages, *_ = _HEAD.unpack_from(payload)
+    version, pages_then, *_ = _HEAD.unpack_from(payload)
     if version != CODEC_VERSION:
         raise StateError(
             f"stored state has codec version {version}, this release reads {CODEC_VERSION}; "
             "run the release that wrote it, or start with a new checkpoint"
         )
-    if pages not in (None, stored_pages):
+    if pages not in (None, pages_then):
         raise StateError(
-            f"the checkpoint was made with state.pages = {stored_pages}, the settings say {pages}; "
-            f"set state.pages back to {stored_pages}, or start with a new checkpoint"
+            f"the checkpoint was made with state.pages = {pages_then}, the settings say {pages}; "
+            f"set state.pages back to {pages_then}, or start with a new checkpoint"
         )
 
 

@@ -127,13 +127,15 @@ def read_page(number: int, payload: bytes, pages: int) -> dict[str, EntityCounte
         raise StateError(f"page {number}: {error}") from error
 
 
-def reshard(stored: Mapping[int, bytes], before: int, after: int) -> dict[int, bytes]:
-    """Number and stored form of each of `after` pages that has entities; `stored` are some of `before` pages.
+def reshard(stored: Mapping[int, bytes], pages_before: int, pages: int) -> dict[int, bytes]:
+    """Number and stored form of each of `pages` that has entities; `stored` are some of the `pages_before`.
+
+    So a split reads a page whole and spreads its entities by the hash of their keys over all pages that it becomes.
 
     Raises StateError, which names the page, if one can't be read.
     """
-    pages: dict[int, dict[str, EntityCounters]] = {}
+    counters_of: dict[int, dict[str, EntityCounters]] = {}
     for number, payload in stored.items():
-        for key, counters in read_page(number, payload, before).items():
-            pages.setdefault(page_of_entity(key, after), {})[key] = counters
-    return {number: encode(pages[number], after) for number in sorted(pages)}
+        for key, counters in read_page(number, payload, pages_before).items():
+            counters_of.setdefault(page_of_entity(key, pages), {})[key] = counters
+    return {number: encode(counters_of[number], pages) for number in sorted(counters_of)}

@@ -5,9 +5,10 @@ of 32 pages, and the other one waited for it. Spark's hash of an int (Murmur3, 3
 gets the key whose hash is the number of the page: the pages are dealt to the partitions one by one, for any number of
 partitions.
 
-A checkpoint begins with some number of pages, and doubles it as entities grow. Page p + k * first is split off page p,
-so one task has to have both: its hash is p + k * `_SPLIT_STRIDE`, and the stride is a multiple of most numbers of
-partitions.
+A checkpoint begins with `first_pages`. Once there are more than 256 entities for each page, the next micro-batch
+doubles the number of pages, once or several times (`origin.grown_pages`): it reads every page, and spreads its entities
+over those that it becomes (`state.store.pages.reshard`). Page p + k * first_pages is split off page p, so one task has
+to have both: its hash is p + k * `_SPLIT_STRIDE`, and the stride is a multiple of most numbers of partitions.
 
 The inverse undoes the steps of the hash in reverse order. All arithmetic is modulo 2^32: multiplying by an odd factor
 is undone by its modular inverse, a rotation by the opposite rotation, and `x ^ (x >> n)` by recovering n bits at a time

@@ -25,7 +25,7 @@ _PROPERTY = "sluice.batch"
 class BatchProperties(msgspec.Struct, frozen=True):
     """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined; its number.
 
-    It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them. `task` is the number of the task that
+    It leaves as many `pages`, and finds `pages_before`: fewer if it splits them. `task` is the number of the task that
     reads this, among those of its stage. `overrides` say how far limits give way, None if all are the quotas.
     `quota_digest` is that of the snapshot, None for the newest of the version. `batch_settings` has the settings of a
     micro-batch that is repeated.
@@ -35,7 +35,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     decided_at_ms: int
     combined: bool
     pages: int
-    stored_pages: int
+    pages_before: int
     batch_id: int
     task: int = 0
     overrides: Overrides | None = None
@@ -45,7 +45,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     @property
     def splits(self) -> bool:
         """True if every page is read and written, and its entities are spread over more pages."""
-        return self.pages != self.stored_pages
+        return self.pages != self.pages_before
 
     def announce(self, context: SparkContext) -> None:
         """Attach these properties to all later jobs of this thread."""

@@ -127,14 +127,14 @@ class PythonEngine(Engine):
 
     def decide(self, pages: Sequence[PageToDecide], settings: PipelineSettings) -> DecidedPages:
         """As `pipeline.decide`, with the pages' store."""
-        decider, stored, evicted = pipeline.Decider(settings), list[bytes](), Evicted()
+        charger, stored, evicted = pipeline.PageCharger(settings), list[bytes](), Evicted()
         part = part_of_page(settings.max_entities, settings.pages)
         for each in pages:  # one after another: counters of all pages would not fit in the CPU cache
             page = Page(each.number, settings.pages, each.payload)
-            decider.charge(page, each.page_batches)
+            charger.charge(page, each.page_batches)
             stored.append(page.to_bytes(settings.idle_expiry_ms, settings.quota, part))
             evicted = evicted.plus(page.evicted)
-        outputs, parts, sums = decider.made()
+        outputs, parts, sums = charger.made()
         return DecidedPages([Made({}, outputs, encoded_parts(parts), sums)], stored, evicted)
 
     def combine(

@@ -18,8 +18,15 @@ import msgspec
 from sluice.state.arithmetic.counter import Outcome, charge_mutations
 from sluice.state.contract.gateway_topics import Overrides, WaitRecord
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, ChargeResult, CountedEntity, Decision
-from sluice.state.decisions.decision import Waits, answered, charge_result, clamp_throttle_ms, give, mutation_wait_ms
-from sluice.state.decisions.waits import LONG_WAIT_MS
+from sluice.state.decisions.decision import (
+    Waits,
+    charge_result,
+    clamp_throttle_ms,
+    mutation_wait_ms,
+    request_outcome,
+    set_outcome,
+)
+from sluice.state.decisions.wait_records import LONG_WAIT_MS
 from sluice.state.quotas.entity import COMMON_MARK
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.resolution import Quotas
@@ -37,7 +44,7 @@ from sluice.streaming.enforce.wire import (
     OutputRecord,
     Outputs,
     Source,
-    answer_record,
+    awaited_decision_record,
     decode_page_batch,
     oversized_decision_record,
     wait_record,
@@ -61,7 +68,7 @@ _CHARGES = msgspec.json.Decoder(list[ChargeResult])
 _ENTITY = msgspec.json.Decoder(CountedEntity)
 
 
-class Decided(NamedTuple):
+class ChargedRows(NamedTuple):
     """The result of `decide`: finished records, and partial decisions that `combine` has to make records of.
 
     The waits topic has at most one record for each counter. `sums` are what gateways need to know.
@@ -114,14 +121,14 @@ def _encoded(page_batches: Mapping[int, GrowingPageBatch]) -> dict[int, bytes]:
     return {page: page_batch.encoded() for page, page_batch in page_batches.items()}
 
 
-def decide(page: Page, page_batches: Iterable[bytes], settings: PipelineSettings) -> Decided:
+def decide(page: Page, page_batches: Iterable[bytes], settings: PipelineSettings) -> ChargedRows:
     """The result for one page alone."""
-    decider = Decider(settings)
-    decider.charge(page, page_batches)
-    return decider.made()
+    charger = PageCharger(settings)
+    charger.charge(page, page_batches)
+    return charger.made()
 
 
-class Decider:
+class PageCharger:
     """Charges rows, page by page, and makes of their outcomes what leaves the job."""
 
     def __init__(self, settings: PipelineSettings) -> None:
@@ -224,12 +231,12 @@ class Decider:
             ),
         )
 
-    def made(self) -> Decided:
+    def made(self) -> ChargedRows:
         """The result for all rows so far."""
         for (kind, _), (entity, wait) in self._waits.items():
             self._outputs[self._settings.waits_topic].add(*wait_record(kind, entity, wait))
         _bound_decisions(self._outputs, self._settings)
-        return Decided(self._outputs, self._parts, self._sums)
+        return ChargedRows(self._outputs, self._parts, self._sums)
 
 
 def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
@@ -298,12 +305,12 @@ def _add_decision(
     decision = _DECISION.decode(first.decision)
     decision.charges = [*charges, *decision.charges]
     if waits is not None:
-        answer = answered(waits, first.purgatory_ms, first.timestamp_ms, settings.quota)
-        give(answer, decision, waits.refused)
+        outcome = request_outcome(waits, first.purgatory_ms, first.timestamp_ms, settings.quota)
+        set_outcome(outcome, decision, waits.refused)
     value = _JSON.encode(decision)
     outputs[settings.decisions_topic].add(first.record_key, value)
     if first.asked_by is not None:
-        told = answer_record(settings.sums_topic, first.asked_by, value, settings.max_record_bytes)
+        told = awaited_decision_record(settings.sums_topic, first.asked_by, value, settings.max_record_bytes)
         if told is not None:
             outputs[told.topic].add(told.key, told.value)
 

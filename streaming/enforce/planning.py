@@ -20,7 +20,7 @@ from sluice.streaming.enforce.wire import (
     ChargeRow,
     OutputRecord,
     Source,
-    answer_record,
+    awaited_decision_record,
     dead_letter_record,
     encode_shape,
     heartbeat_record,
@@ -85,7 +85,7 @@ class Planner:
         topic, asked_by = self._settings.sums_topic, _asked_by(request)
         told = heartbeat_record(topic, request, self._settings.broker_limits)
         if asked_by is not None:
-            told = answer_record(topic, asked_by, decision.value, self._settings.max_record_bytes)
+            told = awaited_decision_record(topic, asked_by, decision.value, self._settings.max_record_bytes)
         return [decision] if told is None else [decision, told]
 
     def _plan_unmute(self, unmute: Unmute, source: Source, own_id: str, batch: OfBatch) -> Planned:

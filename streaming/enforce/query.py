@@ -1,6 +1,6 @@
 """The enforce query reads requests and writes decisions and dead letters. It does nothing slow.
 
-Its plan: source -> planner -> shuffle by page -> PageDecider, and then, where `_write_batch` asks for it, shuffle by
+Its plan: source -> planner -> shuffle by page -> PageOperator, and then, where `_write_batch` asks for it, shuffle by
 group of parts -> combiner; last, the Kafka sink.
 """
 
@@ -41,7 +41,7 @@ from sluice.streaming.enforce.stages import (
     DECIDED_SCHEMA,
     PLANNED_SCHEMA,
     STATE_SCHEMA,
-    PageDecider,
+    PageOperator,
     combiner,
     planner,
 )
@@ -139,7 +139,7 @@ class EnforceQuery(GatedQuery):
         )
         planned = requests.mapInArrow(planner(settings, self._pipeline), PLANNED_SCHEMA)
         decided = planned.groupBy("shard_key").applyInPandasWithState(
-            PageDecider(settings, self._pipeline, self._tracked), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+            PageOperator(settings, self._pipeline, self._tracked), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
         return decided.select("partial", "topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))
 
@@ -162,13 +162,13 @@ class EnforceQuery(GatedQuery):
         )
         batch_settings = batch.batch_settings or self._batch_settings
         combined = repeated or not in_force.quotas.charges_one_counter()
-        pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
+        pages, pages_before = (number or first_pages for number in (batch.pages, batch.pages_before))
         properties = BatchProperties(
             batch.quota_version,
             batch.decided_at_ms,
             combined,
             pages,
-            before,
+            pages_before,
             batch_id,
             overrides=batch.overrides,
             quota_digest=batch.quota_digest,
@@ -176,7 +176,7 @@ class EnforceQuery(GatedQuery):
         )
         properties.announce(self._spark.sparkContext)
         if properties.splits:
-            log.info("micro-batch %d splits %d pages into %d", batch_id, before, pages)
+            log.info("micro-batch %d splits %d pages into %d", batch_id, pages_before, pages)
         if combined:
             rows = self._combined(rows, properties.settings(self._pipeline))
         if repeated:
@@ -271,13 +271,13 @@ def check_can_split(pending: Batch, settings: Settings) -> None:
 
     It was begun by batched workers, and its decisions may be written already.
     """
-    before = pending.pages_before or new_pages(settings)
-    if (pending.pages or before) == before or are_batched(settings.enforce.batched_workers):
+    pages_before = pending.pages_before or new_pages(settings)
+    if (pending.pages or pages_before) == pages_before or are_batched(settings.enforce.batched_workers):
         return
     cure = "set enforce.batched_workers: true until that micro-batch is done"
     if settings.enforce.batched_workers:
         cure = f"start the job once with the release of PySpark that began it ({unbatched()})"
     raise CheckpointError(
-        f"micro-batch {pending.batch_id}, which will be repeated, splits {before} pages into {pending.pages}, and only"
-        f" batched workers can; {cure}"
+        f"micro-batch {pending.batch_id}, which will be repeated, splits {pages_before} pages into {pending.pages}, and"
+        f" only batched workers can; {cure}"
     )

@@ -66,7 +66,7 @@ class StoredPage(NamedTuple):
     page_batches: list[bytes]
 
 
-class PageDecider:
+class PageOperator:
     """Step decide, the stateful operator: page batches of a micro-batch, charged to the counters in their pages' state.
 
     PySpark's own workers call it with one page, workers of an extra `decide_groups` with many. It decides the same: the
@@ -110,12 +110,12 @@ class PageDecider:
         properties = BatchProperties.of_task()
         settings = properties.settings(self._settings)
         stored = {page_of_spark_key(page.spark_key, self._settings.pages): page.payload for page in pages}
-        if properties.splits and not stored.keys() >= {number % properties.stored_pages for number in stored}:
+        if properties.splits and not stored.keys() >= {number % properties.pages_before for number in stored}:
             raise RuntimeError("a page is split without the page that has its entities; batched workers have both")
         payloads = {number: payload for number, payload in stored.items() if payload is not None}
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
         if properties.splits:
-            payloads = reshard(payloads, properties.stored_pages, properties.pages)
+            payloads = reshard(payloads, properties.pages_before, properties.pages)
         to_decide = [
             PageToDecide(number, payloads.get(number), page.page_batches)
             for number, page in zip(stored, pages, strict=True)

@@ -23,7 +23,7 @@ from sluice.state.contract.records import (
     SourceRecord,
 )
 from sluice.state.decisions.decision import Waits
-from sluice.state.decisions.waits import wait_key, wait_value
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import Family, QuotaKind
@@ -247,7 +247,7 @@ def wait_record(kind: QuotaKind, entity: bytes, wait: WaitRecord | None) -> tupl
     return key, None if wait is None else wait_value(wait)
 
 
-MAX_ANSWER_BYTES = 1024 * 1024
+MAX_AWAITED_BYTES = 1024 * 1024
 """Longest decision on mutations that goes to its gateway; without it the gateway's share answers."""
 
 OVERHEAD_BYTES = 4096
@@ -270,14 +270,14 @@ def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> Outp
     return OutputRecord(topic, request.instance.encode(), _JSON.encode(Sums(heartbeat=heartbeat)))
 
 
-def most_answer_bytes(max_record_bytes: int) -> int:
+def most_awaited_bytes(max_record_bytes: int) -> int:
     """The longest decision that goes to its gateway, where a topic takes such records."""
-    return min(MAX_ANSWER_BYTES, max_record_bytes - OVERHEAD_BYTES)
+    return min(MAX_AWAITED_BYTES, max_record_bytes - OVERHEAD_BYTES)
 
 
-def answer_record(topic: str, asked_by: bytes, decision: bytes, max_record_bytes: int) -> OutputRecord | None:
+def awaited_decision_record(topic: str, asked_by: bytes, decision: bytes, max_record_bytes: int) -> OutputRecord | None:
     """The record of the sums topic for a decision that a gateway waits for; None if it is too long."""
-    if len(decision) > most_answer_bytes(max_record_bytes):
+    if len(decision) > most_awaited_bytes(max_record_bytes):
         return None
     return OutputRecord(topic, asked_by, b'{"answer":%b}' % decision)
 

@@ -19,7 +19,7 @@ from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.instances import gateway_name
 from sluice.state.contract.records import CountedEntity
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.overrides import are_alike, overrides_now
 from sluice.state.shares.alive import heartbeat_in
 
@@ -179,7 +179,7 @@ class OverridesWatch(Collector):
     def _now(self, said: Mapping[str, Overrides]) -> list[tuple[str, Override]]:
         return list(overrides_now(said, self._clock_ms()))
 
-    def _record(self, decider: Decider, decided: Decided, at_ms: int) -> Overrides:
+    def _record(self, decider: Decider, decided: DecidedOverrides, at_ms: int) -> Overrides:
         before = self.said.get(decider.name, Overrides(self._number, 0, 1))
         is_new = not are_alike(before.overrides, decided.overrides)
         self._number += is_new

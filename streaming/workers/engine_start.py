@@ -32,7 +32,7 @@ class EngineStart(ABC):
     """The module of the worker daemon on the driver's machine; it calls `run_daemon` of this one."""
 
     batched_daemon: str | None = None
-    """The module of a daemon whose workers give many groups at once to `PageDecider.decide_groups`, if there is one."""
+    """The module of a daemon whose workers give many groups at once to `PageOperator.decide_groups`; None for none."""
 
     @property
     @abstractmethod

@@ -15,7 +15,7 @@ from sluice.process.clock import now_ms
 from sluice.sinks.limits import limits_publisher
 from sluice.state.contract.gateway_topics import WaitRecord
 from sluice.state.contract.records import HEARTBEAT_API
-from sluice.state.decisions.waits import wait_key, wait_value
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

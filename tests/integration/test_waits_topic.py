@@ -14,7 +14,7 @@ from sluice.sinks import waits
 from sluice.sinks.waits import remove_ended_waits
 from sluice.state.contract.gateway_topics import WaitRecord
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
-from sluice.state.decisions.waits import wait_key, wait_value
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 from tests.deciding_side import own_topics
 

@@ -14,7 +14,7 @@ from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import EntityCounters, Outcome
 from sluice.state.contract.records import ChargeResult, CountedEntity, Decision, Verdict
 from sluice.state.decisions.charge_plan import COUNTED_APIS
-from sluice.state.decisions.decision import Waits, answered
+from sluice.state.decisions.decision import Waits, request_outcome
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -749,7 +749,7 @@ def decided_by_objects(planned: Planned, counters: dict[str, EntityCounters], se
         charges += [charge_result(outcome, row.entity) for outcome in outcomes]
         waits.join(Waits.of(outcomes))
     decision.charges = charges + decision.charges
-    answer = answered(waits, rows[0].purgatory_ms, decision.timestamp_ms, settings)
+    answer = request_outcome(waits, rows[0].purgatory_ms, decision.timestamp_ms, settings)
     decision.verdict, decision.throttle_time_ms = answer.verdict, answer.throttle_ms
     if answer.throttle_ms:
         decision.mute_until_ms = decision.timestamp_ms + answer.throttle_ms

@@ -31,7 +31,7 @@ from sluice.gateways.client.events import checked_parts
 from sluice.gateways.client.in_force import InForce
 from sluice.state.contract.gateway_topics import WaitRecord
 from sluice.state.decisions.leader_epochs import MARKER_KEY
-from sluice.state.decisions.waits import wait_key, wait_value
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

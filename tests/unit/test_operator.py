@@ -25,7 +25,7 @@ from sluice.streaming.enforce import garbage_collection
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.engine import PageToDecide, PythonEngine
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.stages import PageDecider, combiner
+from sluice.streaming.enforce.stages import PageOperator, combiner
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import ChargeRow, PackedRow, PageBatch, encode_page_batch, encode_shape
 from tests.builders import changed
@@ -72,12 +72,12 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
 
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 1, 1, 0))
     with pytest.raises(RuntimeError, match="doesn't combine"):
-        list(PageDecider(job, one_page)(key, [pd.DataFrame(page_batch)], state))
+        list(PageOperator(job, one_page)(key, [pd.DataFrame(page_batch)], state))
     state.update.assert_not_called()
 
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, True, 1, 1, 0))
     known = Mock()
-    (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(page_batch)], state)
+    (rows,) = PageOperator(job, one_page, known)(key, [pd.DataFrame(page_batch)], state)
     assert list(rows["partial"]) == [True]
     known.add.assert_called_once_with(Tracked({key[0]: 2}))
 
@@ -99,12 +99,12 @@ def test_many_pages_are_decided_as_each_is_by_itself(
         groups.append((spark_key_of_page(number, 4), None, payloads))
         frames[groups[-1][0]] = [pd.DataFrame({"payload": payloads})]
 
-    decided, states = PageDecider(job, settings).decide_groups(groups)
+    decided, states = PageOperator(job, settings).decide_groups(groups)
     decided_rows = in_lists(decided)
     one_by_one = []
     for key, rows_of_page in frames.items():
         state = Mock(exists=False)
-        (frame,) = PageDecider(job, settings)((key,), rows_of_page, state)
+        (frame,) = PageOperator(job, settings)((key,), rows_of_page, state)
         one_by_one += [*zip(frame["topic"], frame["values"], strict=True)]
         pandas_state[key] = state.update.call_args.args[0]
 
@@ -118,7 +118,7 @@ def test_many_pages_are_decided_as_each_is_by_itself(
     ]
     assert sorted(entities[0]) == sorted(entities[1])
     again = [(key, state, rows) for (key, _, rows), state in zip(groups, states, strict=True)]
-    assert in_lists(PageDecider(job, settings).decide_groups(again)[0]) != decided_rows
+    assert in_lists(PageOperator(job, settings).decide_groups(again)[0]) != decided_rows
 
 
 @pytest.mark.parametrize("is_native", [False, True])
@@ -138,7 +138,7 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
             rows = [single_row(offset, key) for offset, key in enumerate(keys) if page_of_entity(key, pages) == number]
             payloads = [encode_page_batch(PageBatch(rows, []))]
             groups.append((spark_key_of_page(number, first), states.get(number), payloads))
-        done, new = PageDecider(job, SETTINGS._replace(pages=first)).decide_groups(groups)
+        done, new = PageOperator(job, SETTINGS._replace(pages=first)).decide_groups(groups)
         values = sorted(value for row in in_lists(done) if row[1] != SETTINGS.sums_topic for value in row[3])
         return values, dict(enumerate(new)), groups
 
@@ -149,7 +149,7 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
     assert (values, split) == decided(keys, many, 8, 8, 8)[:2]
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 8, 2, 0))
     with pytest.raises(RuntimeError, match="without the page that has its entities"):
-        PageDecider(job, SETTINGS._replace(pages=2)).decide_groups(groups[1:])
+        PageOperator(job, SETTINGS._replace(pages=2)).decide_groups(groups[1:])
 
 
 def in_lists(rows: list[PackedRow]) -> list[Any]:

@@ -15,7 +15,7 @@ from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity, ElasticNote
 from sluice.state.decisions.decision import OfBatch
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import LimitsView, overrides_key, overrides_value
 from sluice.state.quotas.overrides import OverridesInForce
@@ -76,7 +76,7 @@ def test_metrics_have_all_holds_that_there_may_be_and_name_nobody_where_names_ar
 ) -> None:
     """Else an alert would miss the hold that is one too many, or all of them."""
     holds = [Override("hold", entity=CountedEntity(client_id=f"app-{number}")) for number in range(100)]
-    monkeypatch.setattr(curfew, "decide", lambda _: Decided(holds))
+    monkeypatch.setattr(curfew, "decide", lambda _: DecidedOverrides(holds))
     watch = OverridesWatch([curfew], OverridesTable(str(tmp_path / "overrides"), {}), top, lambda: NOON_MS)
     watch.remember({})
     watch.decide(NOON_MS)

@@ -18,7 +18,7 @@ from sluice.configs.settings import Properties, Settings
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.entity import Tags
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.overrides.watch import OverridesWatch
@@ -100,8 +100,8 @@ class Held(Decider):
     name = "operator"
     held: Sequence[Override] = ()
 
-    def decide(self, now_ms: int) -> Decided:  # noqa: ARG002 - the base's
-        return Decided(self.held)
+    def decide(self, now_ms: int) -> DecidedOverrides:  # noqa: ARG002 - the base's
+        return DecidedOverrides(self.held)
 
 
 def test_of_changes_that_wait_for_a_table_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

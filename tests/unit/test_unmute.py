@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sluice.state.contract.records import Unmute
-from sluice.state.decisions.waits import read_wait
+from sluice.state.decisions.wait_records import read_wait
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import DEFAULT, Tags
 from sluice.state.quotas.kinds import QuotaKind

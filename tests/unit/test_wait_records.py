@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.state.contract.gateway_topics import WaitRecord
-from sluice.state.decisions.waits import InvalidWaitError, read_wait, wait_key, wait_value
+from sluice.state.decisions.wait_records import InvalidWaitError, read_wait, wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 
 WAIT = WaitRecord(9_000, 8_000, 1024.0, 2048.5, 1_000, 7)

@@ -15,7 +15,7 @@ from sluice.state.contract.records import Verdict
 from sluice_insight.live import LiveModel
 
 
-class _Decided(msgspec.Struct):
+class _Decision(msgspec.Struct):
     """A decision, as far as it is counted."""
 
     decision_id: str
@@ -34,7 +34,7 @@ class _Letter(msgspec.Struct):
     source: _Place
 
 
-_DECIDED, _LETTER = msgspec.json.Decoder(_Decided), msgspec.json.Decoder(_Letter)
+_DECISION, _LETTER = msgspec.json.Decoder(_Decision), msgspec.json.Decoder(_Letter)
 
 Source = tuple[int, int]
 """Place where a request is stored: partition and offset."""
@@ -55,7 +55,7 @@ class Answers:
         self._lock = Lock()
         self._own: set[Source] = set()
         self._answered: set[Source] = set()
-        self._others: dict[Source, tuple[_Decided | _Letter, int]] = {}
+        self._others: dict[Source, tuple[_Decision | _Letter, int]] = {}
         self._delays_ms: deque[int] = deque(maxlen=10_000)
         followed = ((settings.topics.decisions, self.decision), (settings.topics.dead_letters, self.dead_letter))
         since_ms = now_ms()
@@ -106,7 +106,7 @@ class Answers:
     def decision(self, _: bytes | None, value: bytes | None) -> None:
         """Count a record of the decisions topic. Raises ValueError, which its reader passes over, if it is none."""
         self.model.on_record(value, now_ms())
-        decision = _DECIDED.decode(value or b"")
+        decision = _DECISION.decode(value or b"")
         source = DecisionId.of(decision.decision_id)
         if source is None:
             raise ValueError(f"{decision.decision_id!r} is no decision's id")
@@ -127,7 +127,7 @@ class Answers:
         with self._lock:
             self._delays_ms.clear()
 
-    def _take(self, source: Source, answer: _Decided | _Letter) -> None:
+    def _take(self, source: Source, answer: _Decision | _Letter) -> None:
         with self._lock:
             if source in self._answered:
                 self.duplicates += 1
@@ -136,7 +136,7 @@ class Answers:
             else:
                 self._others[source] = (answer, now_ms())
 
-    def _count(self, source: Source, answer: _Decided | _Letter, arrived_ms: int) -> None:
+    def _count(self, source: Source, answer: _Decision | _Letter, arrived_ms: int) -> None:
         self._answered.add(source)
         if isinstance(answer, _Letter):
             self.dead_letters += 1

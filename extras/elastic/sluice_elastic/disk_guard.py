@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from sluice.state.contract.gateway_topics import DecidedHeartbeat, Override
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice_elastic.log_dirs import Disks
 
 HEARTBEAT_FRESH_MS = 10_000
@@ -35,7 +35,7 @@ class DiskGuard(Decider):
         while len(self._low) > _MAX_BROKERS:
             self._low.popitem(last=False)
 
-    def decide(self, now_ms: int) -> Decided:
+    def decide(self, now_ms: int) -> DecidedOverrides:
         """Hold all while any disk is low.
 
         >>> guard = DiskGuard(Disks)
@@ -45,7 +45,7 @@ class DiskGuard(Decider):
         """
         disks = self._disks().now(now_ms)
         low = self._heard(now_ms) or (None if disks is None else disks.low)
-        return Decided([] if low is None else [Override("hold", reason=low)])
+        return DecidedOverrides([] if low is None else [Override("hold", reason=low)])
 
     def _heard(self, now_ms: int) -> str | None:
         """The disk that is low by heartbeats; None if none is."""

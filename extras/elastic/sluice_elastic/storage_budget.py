@@ -10,7 +10,7 @@ import msgspec
 
 from sluice.state.contract.gateway_topics import Measured, Override
 from sluice.state.contract.records import CountedEntity
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.kinds import StorageKey
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants
@@ -39,19 +39,19 @@ class StorageBudgets(Decider):
         self._disks = disks
         self._held: frozenset[str] = frozenset()
         self._of: Disks | None = None
-        self._decided = Decided()
+        self._decided = DecidedOverrides()
 
-    def decide(self, now_ms: int) -> Decided:
+    def decide(self, now_ms: int) -> DecidedOverrides:
         """Decide anew when brokers have said something new of their disks; when that is old, nobody is throttled."""
         disks = self._disks().now(now_ms)
         if disks is None:
-            return Decided()
+            return DecidedOverrides()
         if disks is not self._of:
             quotas, self._of = self._quotas(), disks
             self._decided = self.of_sizes(disks.stored, quotas.tenants, quotas.storage_budgets())
         return self._decided
 
-    def of_sizes(self, by_topic: Mapping[str, int], tenants: Tenants, budgets: Mapping[str, float]) -> Decided:
+    def of_sizes(self, by_topic: Mapping[str, int], tenants: Tenants, budgets: Mapping[str, float]) -> DecidedOverrides:
         """The decision on the bytes of all topics: of the tenants with a budget, those nearest to it first.
 
         >>> from sluice.state.quotas.entity import QuotaEntity
@@ -77,7 +77,8 @@ class StorageBudgets(Decider):
         ]
         sizes = accumulate(len(msgspec.json.encode(each)) for each in found)
         fitting = [each for each, size in zip(found, sizes, strict=False) if size <= MAX_BYTES]
-        return Decided([hold for hold, _ in fitting if hold is not None], [measured for _, measured in fitting])
+        holds = [hold for hold, _ in fitting if hold is not None]
+        return DecidedOverrides(holds, [measured for _, measured in fitting])
 
     def _hold(self, tenant: str) -> Override | None:
         reason = "its topics take all of its stored_bytes"

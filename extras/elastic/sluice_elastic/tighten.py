@@ -15,7 +15,7 @@ import msgspec
 from sluice.process.texts import no_default_text
 from sluice.state.contract.gateway_topics import DecidedHeartbeat, Measured, Override
 from sluice.state.contract.instances import server_text
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD
 
@@ -176,7 +176,7 @@ class ElasticLimits(Decider):
             load = max(FULL_LOAD, min(load, sum(heard) / _JUDGED_BY))
         self._loads[instance] = MeasuredLoad(load, named, min(heartbeat.timestamp_ms, arrived_ms))
 
-    def decide(self, now_ms: int) -> Decided:
+    def decide(self, now_ms: int) -> DecidedOverrides:
         """Decide from the loads so far."""
         self._loads = {name: each for name, each in self._loads.items() if now_ms - each.at_ms <= FRESH_MS}
         self._heard = {name: each for name, each in self._heard.items() if name in self._loads}
@@ -188,7 +188,7 @@ class ElasticLimits(Decider):
             self._rule, overrides = ElasticRule(), []
         else:
             overrides = self._rule.decide(self._loads, now_ms)
-        return Decided(
+        return DecidedOverrides(
             overrides, [Measured(name, each.load, FULL_LOAD, each.reason) for name, each in self._loads.items()]
         )
 

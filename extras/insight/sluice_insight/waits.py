@@ -10,7 +10,7 @@ Reports on tables and the live model get all of this from here; `reports/recorde
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +19,6 @@ import msgspec
 from msgspec import UNSET
 
 from sluice.state.contract.records import MAX_APPLIED_MS, Decision
-from sluice.state.decisions.waits import deciding
 from sluice.state.quotas.entity import DEFAULT, Tags, bounded_name
 from sluice_reading.times import to_ms
 
@@ -155,3 +154,15 @@ class WaitEnds:
         """
         times_ms = self.of(counter)
         return min(wait_ms, times_ms[bisect_right(times_ms, at_ms)] - at_ms)
+
+
+def deciding(decided_by: str | None, asked: Sequence[tuple[str, int]]) -> list[bool]:
+    """Flags for the charges of a decision whose wait is the decision's: the longest of the quota `decided_by`.
+
+    A charge is its quota, "" if that is on trial, and its wait. The others ask for their own wait, if it is no longer.
+
+    >>> deciding("producer_byte_rate", [("producer_byte_rate", 200), ("producer_byte_rate", 900), ("other", 900)])
+    [False, True, False]
+    """
+    longest_ms = max((wait_ms for quota, wait_ms in asked if quota == decided_by), default=0)
+    return [quota == decided_by and wait_ms == longest_ms for quota, wait_ms in asked]

@@ -51,7 +51,7 @@ from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.repetition import answered_places, places_in, without_answered
 from sluice.streaming.enforce.requests_topic import RequestsTopicWatch
-from sluice.streaming.enforce.stages import PageDecider, combiner, planner
+from sluice.streaming.enforce.stages import PageOperator, combiner, planner
 from sluice.streaming.enforce.wire import OVERHEAD_BYTES
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.queries.gated_query import GatedQuery
@@ -244,7 +244,7 @@ class Enforce(EnforceQuery):
         super().__init__(job, topic=topic, max_record_bytes=cluster.max_record_bytes)
         self._files = Checkpoint(settings.enforce.checkpoint).spark
         self._planner = planner(settings, self._pipeline)
-        self._decider = PageDecider(settings, self._pipeline)
+        self._decider = PageOperator(settings, self._pipeline)
 
     def _rows(self) -> DataFrame:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from sluice_native.groups import Decided, Group, Operator
+from sluice_native.groups import Group, GroupResults, Operator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,7 @@ def decided_batches(function: _Function, batches: Iterable["pa.RecordBatch"]) ->
             Group(columns[key][0], pickle.loads(state) if state else None, columns[own])  # noqa: S301 - Spark's own bytes
             for (_, state), columns in some
         ]
-        decided = Decided(*operator.decide_groups(groups))
+        decided = GroupResults(*operator.decide_groups(groups))
         yield _record_batch(decided, [name for (name, _), _ in some], returns)
 
 
@@ -144,7 +144,7 @@ def _groups(batches: Iterable["pa.RecordBatch"]) -> Iterator[tuple[_Info, list[l
                 started = None
 
 
-def _record_batch(decided: Decided, keys: list[bytes], return_type: Any) -> Any:
+def _record_batch(decided: GroupResults, keys: list[bytes], return_type: Any) -> Any:
     """The batch that Java expects: columns of counts, of rows and of states, the shorter ones filled up with nulls."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type

@@ -220,7 +220,7 @@ typedef struct { char name[MAX_NAME]; uint8_t n, family, place, consumer; } Kind
 
 typedef struct {
     int32_t pages, part, samples, most_gateways;
-    int64_t window_ms, mutation_samples, mutation_window_ms, span_ms, idle_ms, max_record, max_answer, overhead;
+    int64_t window_ms, mutation_samples, mutation_window_ms, span_ms, idle_ms, max_record, max_awaited, overhead;
     double burst, span_s;
     uint64_t seed;
 } Settings;
@@ -291,7 +291,7 @@ typedef struct {
     uint32_t parts_n[BUCKETS], waits_n, evicted[2]; /* counters that were at rest, and others */
     Text gateways, gateways_before;
     uint16_t gateway_slots[GATEWAY_SLOTS]; /* place plus 1 */
-} Decider;
+} Charger;
 
 /* ---- rows of page batches */
 static int is_key(Bytes key) { /* as `entity.sanitize` leaves names */
@@ -341,7 +341,7 @@ static int read_row(Reader *r, Row *row) {
     return 1;
 }
 
-static int read_records(Decider *s, Reader *r) {
+static int read_records(Charger *s, Reader *r) {
     for (uint64_t n = read_list(r); n && !r->failed; n--) {
         if (read_list(r) != 3) return DECLINED;
         Bytes topic = read_str(r);
@@ -356,7 +356,7 @@ static int read_records(Decider *s, Reader *r) {
     return r->failed ? DECLINED : DONE;
 }
 
-static int read_batch(Decider *s, const uint8_t *batch, size_t n) {
+static int read_batch(Charger *s, const uint8_t *batch, size_t n) {
     Reader reader = {batch, batch + n, 0}, *r = &reader;
     if (read_list(r) != 2) return DECLINED;
     for (uint64_t rows = read_list(r); rows && !r->failed; rows--) {
@@ -380,13 +380,13 @@ static double amount_of(const Row *row, uint32_t i) {
 }
 
 /* ---- shapes */
-static int kind_of(const Decider *s, Bytes name) { /* its code; -1: none has this name */
+static int kind_of(const Charger *s, Bytes name) { /* its code; -1: none has this name */
     for (uint32_t code = 0; code < s->kinds_n; code++)
         if (name.n && s->kinds[code].n == name.n && !memcmp(s->kinds[code].name, name.at, name.n)) return (int)code;
     return -1;
 }
 
-static int read_charge(const Decider *s, Reader *r, Charge *c) {
+static int read_charge(const Charger *s, Reader *r, Charge *c) {
     if (read_list(r) != 7) return 0;
     Bytes kind = read_str(r), level = read_str(r);
     c->limit = read_nil(r) ? NAN : read_double(r);
@@ -417,7 +417,7 @@ static int read_charge(const Decider *s, Reader *r, Charge *c) {
 }
 
 /* The shape of these bytes; NULL if it isn't plain. It is valid until the next call. */
-static const Shape *shape_of(Decider *s, Bytes encoded) {
+static const Shape *shape_of(Charger *s, Bytes encoded) {
     Shape *of = &s->shapes[hash_of(s->settings.seed, encoded.at, encoded.n) & (SHAPES - 1)];
     if (of->encoded.at && same(of->encoded, encoded)) return of;
     of->encoded.at = NULL;
@@ -461,7 +461,7 @@ static int64_t padded_ms(int64_t elapsed_ms, int64_t samples, int64_t window_ms)
 
 /* The entity's rate of a kind, added if it has none; its number in `rates`, or -1 without memory. Rates are in the order
  * of their codes, and each has room for a further sample. */
-static int64_t rate_of(Decider *s, Entity *e, unsigned kind, int64_t samples) {
+static int64_t rate_of(Charger *s, Entity *e, unsigned kind, int64_t samples) {
     uint32_t place = 0, n = e->rates_n;
     while (place < n && AT(s->rates, Rate, e->rates_at + place)->kind < kind) place++;
     if (place == n || AT(s->rates, Rate, e->rates_at + place)->kind != kind) {
@@ -515,7 +515,7 @@ static double observe(const Rate *rate, Sample *of, int64_t samples, int64_t win
     return total / ((double)*length_ms / 1000.0);
 }
 
-static int charge_rate(Decider *s, Entity *e, const Shape *shape, const Charge *c, const Row *row, Outcome *o) {
+static int charge_rate(Charger *s, Entity *e, const Shape *shape, const Charge *c, const Row *row, Outcome *o) {
     int64_t samples = s->settings.samples, window_ms = s->settings.window_ms, length_ms;
     int64_t number = rate_of(s, e, c->kind, samples);
     if (number < 0) return NO_MEMORY;
@@ -558,7 +558,7 @@ static void note_refusal(Mutations *m) {
 
 /* KIP-599 on a client's counter, or on it and its tenant's: strict checks, then charges; permissive charges, then
  * checks. Topic by topic: one that a counter refuses is charged to none. */
-static int charge_mutations(Decider *s, Mutations *all, uint32_t n, const Row *row, uint32_t first, uint32_t topics) {
+static int charge_mutations(Charger *s, Mutations *all, uint32_t n, const Row *row, uint32_t first, uint32_t topics) {
     int64_t samples = s->settings.mutation_samples, window_ms = s->settings.mutation_window_ms, length_ms;
     if (need(&s->refused, n * topics)) return NO_MEMORY;
     for (Mutations *m = all; m < all + n; m++) {
@@ -645,7 +645,7 @@ static void say_charge(Text *t, const Charge *c, Bytes entity, const Outcome *o)
 
 typedef struct { int64_t byte_ms, mutation_ms, request_ms; int byte_kind, is_any; const uint8_t *refused; uint32_t refused_n; } Waits;
 
-static void pack_waits(const Decider *s, Text *t, const Waits *w) { /* `decision.Waits` */
+static void pack_waits(const Charger *s, Text *t, const Waits *w) { /* `decision.Waits` */
     if (!w->is_any) { put_byte(t, 0xc0); return; }
     put_byte(t, 0x96);
     pack_number(t, (uint64_t)w->byte_ms);
@@ -659,7 +659,7 @@ static void pack_waits(const Decider *s, Text *t, const Waits *w) { /* `decision
 
 typedef struct { int64_t throttle_ms; int kind, is_rejected, is_allowed, any_refused; } Answer;
 
-static Answer answer_of(const Decider *s, const Waits *w, int64_t purgatory_ms) {
+static Answer answer_of(const Charger *s, const Waits *w, int64_t purgatory_ms) {
     Answer a = {0};
     int all = w->refused_n > 0, mutations = -1, time = -1;
     for (uint32_t i = 0; i < w->refused_n; i++) { a.any_refused |= w->refused[i]; all &= w->refused[i]; }
@@ -682,7 +682,7 @@ static Answer answer_of(const Decider *s, const Waits *w, int64_t purgatory_ms) 
 }
 
 /* The decision before its charges with another answer: `decision.give`. Needs room for said and a text of each flag. */
-static int say_answer(const Decider *s, Text *t, Bytes said, const Waits *w, const Answer *a, int64_t timestamp_ms) {
+static int say_answer(const Charger *s, Text *t, Bytes said, const Waits *w, const Answer *a, int64_t timestamp_ms) {
     const uint8_t *end = said.at + said.n, *results = find_in(said.at, end, TEXT_OF(ALLOWED));
     if (!results) return DECLINED;
     put(t, said.at, (size_t)(results - said.at));
@@ -731,7 +731,7 @@ static int end_record(Keyed *k, Bytes key) {
     return outcome ? outcome : end_at(&k->value_ends, k->values.length);
 }
 
-static int add_record(Decider *s, uint32_t topic, Bytes key, Bytes value) {
+static int add_record(Charger *s, uint32_t topic, Bytes key, Bytes value) {
     Keyed *k = &s->keyed[topic];
     if (topic == s->decisions && (int64_t)key.n + value.n + s->settings.overhead > s->settings.max_record) return DECLINED;
     if (need(&k->values, value.n)) return NO_MEMORY;
@@ -739,7 +739,7 @@ static int add_record(Decider *s, uint32_t topic, Bytes key, Bytes value) {
     return end_record(k, key);
 }
 
-static int say_decision(Decider *s, const Row *row, const Waits *w) {
+static int say_decision(Charger *s, const Row *row, const Waits *w) {
     const Settings *of = &s->settings;
     Keyed *k = &s->keyed[s->decisions];
     Bytes said = row->said;
@@ -761,7 +761,7 @@ static int say_decision(Decider *s, const Row *row, const Waits *w) {
     size_t length = k->values.length - start;
     if (length > MAX_OUTPUT || (int64_t)(row->record_key.n + length) + of->overhead > of->max_record) return DECLINED;
     int outcome = end_record(k, row->record_key);
-    if (outcome || !row->asked_by.at || (int64_t)length > of->max_answer) return outcome;
+    if (outcome || !row->asked_by.at || (int64_t)length > of->max_awaited) return outcome;
     Keyed *sums = &s->keyed[s->sums];
     if (need(&sums->values, length + 16)) return NO_MEMORY;
     PUT(&sums->values, "{\"answer\":");
@@ -770,7 +770,7 @@ static int say_decision(Decider *s, const Row *row, const Waits *w) {
     return end_record(sums, row->asked_by);
 }
 
-static int say_part(Decider *s, const Row *row, const Waits *w) {
+static int say_part(Charger *s, const Row *row, const Waits *w) {
     uint32_t bucket = (uint32_t)((row->partition + row->offset) % BUCKETS);
     Text *t = &s->parts[bucket];
     if (need(t, 200 + row->record_key.n + row->said.n + s->charges.length + w->refused_n + row->asked_by.n)) return NO_MEMORY;
@@ -796,7 +796,7 @@ static int say_part(Decider *s, const Row *row, const Waits *w) {
 /* ---- combining: one decision of all parts of a request */
 typedef struct { Row row; Bytes charges; Waits waits; uint32_t refused_at; } Part; /* `waits.refused` are there in `refused` */
 
-static int read_waits(Decider *s, Reader *r, Part *part) { /* `decision.Waits` */
+static int read_waits(Charger *s, Reader *r, Part *part) { /* `decision.Waits` */
     Waits *w = &part->waits;
     *w = (Waits){.byte_kind = -1};
     part->refused_at = (uint32_t)s->refused.length;
@@ -815,7 +815,7 @@ static int read_waits(Decider *s, Reader *r, Part *part) { /* `decision.Waits` *
     return read_list(r) ? DECLINED : DONE; /* of sequential coexistence alone */
 }
 
-static int read_part(Decider *s, Reader *r, Part *part) {
+static int read_part(Charger *s, Reader *r, Part *part) {
     Row *row = &part->row;
     *part = (Part){0};
     if (read_list(r) != 10) return DECLINED;
@@ -841,7 +841,7 @@ static int by_part(const void *a, const void *b) {
     return x->part < y->part ? -1 : x->part > y->part;
 }
 
-static int say_request(Decider *s, const Part *first, const Part *end) { /* `pipeline.combine` of one */
+static int say_request(Charger *s, const Part *first, const Part *end) { /* `pipeline.combine` of one */
     Waits all = {.byte_kind = -1};
     uint32_t most = 0;
     for (const Part *part = first; part < end; part++) if (part->waits.refused_n > most) most = part->waits.refused_n;
@@ -868,7 +868,7 @@ static int say_request(Decider *s, const Part *first, const Part *end) { /* `pip
 }
 
 /* ---- sums: see `sluice.state.shares.sums` */
-static int gateway_of(Decider *s, Bytes text, int64_t timestamp_ms, uint32_t *place) {
+static int gateway_of(Charger *s, Bytes text, int64_t timestamp_ms, uint32_t *place) {
     uint32_t slot = (uint32_t)hash_of(s->settings.seed, text.at, text.n) & (GATEWAY_SLOTS - 1);
     while (s->gateway_slots[slot] && !same(AT(s->gateways, Gateway, s->gateway_slots[slot] - 1)->text, text)) slot = (slot + 1) & (GATEWAY_SLOTS - 1);
     if (!s->gateway_slots[slot]) {
@@ -889,7 +889,7 @@ static int gateway_of(Decider *s, Bytes text, int64_t timestamp_ms, uint32_t *pl
     return DONE;
 }
 
-static void forget_gateways(Decider *s, uint32_t n) { /* all from number n on */
+static void forget_gateways(Charger *s, uint32_t n) { /* all from number n on */
     for (uint32_t i = LENGTH(s->gateways, Gateway); i > n; i--) {
         Bytes text = AT(s->gateways, Gateway, i - 1)->text;
         uint32_t slot = (uint32_t)hash_of(s->settings.seed, text.at, text.n) & (GATEWAY_SLOTS - 1);
@@ -899,7 +899,7 @@ static void forget_gateways(Decider *s, uint32_t n) { /* all from number n on */
     s->gateways.length = n * sizeof(Gateway);
 }
 
-static int64_t applied_ms(const Decider *s, const Row *row, unsigned kind, int *sums_up) {
+static int64_t applied_ms(const Charger *s, const Row *row, unsigned kind, int *sums_up) {
     int64_t applied = 0;
     Reader reader = {row->reported.at, row->reported.at + row->reported.n, 0};
     read_list(&reader);
@@ -912,7 +912,7 @@ static int64_t applied_ms(const Decider *s, const Row *row, unsigned kind, int *
     return applied;
 }
 
-static int add_sum(Decider *s, const Charge *c, const Row *row, const Outcome *o) {
+static int add_sum(Charger *s, const Charge *c, const Row *row, const Outcome *o) {
     if (c->shadow || isnan(c->limit)) return DONE;
     Sum *sum = &s->of_kind[c->kind];
     int64_t now_ms = row->timestamp_ms, applied = 0;
@@ -974,7 +974,7 @@ static int add_sum(Decider *s, const Charge *c, const Row *row, const Outcome *o
     return DONE;
 }
 
-static void say_sum(const Decider *s, Text *t, const Sum *sum, unsigned kind) { /* `_Counter.sum_of`, without defaults at the end */
+static void say_sum(const Charger *s, Text *t, const Sum *sum, unsigned kind) { /* `_Counter.sum_of`, without defaults at the end */
     put_byte(t, '[');
     put_number(t, s->kinds[kind].place);
     put_byte(t, ',');
@@ -1027,7 +1027,7 @@ static void say_sum(const Decider *s, Text *t, const Sum *sum, unsigned kind) { 
 }
 
 /* `EntitySums` of a counter whose rows have all been charged; begins anew. */
-static int say_sums(Decider *s, Bytes entity) {
+static int say_sums(Charger *s, Bytes entity) {
     Text *t = &s->sums_text;
     int any = 0, has_new = 0;
     for (unsigned kind = 0; kind < s->kinds_n; kind++) {
@@ -1054,7 +1054,7 @@ static void note_wait(Note *note, const Charge *c, const Row *row, const Outcome
     *note = (Note){1, is_long, c->limit, rate, clamp_throttle(o->wait_ms), row->timestamp_ms, row->offset, row->entity};
 }
 
-static int say_long_waits(Decider *s) { /* msgpack, for Python */
+static int say_long_waits(Charger *s) { /* msgpack, for Python */
     Text *t = &s->waits;
     for (unsigned kind = 0; kind < s->kinds_n; kind++) {
         Note *note = &s->notes[kind];
@@ -1078,7 +1078,7 @@ static int say_long_waits(Decider *s) { /* msgpack, for Python */
 static uint32_t topics_of(const Shape *shape, const Row *row) { return row->amounts_n - shape->length + 1; }
 
 /* The row's decision, or its part of one, and what gateways need to know of it. */
-static int say_row(Decider *s, const Row *row, const Shape *shape, const Outcome *outcomes) {
+static int say_row(Charger *s, const Row *row, const Shape *shape, const Outcome *outcomes) {
     Waits w = {.byte_kind = -1};
     s->charges.length = 0;
     if (need(&s->charges, shape->charges_n * (size_t)(sizeof(Charge) + row->entity.n + 256))) return NO_MEMORY;
@@ -1100,7 +1100,7 @@ static int say_row(Decider *s, const Row *row, const Shape *shape, const Outcome
     return row->parts > 1 ? say_part(s, row, &w) : say_decision(s, row, &w);
 }
 
-static int charge_row(Decider *s, Entity *e, const Row *row) {
+static int charge_row(Charger *s, Entity *e, const Row *row) {
     const Shape *shape = shape_of(s, row->shape);
     if (!shape || row->amounts_n < shape->length || (!shape->has_mutations && row->amounts_n != shape->length)) return DECLINED;
     Outcome outcomes[MAX_CHARGES] = {{0}};
@@ -1115,7 +1115,7 @@ static int charge_row(Decider *s, Entity *e, const Row *row) {
     return say_row(s, row, shape, outcomes);
 }
 
-static const Decider *sorted_rows; /* what `qsort` compares has no argument for it; a process decides in one thread */
+static const Charger *sorted_rows; /* what `qsort` compares has no argument for it; a process decides in one thread */
 static int by_offset(const void *a, const void *b) {
     uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
     const Row *x = AT(sorted_rows->rows, Row, i), *y = AT(sorted_rows->rows, Row, j);
@@ -1131,7 +1131,7 @@ static int by_newest(const void *a, const void *b) {
 }
 
 /* The rows of a counter into `order`, as `pipeline.in_charge_order` has them. */
-static int order_rows(Decider *s, const Entity *e) {
+static int order_rows(Charger *s, const Entity *e) {
     s->order.length = 0;
     if (need(&s->order, e->rows_n * sizeof(uint32_t))) return NO_MEMORY;
     for (uint32_t row = e->first_row; row; row = AT(s->rows, Row, row - 1)->next) {
@@ -1151,12 +1151,12 @@ static int order_rows(Decider *s, const Entity *e) {
     return DONE;
 }
 
-static int end_counter(Decider *s, const Entity *e) { /* whose rows have all been charged */
+static int end_counter(Charger *s, const Entity *e) { /* whose rows have all been charged */
     int outcome = say_sums(s, AT(s->rows, Row, e->first_row - 1)->entity);
     return outcome ? outcome : say_long_waits(s);
 }
 
-static int charge_entity(Decider *s, Entity *e) {
+static int charge_entity(Charger *s, Entity *e) {
     int outcome = DONE;
     for (uint32_t i = 0; i < e->rates_n; i++) outcome |= !AT(s->rates, Rate, e->rates_at + i)->count; /* stored by one engine alone */
     if (!outcome) outcome = order_rows(s, e);
@@ -1185,7 +1185,7 @@ static int by_outcome(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static int list_members(Decider *s) {
+static int list_members(Charger *s) {
     s->members.length = 0;
     sorted_rows = s;
     for (uint32_t i = 0; i < LENGTH(s->touched, uint32_t); i++) {
@@ -1202,7 +1202,7 @@ static int list_members(Decider *s) {
     return DONE;
 }
 
-static Member *member_of(const Decider *s, const Row *row) { /* of a tenant's row; NULL if it has none */
+static Member *member_of(const Charger *s, const Row *row) { /* of a tenant's row; NULL if it has none */
     uint32_t low = 0, high = LENGTH(s->members, Member);
     while (low < high) {
         uint32_t middle = (low + high) / 2;
@@ -1214,7 +1214,7 @@ static Member *member_of(const Decider *s, const Row *row) { /* of a tenant's ro
     return NULL;
 }
 
-static int charge_request(Decider *s, Entity *tenant, Row *row, uint32_t *matched) {
+static int charge_request(Charger *s, Entity *tenant, Row *row, uint32_t *matched) {
     const Member *own = member_of(s, row);
     Row *rows[2] = {row, NULL};
     Entity *entities[2] = {tenant, NULL};
@@ -1246,7 +1246,7 @@ static int charge_request(Decider *s, Entity *tenant, Row *row, uint32_t *matche
     return outcome;
 }
 
-static int charge_tenants(Decider *s) {
+static int charge_tenants(Charger *s) {
     uint32_t touched = LENGTH(s->touched, uint32_t), matched = 0;
     int any = 0, outcome = DONE;
     for (uint32_t i = 0; i < touched; i++) any |= mark_of(AT(s->entities, Entity, *AT(s->touched, uint32_t, i))->key) != NULL;
@@ -1321,7 +1321,7 @@ static int read_columns(const uint8_t *at, const uint8_t *end, const uint32_t co
     return at == end;
 }
 
-static int decode_rate(Decider *s, const Entity *e, const Column *columns, uint32_t rate, uint32_t samples, uint32_t *sample) {
+static int decode_rate(Charger *s, const Entity *e, const Column *columns, uint32_t rate, uint32_t samples, uint32_t *sample) {
     int64_t kind = number_at(&columns[RATE_KIND], rate), current = number_at(&columns[RATE_CURRENT], rate), count = number_at(&columns[SAMPLE_COUNT], rate);
     if (kind < 0 || kind >= s->kinds_n || !s->kinds[kind].n || count < 0 || count > MAX_SAMPLES || current < 0 || current >= (count ? count : 1) || count > samples - *sample) return DECLINED;
     for (uint32_t i = e->rates_at; i < LENGTH(s->rates, Rate); i++)
@@ -1342,7 +1342,7 @@ static int decode_rate(Decider *s, const Entity *e, const Column *columns, uint3
     return DONE;
 }
 
-static int decode_page(Decider *s, const uint8_t *p, size_t n) {
+static int decode_page(Charger *s, const uint8_t *p, size_t n) {
     if (n < HEAD || p[0] != 1 || little(p + 1, 4) != (uint64_t)s->settings.pages) return DECLINED;
     uint32_t counts[3], names = (uint32_t)little(p + 17, 4);
     for (int i = 0; i < 3; i++) counts[i] = (uint32_t)little(p + 5 + 4 * i, 4);
@@ -1404,7 +1404,7 @@ static void write_column(Text *t, const double *reals, int64_t *numbers, size_t 
     }
 }
 
-static const Decider *sorted_entities;
+static const Charger *sorted_entities;
 static int by_key(const void *a, const void *b) {
     Bytes x = AT(sorted_entities->entities, Entity, *(const uint32_t *)a)->key, y = AT(sorted_entities->entities, Entity, *(const uint32_t *)b)->key;
     int order = memcmp(x.at, y.at, x.n < y.n ? x.n : y.n);
@@ -1413,7 +1413,7 @@ static int by_key(const void *a, const void *b) {
 
 static double refilled(const Entity *e, int64_t now_ms) { return e->tokens + e->limit * ((double)(now_ms - e->bucket_last_ms) / 1000.0); }
 
-static int is_at_rest(const Decider *s, const Entity *e, int64_t now_ms, int64_t idle_ms) {
+static int is_at_rest(const Charger *s, const Entity *e, int64_t now_ms, int64_t idle_ms) {
     if (now_ms - e->last_event_ms <= idle_ms) return 0;
     return isnan(e->tokens) || refilled(e, now_ms) >= s->settings.burst * e->limit;
 }
@@ -1427,7 +1427,7 @@ static int by_loss(const void *a, const void *b) {
     return x->place < y->place ? -1 : 1;
 }
 
-static int evict(Decider *s, int64_t now_ms) {
+static int evict(Charger *s, int64_t now_ms) {
     uint32_t n = LENGTH(s->kept, uint32_t), part = (uint32_t)s->settings.part, left = 0;
     uint32_t *kept = (uint32_t *)s->kept.data;
     if (n <= part) return DONE;
@@ -1451,7 +1451,7 @@ static int evict(Decider *s, int64_t now_ms) {
 }
 
 /* The stored form of the page, whose first `stored` entities were there, without those at rest. */
-static int encode_page(Decider *s, uint32_t stored) {
+static int encode_page(Charger *s, uint32_t stored) {
     uint32_t n = LENGTH(s->entities, Entity), rates = 0, samples = 0;
     size_t names = 0;
     int64_t now_ms = 0;
@@ -1524,7 +1524,7 @@ static int encode_page(Decider *s, uint32_t stored) {
 }
 
 /* ---- pages */
-static uint32_t *slot_of(Decider *s, Bytes key, size_t mask) { /* of its entity plus 1, or an empty one */
+static uint32_t *slot_of(Charger *s, Bytes key, size_t mask) { /* of its entity plus 1, or an empty one */
     size_t slot = hash_of(s->settings.seed, key.at, key.n) & mask;
     uint32_t *table = (uint32_t *)s->table.data;
     while (table[slot] && !same(AT(s->entities, Entity, table[slot] - 1)->key, key)) slot = (slot + 1) & mask;
@@ -1532,7 +1532,7 @@ static uint32_t *slot_of(Decider *s, Bytes key, size_t mask) { /* of its entity 
 }
 
 /* The rows of the page to their counters, new ones behind those that are stored. `touched` are those with rows. */
-static int find_counters(Decider *s, const Page *page, uint32_t number) {
+static int find_counters(Charger *s, const Page *page, uint32_t number) {
     uint32_t stored = LENGTH(s->entities, Entity), rows = page->end_row - page->first_row;
     size_t slots = 16;
     while (slots < 2 * ((size_t)stored + rows)) slots *= 2;
@@ -1568,7 +1568,7 @@ static int find_counters(Decider *s, const Page *page, uint32_t number) {
     return DONE;
 }
 
-static int decide_page(Decider *s, const Page *page, uint32_t number, const uint8_t *payload, size_t n) {
+static int decide_page(Charger *s, const Page *page, uint32_t number, const uint8_t *payload, size_t n) {
     s->entities.length = s->rates.length = s->samples.length = 0;
     int outcome = payload ? decode_page(s, payload, n) : DONE;
     uint32_t stored = LENGTH(s->entities, Entity);
@@ -1587,7 +1587,7 @@ static int decide_page(Decider *s, const Page *page, uint32_t number, const uint
 
 /* All texts to which a page adds, with their lengths before it. */
 enum { MAX_MARKED = 5 * MAX_TOPICS + BUCKETS + 5 };
-static int outputs_of(Decider *s, Text **texts) {
+static int outputs_of(Charger *s, Text **texts) {
     int n = 0;
     for (int i = 0; i < MAX_TOPICS; i++) {
         Keyed *k = &s->keyed[i];
@@ -1598,13 +1598,13 @@ static int outputs_of(Decider *s, Text **texts) {
     return n;
 }
 
-static void forget_outputs(Decider *s) { /* of the last call */
+static void forget_outputs(Charger *s) { /* of the last call */
     Text *texts[MAX_MARKED];
     int texts_n = outputs_of(s, texts);
     for (int i = 0; i < texts_n; i++) texts[i]->length = 0;
 }
 
-static int decide_or_forget(Decider *s, Page *page, uint32_t number, const uint8_t *payload, size_t n) {
+static int decide_or_forget(Charger *s, Page *page, uint32_t number, const uint8_t *payload, size_t n) {
     Text *texts[MAX_MARKED];
     size_t lengths[MAX_MARKED];
     uint32_t parts_n[BUCKETS], evicted[2] = {s->evicted[0], s->evicted[1]}, waits_n = s->waits_n, gateways_n = LENGTH(s->gateways, Gateway);
@@ -1628,7 +1628,7 @@ static int decide_or_forget(Decider *s, Page *page, uint32_t number, const uint8
 }
 
 /* ---- for Python */
-API void decide_free(Decider *s) {
+API void decide_free(Charger *s) {
     if (!s) return;
     Text *outputs[MAX_MARKED];
     int n = outputs_of(s, outputs);
@@ -1641,15 +1641,15 @@ API void decide_free(Decider *s) {
     free(s);
 }
 
-API Decider *decide_new(const Settings *settings) {
+API Charger *decide_new(const Settings *settings) {
     make_crc_table();
-    Decider *s = calloc(1, sizeof *s);
+    Charger *s = calloc(1, sizeof *s);
     if (s) s->settings = *settings;
     return s;
 }
 
 /* The next kind, in the order of their codes; `family` 0: nothing is charged to it. */
-API int decide_kind(Decider *s, const uint8_t *name, size_t n, int family, int place, int consumer) {
+API int decide_kind(Charger *s, const uint8_t *name, size_t n, int family, int place, int consumer) {
     if (s->kinds_n == MAX_KINDS || n >= MAX_NAME) return NO_MEMORY;
     Kind *kind = &s->kinds[s->kinds_n++];
     memcpy(kind->name, name, n);
@@ -1661,7 +1661,7 @@ API int decide_kind(Decider *s, const uint8_t *name, size_t n, int family, int p
 }
 
 /* The next topic of records: no two are the same. */
-API int decide_topic(Decider *s, const uint8_t *name, size_t n, int is_decisions, int is_sums) {
+API int decide_topic(Charger *s, const uint8_t *name, size_t n, int is_decisions, int is_sums) {
     if (s->topics_n == MAX_TOPICS || need(&s->topics[s->topics_n], n)) return NO_MEMORY;
     put(&s->topics[s->topics_n], name, n);
     if (is_decisions) s->decisions = s->topics_n;
@@ -1672,7 +1672,7 @@ API int decide_topic(Decider *s, const uint8_t *name, size_t n, int is_decisions
 
 /* Decides pages `numbers`, whose page batches come one after another, `batches_of` each. `declined` says of each page
  * whether Python has to. A page that is declined has left nothing. */
-API int decide_pages(Decider *s, uint32_t pages_n, const int32_t *numbers, const uint8_t *const *payloads, const uint64_t *lengths, const uint32_t *batches_of,
+API int decide_pages(Charger *s, uint32_t pages_n, const int32_t *numbers, const uint8_t *const *payloads, const uint64_t *lengths, const uint32_t *batches_of,
                      const uint8_t *const *batches, const uint64_t *batch_lengths, uint8_t *declined) {
     int outcome = DONE;
     forget_outputs(s);
@@ -1710,7 +1710,7 @@ API int decide_pages(Decider *s, uint32_t pages_n, const int32_t *numbers, const
 }
 
 /* Makes the decisions of some lists of parts, which have all parts of each request. If they are DECLINED, Python has to. */
-API int combine_parts(Decider *s, uint32_t lists_n, const uint8_t *const *lists, const uint64_t *lengths) {
+API int combine_parts(Charger *s, uint32_t lists_n, const uint8_t *const *lists, const uint64_t *lengths) {
     forget_outputs(s);
     s->parts_read.length = s->refused.length = 0;
     for (uint32_t i = 0; i < lists_n; i++) {
@@ -1734,11 +1734,11 @@ API int combine_parts(Decider *s, uint32_t lists_n, const uint8_t *const *lists,
     return DONE;
 }
 
-API int64_t decide_base_ms(const Decider *s) { return s->base_ms; }
+API int64_t decide_base_ms(const Charger *s) { return s->base_ms; }
 
 /* An output of the last call, and its bytes in `size`; NULL if there is none of this number. Outputs: 0 to 4 those of
  * topic `of` (values, their ends, keys, their ends, flags of keys), 5 sums, 6 their ends, 7 pages, 8 their ends, 9 waits. */
-API const uint8_t *decide_output(Decider *s, int output, int of, uint64_t *size) {
+API const uint8_t *decide_output(Charger *s, int output, int of, uint64_t *size) {
     if (of < 0 || of >= MAX_TOPICS) return NULL;
     Keyed *k = &s->keyed[of];
     Text *texts[] = {&k->values, &k->value_ends, &k->keys, &k->key_ends, &k->has_key, &s->sums_text, &s->sum_ends, &s->stored, &s->stored_ends, &s->waits};
@@ -1748,7 +1748,7 @@ API const uint8_t *decide_output(Decider *s, int output, int of, uint64_t *size)
 }
 
 /* The list of the parts of a bucket, in msgpack; of no bytes if there is none. */
-API const uint8_t *decide_parts(Decider *s, int bucket, uint64_t *size) {
+API const uint8_t *decide_parts(Charger *s, int bucket, uint64_t *size) {
     Text *t = &s->parts[bucket];
     if (t->length) {
         Text length = {t->data, 1, t->room};
@@ -1758,13 +1758,13 @@ API const uint8_t *decide_parts(Decider *s, int bucket, uint64_t *size) {
     return t->data;
 }
 
-API uint32_t decide_waits(const Decider *s) { return s->waits_n; }
+API uint32_t decide_waits(const Charger *s) { return s->waits_n; }
 
 /* Counters that were forgotten as their page had more than its part: those at rest (0), and others (1). */
-API uint32_t decide_evicted(const Decider *s, int is_owing) { return s->evicted[is_owing != 0]; }
+API uint32_t decide_evicted(const Charger *s, int is_owing) { return s->evicted[is_owing != 0]; }
 
 /* A gateway of the sums, by its place; NULL if there is none. */
-API const uint8_t *decide_gateway(const Decider *s, uint32_t place, uint64_t *size, int64_t *until_ms) {
+API const uint8_t *decide_gateway(const Charger *s, uint32_t place, uint64_t *size, int64_t *until_ms) {
     if (place >= LENGTH(s->gateways, Gateway)) return NULL;
     const Gateway *of = AT(s->gateways, Gateway, place);
     *size = of->text.n;

@@ -31,11 +31,11 @@ from sluice.streaming.enforce.wire import (
     Keyed,
     KeyedArrays,
     Outputs,
-    most_answer_bytes,
+    most_awaited_bytes,
     wait_record,
 )
 from sluice_native import library as native
-from sluice_native.library import DeciderSettings, native_library
+from sluice_native.library import ChargerSettings, native_library
 
 _VALUES, _VALUE_ENDS, _KEYS, _KEY_ENDS, _HAS_KEY, _SUMS, _SUM_ENDS, _STORED, _STORED_ENDS, _WAITS = range(10)
 """The outputs of a call, by number."""
@@ -56,7 +56,7 @@ class NativeSums(NamedTuple):
         return sum_records(head, self.gateways, self.entities)
 
 
-class NativelyDecided(NamedTuple):
+class NativelyCharged(NamedTuple):
     """The result for some pages: `stored` has None for each page that is declined, of which nothing else is here.
 
     `records` are those of all topics but waits. `parts` are encoded, by the number of their group.
@@ -85,7 +85,7 @@ class _LongWait(msgspec.Struct, array_like=True):
 _LONG_WAITS = msgspec.msgpack.Decoder(list[_LongWait])
 
 
-class NativeDecider:
+class NativeCharger:
     """The native counterpart of `pipeline.decide` with the pages' store, and of `pipeline.combine`.
 
     `decided` and `declined` count pages.
@@ -95,7 +95,7 @@ class NativeDecider:
         self._settings, self._native = settings, library
         self.decided = self.declined = 0
         rule = settings.quota
-        of_pages = DeciderSettings(
+        of_pages = ChargerSettings(
             pages=settings.pages,
             part=min(part_of_page(settings.max_entities, settings.pages), _MAX_SHORT),
             samples=rule.client_window.samples,
@@ -106,7 +106,7 @@ class NativeDecider:
             span_ms=max(spans_ms(rule)),
             idle_ms=max(settings.idle_expiry_ms, *spans_ms(rule)),
             max_record=settings.max_record_bytes,
-            max_answer=most_answer_bytes(settings.max_record_bytes),
+            max_awaited=most_awaited_bytes(settings.max_record_bytes),
             overhead=OVERHEAD_BYTES,
             burst=burst(rule.controller_window, 1.0),
             span_s=Metering.of(rule).span_ms / 1000.0,
@@ -125,7 +125,7 @@ class NativeDecider:
             is_of = topic == settings.decisions_topic, topic == settings.sums_topic
             self._call("decide_topic", topic.encode(), len(topic.encode()), *is_of)
 
-    def decide(self, pages: Sequence[PageToDecide]) -> NativelyDecided:
+    def decide(self, pages: Sequence[PageToDecide]) -> NativelyCharged:
         """Charge the counters of some pages with all rows that a micro-batch has for them."""
         batches = [batch for page in pages for batch in page.page_batches]
         payloads = [page.payload for page in pages]
@@ -147,7 +147,7 @@ class NativeDecider:
         native.declined["pages"] += sum(flags)
         stored = [None if flag else one for one, flag in zip(self._texts(_STORED, _STORED_ENDS), flags, strict=True)]
         evicted = Evicted(*(self._native.decide_evicted(self._handle, is_owing) for is_owing in (False, True)))
-        return NativelyDecided(self._records(), self._waits(), self._parts(), self._sums(), stored, evicted)
+        return NativelyCharged(self._records(), self._waits(), self._parts(), self._sums(), stored, evicted)
 
     def combine(self, payloads: Sequence[pa.Buffer]) -> dict[str, KeyedArrays] | None:
         """The records of `pipeline.combine` for encoded parts, all of each request; None if it has to make them."""
@@ -223,7 +223,7 @@ def _record_of(wait: _LongWait) -> WaitRecord:
     return WaitRecord(until_ms, wait.throttle_ms, wait.limit, wait.rate, wait.timestamp_ms, wait.offset)
 
 
-def native_decider(settings: PipelineSettings) -> NativeDecider | None:
+def native_charger(settings: PipelineSettings) -> NativeCharger | None:
     """The native counterpart of `pipeline.decide`, which a worker process keeps; None without the library.
 
     Sequential coexistence is Python's alone: it checks a quota again at a later time.
@@ -231,7 +231,7 @@ def native_decider(settings: PipelineSettings) -> NativeDecider | None:
     library = native_library()
     if library is None or settings.quota.coexistence is Coexistence.SEQUENTIAL:
         return None
-    return kept_decider(settings, library)
+    return kept_charger(settings, library)
 
 
-kept_decider = lru_cache(maxsize=2)(NativeDecider)  # pages are split for some tasks alone
+kept_charger = lru_cache(maxsize=2)(NativeCharger)  # pages are split for some tasks alone

@@ -11,7 +11,7 @@ from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, Pl
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Keyed, KeyedArrays
 from sluice_native.contract import contract
-from sluice_native.decide import native_decider
+from sluice_native.decide import native_charger
 from sluice_native.library import native_code
 from sluice_native.plan import native_planner
 
@@ -52,7 +52,7 @@ class NativeEngine(PythonEngine):
 
     def decide(self, pages: Sequence[PageToDecide], settings: PipelineSettings) -> DecidedPages:
         """Charge the counters of some pages; those that are declined come last, together."""
-        native = native_decider(settings)
+        native = native_charger(settings)
         if native is None:
             return super().decide(pages, settings)
         records, waits, parts, sums, stored, evicted = native.decide(pages)
@@ -69,6 +69,6 @@ class NativeEngine(PythonEngine):
         self, payloads: Sequence[pa.Buffer], settings: PipelineSettings
     ) -> Mapping[str, Keyed] | Mapping[str, KeyedArrays]:
         """The records of encoded partial decisions by topic."""
-        native = native_decider(settings)
+        native = native_charger(settings)
         records = None if native is None else native.combine(payloads)
         return super().combine(payloads, settings) if records is None else records

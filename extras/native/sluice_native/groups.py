@@ -12,7 +12,7 @@ class Group(NamedTuple):
     rows: list[Any]
 
 
-class Decided(NamedTuple):
+class GroupResults(NamedTuple):
     """The rows that a function emits for some groups, and the new value of the state of each.
 
     A list in a row may be an array of Arrow.
@@ -23,7 +23,7 @@ class Decided(NamedTuple):
 
 
 class Operator(Protocol):
-    """A function of `applyInPandasWithState` that takes many groups at once, too, as `PageDecider` does."""
+    """A function of `applyInPandasWithState` that takes many groups at once, too, as `PageOperator` does."""
 
     def decide_groups(self, groups: Iterable[Group], /) -> tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]]]:
-        """The parts of `Decided`."""
+        """The parts of `GroupResults`."""

@@ -50,7 +50,7 @@ class NativeSettings(ctypes.Structure):
         ("max_future_ms", c_int64),
         ("max_past_ms", c_int64),
         ("max_partitions", c_int64),
-        ("max_answer", c_int64),
+        ("max_awaited", c_int64),
         ("points", c_double),
         ("network_points", c_double),
         ("divisor", c_double),
@@ -58,7 +58,7 @@ class NativeSettings(ctypes.Structure):
     )
 
 
-class DeciderSettings(ctypes.Structure):
+class ChargerSettings(ctypes.Structure):
     """The settings of deciding, as `Settings` in `decide.c`."""
 
     _fields_ = (
@@ -72,7 +72,7 @@ class DeciderSettings(ctypes.Structure):
         ("span_ms", c_int64),
         ("idle_ms", c_int64),
         ("max_record", c_int64),
-        ("max_answer", c_int64),
+        ("max_awaited", c_int64),
         ("overhead", c_int64),
         ("burst", c_double),
         ("span_s", c_double),
@@ -109,7 +109,7 @@ _FUNCTIONS = {
     "plan_take": (c_size_t, (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t)),
     "doubles_init": (None, (c_void_p,)),
     "doubles_text": (c_size_t, (c_void_p, c_size_t, c_void_p)),
-    "decide_new": (c_void_p, (POINTER(DeciderSettings),)),
+    "decide_new": (c_void_p, (POINTER(ChargerSettings),)),
     "decide_free": (None, (c_void_p,)),
     "decide_kind": (c_int, (c_void_p, *_TEXT, c_int, c_int, c_int)),
     "decide_topic": (c_int, (c_void_p, *_TEXT, c_int, c_int)),

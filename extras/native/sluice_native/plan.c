@@ -305,7 +305,7 @@ enum { MAX_FOUND = 1 << 16 };
 
 typedef struct {
     int32_t pages, max_touched, max_mutated, max_event;
-    int64_t max_future_ms, max_past_ms, max_partitions, max_answer;
+    int64_t max_future_ms, max_past_ms, max_partitions, max_awaited;
     double points, network_points, divisor;
     uint64_t seed;
 } Settings;
@@ -501,7 +501,7 @@ static uint32_t tenant_of(Planner *s, Slice user, Slice client_id) { /* s->key i
     return found->tenant;
 }
 
-/* The key of the event's plan: its traits (`charge_plan.traits_of`), and its tenant, and its names if a quota names one. */
+/* The key of the event's plan: what decides its charges (`plan_key.plan_key`), and its tenant, and its names if a quota names one. */
 static void plan_key(Planner *s, const Event *e, const Api *api) {
     int strict = api && api->strict_from != ABSENT && (e->api_version == ABSENT || e->api_version >= api->strict_from);
     int has_bytes = e->touched_n ? e->bytes != 0 : e->bytes != ABSENT;
@@ -922,7 +922,7 @@ static int plan_event(Planner *s, const uint8_t *event, size_t n, int32_t partit
     if (s->charged_n) return DONE;
     uint32_t page = (uint32_t)(offset % s->settings.pages);
     if (record(s, page, &s->decisions_topic, key->data, key->length, "", &s->said, "")) return NO_MEMORY;
-    if (is_asked && s->said.length <= (size_t)s->settings.max_answer &&
+    if (is_asked && s->said.length <= (size_t)s->settings.max_awaited &&
         record(s, page, &s->sums_topic, e->instance.at, e->instance.n, "{\"answer\":", &s->said, "}")) return NO_MEMORY;
     return DONE;
 }

@@ -1,9 +1,9 @@
 """Step plan with plain events planned natively (`plan.c`), all others by Python at their place.
 
-Python is the rule: native code is told its plans, by traits, tenant and, where a quota names one of them, names: a
-client without a quota by its names is planned like another one with the same traits, but for its names. It knows no
-quota, but the members of tenants, by whose globs it finds the tenant of a client. An event that isn't plain is planned
-by `Planner`, and its rows are added.
+Python is the rule: native code is told its plans, by their keys (`plan_key`), tenant and, where a quota names one of
+them, names: a client without a quota by its names is planned like another one with the same key, but for its names. It
+knows no quota, but the members of tenants, by whose globs it finds the tenant of a client. An event that isn't plain is
+planned by `Planner`, and its rows are added.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ from sluice.state.decisions.charge_plan import (
 )
 from sluice.state.decisions.checks import most_mutations
 from sluice.state.decisions.decision import OfBatch, undecided
-from sluice.state.decisions.traits import PLANNED_APIS, request_like, traits_of
+from sluice.state.decisions.plan_key import PLANNED_APIS, plan_key, request_like
 from sluice.state.quotas.entity import bounded_name, entity_text, sanitize
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
@@ -42,7 +42,7 @@ from sluice.streaming.enforce.engine import PlannedPages
 from sluice.streaming.enforce.pipeline import most_planned_bytes
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.planning import Planner, read_event
-from sluice.streaming.enforce.wire import OutputRecord, Source, encode_shape, most_answer_bytes
+from sluice.streaming.enforce.wire import OutputRecord, Source, encode_shape, most_awaited_bytes
 from sluice_native import library as native
 from sluice_native.library import NativeSettings, native_library
 
@@ -117,7 +117,7 @@ class NativePlanner:
             max_future_ms=limits.max_future_ms,
             max_past_ms=limits.max_past_ms,
             max_partitions=settings.quota.max_partitions_per_request,
-            max_answer=max(0, most_answer_bytes(settings.max_record_bytes)),
+            max_awaited=max(0, most_awaited_bytes(settings.max_record_bytes)),
             points=POINTS_PER_NANOSECOND,
             network_points=0.0 if is_draft else POINTS_PER_NANOSECOND,
             divisor=float(settings.quota.num_io_threads) if is_draft else 1.0,
@@ -213,7 +213,7 @@ class NativePlanner:
         buffer = ctypes.create_string_buffer(native.MAX_KEY_BYTES)
         length = self._native.plan_key_of(self._handle, buffer)
         plan = PlanAlike()
-        add_charges(plan, request_like(traits_of(request)), self._resolving, self._settings.quota)
+        add_charges(plan, request_like(plan_key(request)), self._resolving, self._settings.quota)
         self._keep(buffer.raw[:length], self._made(plan))
         for of_mode in plan.partitions:
             if of_mode.quotas is not None:

@@ -19,7 +19,7 @@ log = logging.getLogger("sluice.holds")
 _POLL_S = 1.0
 
 
-def deciders(job: JobView) -> JobParts:
+def parts(job: JobView) -> JobParts:
     """The decider of holds, with the service that reads them (entry point `operator` of `sluice.job_parts`)."""
     delta = job.settings.delta
     table = HoldsTable(delta.quotas, polled(delta.storage_options))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from sluice.state.contract.gateway_topics import Override, Overrides
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import OPERATOR
 from sluice_reading.operator_holds import MAX_LASTING_MS, OperatorHold, last_commands
@@ -73,12 +73,12 @@ class OperatorHolds(Decider):
         ]
         self._before = replace(said, overrides=holds)
 
-    def decide(self, now_ms: int) -> Decided:
+    def decide(self, now_ms: int) -> DecidedOverrides:
         """Stop them; the newest MAX_HOLDS count."""
         holds = self._holds()
         if holds is None:
             left = [each for each in self._before.overrides if each.until_ms is None or now_ms < each.until_ms]
-            return Decided(left, command=self._before.command)
+            return DecidedOverrides(left, command=self._before.command)
         back_ms, self._decided_ms = min(0, now_ms - self._decided_ms), now_ms  # the job's clock was set back
         if self._taken is not None and back_ms:
             self._taken = {client: (hold, end_ms + back_ms) for client, (hold, end_ms) in self._taken.items()}
@@ -90,7 +90,7 @@ class OperatorHolds(Decider):
         self._command = newest
         held = [(hold, until_ms) for hold, until_ms in self._taken.values() if now_ms < until_ms]
         self.trouble = too_many_text(len(held)) if len(held) > MAX_HOLDS else None
-        return Decided(
+        return DecidedOverrides(
             [
                 Override("hold", entity=hold.client.entity(), reason=hold.why, until_ms=until_ms, consumers=True)
                 for hold, until_ms in held[-MAX_HOLDS:]

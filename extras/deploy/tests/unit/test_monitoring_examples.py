@@ -22,7 +22,7 @@ from sluice.process.clock import now_ms
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Measured, Override
 from sluice.state.contract.records import CountedEntity, Share
-from sluice.state.overrides.decider import Decided, Decider
+from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import DiskFloor
@@ -83,8 +83,8 @@ class HoldsOne(Decider):
     name = "stored_bytes"
     tells_measured = True
 
-    def decide(self, _: int) -> Decided:
-        return Decided([Override("hold", entity=CountedEntity(tenant="shop"))], [Measured("shop", 7, 5.0)])
+    def decide(self, _: int) -> DecidedOverrides:
+        return DecidedOverrides([Override("hold", entity=CountedEntity(tenant="shop"))], [Measured("shop", 7, 5.0)])
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from sluice.streaming.overrides.watch import OverridesWatch
 from sluice_elastic.tighten import FRESH_MS, ElasticLimits, ElasticRule, MeasuredLoad
 from sluice_insight.reports.span import Span
 from sluice_insight.whatif.overrides import RecordedOverrides, recorded_overrides
-from sluice_insight.whatif.replay import Decider
+from sluice_insight.whatif.replay import ReplayedCounters
 from sluice_lab.scenarios.closed_loop.elastic import ElasticCluster, Tenants, equal_parts, overloaded, random_load, week
 from sluice_lab.scenarios.closed_loop.measures import measure
 from sluice_lab.scenarios.closed_loop.simulation import ClosedLoop
@@ -354,12 +354,12 @@ def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:
         (20_000, [0.75]),
     ]
     assert recorded(tmp_path / "none", Span(0, 1)) == []
-    decider = Decider(Quotas(ELASTIC), QuotaSettings(), 3_600_000, RecordedOverrides([*records, *found]))
+    counters = ReplayedCounters(Quotas(ELASTIC), QuotaSettings(), 3_600_000, RecordedOverrides([*records, *found]))
     request = Request("Produce", user="alice", bytes=100, instance="b-2-1f")
     limits = [
         outcome.charge.limit
         for at_ms in (5_000, 15_000, 25_000)
-        for outcomes in decider.charge(request, at_ms).values()
+        for outcomes in counters.charge(request, at_ms).values()
         for outcome in outcomes
     ]
     assert limits == [LIMIT, 0.6 * LIMIT, 0.75 * LIMIT]
@@ -370,9 +370,9 @@ def test_requests_of_an_overloaded_broker_are_limited_as_ever_in_a_replay() -> N
     assert {key.quota for key in ElasticKey} == {kind for kind in CLIENT_KINDS if kind.family.gives_way}
     quotas = Quotas([quota(QuotaKind.CONNECTION_RATE, 100.0, user="alice")])
     tight = RecordedOverrides([said(0, factors={"b-2-1f": 0.75})])
-    decider = Decider(quotas, QuotaSettings(), 3_600_000, tight)
+    counters = ReplayedCounters(quotas, QuotaSettings(), 3_600_000, tight)
 
-    [[outcome]] = decider.charge(Request("Connect", user="alice", instance="b-2-1f"), 5_000).values()
+    [[outcome]] = counters.charge(Request("Connect", user="alice", instance="b-2-1f"), 5_000).values()
 
     assert outcome.charge.limit == 100.0
 

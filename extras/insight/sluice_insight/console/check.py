@@ -49,7 +49,7 @@ class Asked(NamedTuple):
         )
 
 
-class Answer(NamedTuple):
+class CheckResult(NamedTuple):
     """The effect of the quota `found`. `known` is true if a decision had its counter.
 
     The throttle time lies between `least_ms` and `most_ms`: a decision has the rate, not the windows it comes from.
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 def answers(
     asked: Asked, limits: LimitsInForce, model: LiveModel, settings: QuotaSettings, now_ms: int
-) -> list[Answer]:
+) -> list[CheckResult]:
     """The effect of each quota that the request would be charged to, enforced ones first."""
     amounts = _amounts(asked)
     return [
@@ -126,7 +126,7 @@ def _amounts(asked: Asked) -> dict[QuotaKind, float]:
 
 def _answer(
     found: Resolution, kind: QuotaKind, amount: float, model: LiveModel, settings: QuotaSettings, now_ms: int
-) -> Answer:
+) -> CheckResult:
     tags = found.tags
     key = CounterId(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition, tags.tenant)
     with model.lock:
@@ -142,7 +142,7 @@ def _answer(
     elif found.limit is not None:
         least_ms, most_ms = rate_wait_ms(rate or 0.0, amount, found.limit, settings.client_window)
     known = counter is not None
-    return Answer(kind, found, amount, known, rate, tokens, waits_now_ms, least_ms, most_ms, refused)
+    return CheckResult(kind, found, amount, known, rate, tokens, waits_now_ms, least_ms, most_ms, refused)
 
 
 def _number(text: str, most: float) -> float:

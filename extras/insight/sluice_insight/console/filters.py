@@ -19,7 +19,7 @@ from sluice.state.contract.records import REFUSED_API, Decision, Verdict
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import Family
 from sluice.state.quotas.tenants import member_text
-from sluice_insight.console.check import Answer
+from sluice_insight.console.check import CheckResult
 from sluice_insight.console.clients import band_of, tenant_of
 from sluice_insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice_insight.texts import counter_name, quota_amount, tightened_text
@@ -155,14 +155,14 @@ def remaining(row: CounterRow) -> str:
     return amount(row.key.kind, row.remaining, per_s=False) + (" tokens" if row.limit else "")
 
 
-def used(answer: Answer) -> str:
+def used(answer: CheckResult) -> str:
     """The usage that an answer was computed with."""
     if answer.tokens is not None:
         return f"{answer.tokens:.4g} tokens left"
     return amount(answer.kind, answer.rate) if answer.known else NOTHING
 
 
-def would_wait(answer: Answer) -> str:
+def would_wait(answer: CheckResult) -> str:
     """The throttle time of the request that was asked for, or its bounds."""
     if answer.found.limit is None:
         return "no limit"

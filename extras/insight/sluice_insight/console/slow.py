@@ -7,7 +7,7 @@ from threading import Condition, Lock
 
 from sluice.state.quotas.entity import Tags
 from sluice_insight.reports.span import Span
-from sluice_insight.slow.sources import Answer, HeardTelemetry, Recorded, client_ids_of, slow_client
+from sluice_insight.slow.sources import HeardTelemetry, Recorded, SlowReport, client_ids_of, slow_client
 from sluice_insight.slow.verdict import near_text
 from sluice_insight.slow.words import COLUMNS, cells
 from sluice_reading.errors import QueryError
@@ -74,7 +74,7 @@ class SlowPage:
         self.turns = turns or Turns()
         self._recorded = recorded
         self._lock = Lock()
-        self._kept = OrderedDict[_Key, tuple[int, Answer | str]]()
+        self._kept = OrderedDict[_Key, tuple[int, SlowReport | str]]()
 
     def of(self, given: Mapping[str, str], now_ms: int) -> dict[str, object]:
         """The variables of the page's template, for the parameters of an address."""
@@ -83,7 +83,7 @@ class SlowPage:
         answer = self.answer(client, minutes, now_ms) if client != Tags() else None
         return shown(answer) | {"asked": client, "minutes": minutes, "choices": MINUTES}
 
-    def answer(self, client: Tags, minutes: int, now_ms: int, *, only: bool = False) -> Answer | str:
+    def answer(self, client: Tags, minutes: int, now_ms: int, *, only: bool = False) -> SlowReport | str:
         """The answer on the last minutes of a client, or the reason why there is none."""
         key = client, minutes, only
         if (known := self._known(key, now_ms)) is not None:
@@ -94,7 +94,7 @@ class SlowPage:
             if not is_given:
                 return MADE_LATER
             span = Span(now_ms - minutes * 60_000, now_ms)
-            answer: Answer | str
+            answer: SlowReport | str
             try:
                 answer = slow_client(self._recorded, client, span, self.heard.within(span), only=only)
             except QueryError as error:
@@ -102,12 +102,12 @@ class SlowPage:
             self._keep(key, now_ms, answer)
             return answer
 
-    def _known(self, key: _Key, now_ms: int) -> Answer | str | None:
+    def _known(self, key: _Key, now_ms: int) -> SlowReport | str | None:
         with self._lock:
             kept_ms, answer = self._kept.get(key, (0, ""))
         return answer if answer and 0 <= now_ms - kept_ms < KEPT_MS else None
 
-    def _keep(self, key: _Key, now_ms: int, answer: Answer | str) -> None:
+    def _keep(self, key: _Key, now_ms: int, answer: SlowReport | str) -> None:
         with self._lock:
             self._kept[key] = now_ms, answer
             while len(self._kept) > _MOST_KEPT:
@@ -120,9 +120,9 @@ class SlowPage:
             return client_ids_of(self._recorded.tables, user, span) if is_given else []
 
 
-def shown(answer: Answer | str | None) -> dict[str, object]:
+def shown(answer: SlowReport | str | None) -> dict[str, object]:
     """The variables of the macro `slow_answer`."""
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, SlowReport):
         return {"answer": None, "trouble": answer, "columns": COLUMNS, "cells": [], "near": []}
     rows = [cells(row, answer.step_ms) for row in reversed(answer.rows)]
     near = [near_text(each) for each in answer.evidence.waits if each.used is not None]

@@ -12,12 +12,12 @@ from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.state.contract.decision_id import DecisionId
 from sluice.state.contract.records import Decision
-from sluice.state.decisions.waits import deciding
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.limits import OPERATOR
 from sluice.state.quotas.resolution import entity_at
+from sluice_insight.waits import deciding
 from sluice_reading.holds_table import HoldsTable
 from sluice_reading.last_decisions import newest, of_client
 from sluice_reading.operator_holds import holds_at

@@ -60,7 +60,7 @@ class Recorded(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SlowReport:
     """The line of time of a client, all that is known, and the causes that count, the first one the verdict."""
 
     client: Tags
@@ -73,7 +73,7 @@ class Answer:
 
 def slow_client(
     recorded: Recorded, client: Tags, span: Span, telemetry: Iterable[Telemetry], *, only: bool = False
-) -> Answer:
+) -> SlowReport:
     """Answer why a client was slow. A user or a client-id that is "" stands for any.
 
     If `only`, what can't be told from requests of others is left out, and tenant and holds of a client-id that the user
@@ -87,7 +87,7 @@ def slow_client(
     is_own |= any(each.kind == "client" for each in told)
     tenant = Tags(client.user, client.client_id, tenant=_tenant(recorded.tables, client) if is_own else "")
     evidence = line.ended(told, stops_of(_overrides(recorded, span), span, tenant) if is_own else {})
-    return Answer(tenant, span, line.step, line.rows, evidence, verdicts(evidence))
+    return SlowReport(tenant, span, line.step, line.rows, evidence, verdicts(evidence))
 
 
 def client_ids_of(tables: Tables, user: str, span: Span) -> list[str]:

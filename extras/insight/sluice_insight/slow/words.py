@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from sluice.process.format import NOTHING, moment, percent
 from sluice_insight.slow.line import Row
-from sluice_insight.slow.sources import Answer
+from sluice_insight.slow.sources import SlowReport
 from sluice_insight.slow.verdict import near_text
 from sluice_reading.format import quantity
 from sluice_reading.text_tables import table_lines
@@ -24,7 +24,7 @@ _SAW: Mapping[str, Callable[[float], str]] = {
 """The words for a figure of a client, by the fields of `Own`; "" for none."""
 
 
-def json_answer(answer: Answer) -> dict[str, object]:
+def json_answer(answer: SlowReport) -> dict[str, object]:
     """The answer as `--json` prints it."""
     names = {"user": answer.client.user, "client_id": answer.client.client_id, "tenant": answer.client.tenant}
     return {
@@ -38,7 +38,7 @@ def json_answer(answer: Answer) -> dict[str, object]:
     }
 
 
-def lines(answer: Answer, width: int | None) -> Iterator[str]:
+def lines(answer: SlowReport, width: int | None) -> Iterator[str]:
     """The verdict, then the client and its tenant, the line of time, and other causes that count."""
     yield answer.causes[0].text
     whose = client_text(answer.client.user, answer.client.client_id)

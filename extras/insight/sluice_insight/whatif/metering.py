@@ -11,7 +11,7 @@ import numpy as np
 from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.contract.records import Request
 from sluice.state.decisions.charge_plan import points
-from sluice.state.decisions.traits import Traits, request_like
+from sluice.state.decisions.plan_key import PlanKey, request_like
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import CLIENT_KINDS, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -32,16 +32,16 @@ class Lane(NamedTuple):
     api: str
 
 
-class Named(NamedTuple):
-    """Traits of requests, and whether their events had a user and a client-id, though empty."""
+class NamedKey(NamedTuple):
+    """The key of a plan, and whether their events had a user and a client-id, though empty."""
 
-    traits: Traits
+    key: PlanKey
     has_user: bool
     has_client_id: bool
 
     def request(self) -> Request:
-        """A request of these traits."""
-        request = request_like(self.traits)
+        """A request with this key."""
+        request = request_like(self.key)
         request.user = request.user if self.has_user else None
         request.client_id = request.client_id if self.has_client_id else None
         return request
@@ -50,7 +50,7 @@ class Named(NamedTuple):
 class Batch(NamedTuple):
     """n recorded requests by column, (n,) each, in the order in which they were decided. Times are epoch ms.
 
-    `lanes_of` and `traits_of` are places in `lanes` and `traits`. A `refused` request was refused when it was recorded.
+    `lanes_of` and `keys_of` are places in `lanes` and `keys`. A `refused` request was refused when it was recorded.
     """
 
     times_ms: Integers
@@ -59,8 +59,8 @@ class Batch(NamedTuple):
     requests: Integers
     lanes: Sequence[Lane]
     lanes_of: Integers
-    traits: Sequence[Named]
-    traits_of: Integers
+    keys: Sequence[NamedKey]
+    keys_of: Integers
     bytes: Integers
     handler_ns: Integers
     network_ns: Integers
@@ -89,27 +89,27 @@ class Meters:
         self._quotas = quotas
         self._overrides = overrides
         self._settings = settings
-        self._plans: dict[Named, dict[QuotaKind, tuple[int, Charge]]] = {}
+        self._plans: dict[NamedKey, dict[QuotaKind, tuple[int, Charge]]] = {}
         self._numbers: dict[QuotaKind, dict[Tags, int]] = {kind: {} for kind in CLIENT_KINDS}
         self._columns: dict[QuotaKind, Columns] = {kind: columns_of([]) for kind in CLIENT_KINDS}
 
     def charge(self, batch: Batch) -> Iterator[Metered]:
         """Charge the next requests."""
-        plans = [self._plan(traits) for traits in batch.traits]
+        plans = [self._plan(key) for key in batch.keys]
         for kind in CLIENT_KINDS:
             planned = [plan.get(kind) for plan in plans]
-            numbers = np.array([-1 if one is None else one[0] for one in planned], np.int64)[batch.traits_of]
+            numbers = np.array([-1 if one is None else one[0] for one in planned], np.int64)[batch.keys_of]
             rows = np.flatnonzero(numbers >= 0)
             if not len(rows):
                 continue
             rows = rows[np.argsort(numbers[rows], kind="stable")]
             limits = np.array([np.nan if one is None else one[1].limit for one in planned])
-            of_rows = limits[batch.traits_of[rows]]
+            of_rows = limits[batch.keys_of[rows]]
             if self._overrides and kind.family.gives_way:
                 tags = list(self._numbers[kind])
                 of_rows = self._overrides.limits(
                     [None if one is None else self._quotas.resolve_counter(kind, tags[one[0]]) for one in planned],
-                    batch.traits_of[rows],
+                    batch.keys_of[rows],
                     of_rows,
                     [lane.instance for lane in batch.lanes],
                     batch.lanes_of[rows],
@@ -117,18 +117,18 @@ class Meters:
                 )
             withheld = np.array([one is not None and one[1].withheld for one in planned])
             amounts, network = self._amounts(kind, batch)
-            taken_back = kind.family is not Family.REQUEST_TIME and withheld[batch.traits_of[rows]]
+            taken_back = kind.family is not Family.REQUEST_TIME and withheld[batch.keys_of[rows]]
             later = np.where(taken_back, -amounts[rows], network[rows])
             rates = self._rates(kind, numbers[rows], batch.times_ms[rows], amounts[rows], later)
             yield Metered(kind, list(self._numbers[kind]), rows, numbers[rows], rates, of_rows)
 
-    def _plan(self, traits: Named) -> dict[QuotaKind, tuple[int, Charge]]:
+    def _plan(self, key: NamedKey) -> dict[QuotaKind, tuple[int, Charge]]:
         """The number of the counter, and the charge without its amount, by kind."""
-        plan = self._plans.get(traits)
+        plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[traits] = {
+            plan = self._plans[key] = {
                 charge.kind: (self._numbers[charge.kind].setdefault(tags, len(self._numbers[charge.kind])), charge)
-                for tags, charge in tried_charges(traits.request(), self._quotas, self._settings)
+                for tags, charge in tried_charges(key.request(), self._quotas, self._settings)
             }
         return plan
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sluice.state.contract.records import Mutation, Request, TopicPartition, Verdict
 from sluice.state.decisions.charge_plan import MUTATION_APIS
-from sluice.state.decisions.traits import planned_api
+from sluice.state.decisions.plan_key import planned_api
 from sluice.state.quotas.entry import QuotaEntry
 from sluice_insight.arrays import Flags, Integers
 from sluice_insight.reports.columns import coded, column_of, distinct, is_empty, is_valid, list_sums, numbers
@@ -21,7 +21,7 @@ from sluice_insight.reports.events import Events, FilePart, joined
 from sluice_insight.reports.recorded_waits import LANE, client_waits_ms, wait_fields
 from sluice_insight.reports.span import Span
 from sluice_insight.waits import WaitEnds
-from sluice_insight.whatif.metering import Batch, Lane, Named
+from sluice_insight.whatif.metering import Batch, Lane, NamedKey
 from sluice_insight.whatif.replay import Recorded
 from sluice_insight.whatif.whose import Part
 
@@ -176,9 +176,9 @@ def batch_of(rows: pa.RecordBatch, ends: WaitEnds) -> Batch:
     codes = lanes_of.astype(np.int64)
     for flag in flags:
         codes = 2 * codes + flag
-    kinds, first, traits_of = np.unique(codes, return_index=True, return_inverse=True)
-    traits = [
-        Named((lane.user, lane.client_id, planned_api(lane.api), *of_row[:-2]), *of_row[-2:])
+    kinds, first, keys_of = np.unique(codes, return_index=True, return_inverse=True)
+    keys = [
+        NamedKey((lane.user, lane.client_id, planned_api(lane.api), *of_row[:-2]), *of_row[-2:])
         for lane, of_row in (
             (lanes[place], [bool(flag[row]) for flag in flags])
             for place, row in zip((kinds >> len(flags)).tolist(), first.tolist(), strict=True)
@@ -191,8 +191,8 @@ def batch_of(rows: pa.RecordBatch, ends: WaitEnds) -> Batch:
         np.where(has["requests"], values["requests"], 1),
         lanes,
         lanes_of,
-        traits,
-        traits_of,
+        keys,
+        keys_of,
         np.where(has["bytes"], values["bytes"], sums["topic_partitions"][0]),
         values["request_time_ns"],
         values["network_time_ns"],
@@ -201,7 +201,7 @@ def batch_of(rows: pa.RecordBatch, ends: WaitEnds) -> Batch:
 
 
 _FLAGS = ("validate_only", "cluster_action", "authenticating", "withheld")
-"""The flags of `amounts`, in the order of a request's traits."""
+"""The flags of `amounts`, in the order of a plan's key."""
 
 _NUMBERS = (
     "bytes",

@@ -17,7 +17,7 @@ import msgspec
 
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, charge_mutations
 from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
-from sluice.state.decisions.decision import ALLOWED, Answer, Waits, answered
+from sluice.state.decisions.decision import ALLOWED, RequestOutcome, Waits, request_outcome
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import Family, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -36,7 +36,7 @@ Outcomes = dict[Tags, list[Outcome]]
 those of bytes, which are in the order of `plan_charges`: of equal waits the first one's quota decides."""
 
 
-class Decider:
+class ReplayedCounters:
     """The counters of all requests decided so far, under `quotas`, which may be replaced."""
 
     def __init__(
@@ -49,13 +49,13 @@ class Decider:
         self._counters: dict[Tags, EntityCounters] = {}
         self._forget_at_ms = 0
 
-    def decide(self, request: Request, now_ms: int) -> Answer:
+    def decide(self, request: Request, now_ms: int) -> RequestOutcome:
         """Charge the request at `now_ms`, epoch milliseconds, which need not be the time it was recorded at."""
         outcomes = self.charge(request, now_ms)
         for charged in outcomes.values():
             for outcome in charged:
                 if outcome.wait_ms or any(outcome.refused):
-                    return self.answer(request, now_ms, outcomes)
+                    return self.outcome(request, now_ms, outcomes)
         return ALLOWED
 
     def charge(self, request: Request, now_ms: int) -> Outcomes:
@@ -93,12 +93,12 @@ class Decider:
             if found is not None and charge.limit is not None and charge.kind.family.gives_way:
                 charge.limit = self._overrides.limit(found, charge.limit, instance, now_ms)
 
-    def answer(self, request: Request, now_ms: int, outcomes: Outcomes) -> Answer:
-        """The answer to these outcomes."""
+    def outcome(self, request: Request, now_ms: int, outcomes: Outcomes) -> RequestOutcome:
+        """The outcome of the request by those of its charges."""
         waits = Waits()
         for charged in outcomes.values():
             waits.join(Waits.of(charged))
-        return answered(waits, request.purgatory_ms, now_ms, self._settings)
+        return request_outcome(waits, request.purgatory_ms, now_ms, self._settings)
 
     def _counter(self, tags: Tags) -> EntityCounters:
         counter = self._counters.get(tags)
@@ -337,7 +337,7 @@ class _Line(msgspec.Struct, gc=False):
 class Replay:
     """Decides recorded requests, taken in the order in which they were decided, at the times at which they come now."""
 
-    def __init__(self, decide: Callable[[Request, int], Answer], span: Span) -> None:
+    def __init__(self, decide: Callable[[Request, int], RequestOutcome], span: Span) -> None:
         """`decide` answers a request at a time. Requests before the span are decided, but not counted; after it none.
 
         `given_up` counts the requests that found MAX_BACKLOG others waiting, and are never sent.

@@ -26,7 +26,7 @@ from sluice_insight.whatif.advice import Advisor, Seen
 from sluice_insight.whatif.metering import Batch, Meters, WaitSums
 from sluice_insight.whatif.overrides import RecordedOverrides
 from sluice_insight.whatif.recording import Recording, independent_by, rows_of
-from sluice_insight.whatif.replay import ClientName, ClientReplay, Decider, Replay, Side, moves_bytes
+from sluice_insight.whatif.replay import ClientName, ClientReplay, Replay, ReplayedCounters, Side, moves_bytes
 from sluice_insight.whatif.whose import Part, Whose
 
 MAX_PROCESSES = 8
@@ -182,7 +182,7 @@ def _names_in(batch: Batch, rows: Integers, part: Part) -> set[str]:
 
 def _replayed(task: Task, recording: Recording) -> Replayed:
     replays = [
-        Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms, task.overrides).decide, task.span)
+        Replay(ReplayedCounters(Quotas(entries), task.quota, task.idle_expiry_ms, task.overrides).decide, task.span)
         for entries in task.scenarios
     ]
     for recorded in recording:
@@ -207,7 +207,7 @@ class Counts:
         numbers = [self._names.setdefault(lane[:2], len(self._names)) for lane in batch.lanes]
         clients = np.array(numbers, np.int64)[batch.lanes_of]
         requests = batch.requests * (batch.times_ms >= self._span.start_ms)
-        moved = np.array([moves_bytes(traits.request()) for traits in batch.traits])[batch.traits_of] * batch.bytes
+        moved = np.array([moves_bytes(key.request()) for key in batch.keys])[batch.keys_of] * batch.bytes
         counted = (requests, requests * (batch.waits_ms > 0), requests * batch.refused, moved * (requests > 0))
         self._sums.append(np.stack([np.bincount(clients, each, len(self._names)) for each in counted], axis=1))
         self._waits.add(clients, batch, np.arange(len(clients)))

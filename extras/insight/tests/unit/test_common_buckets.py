@@ -19,7 +19,7 @@ from sluice.state.shares.gateway_shares import GatewayShares
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import Source
-from sluice_insight.whatif.replay import Decider
+from sluice_insight.whatif.replay import ReplayedCounters
 from tests.builders import member, quota
 from tests.micro_batches import MicroBatches
 from tests.strategies import START_MS
@@ -69,24 +69,24 @@ class Call(NamedTuple):
         ).encode()
 
 
-class Decided(NamedTuple):
+class Refusals(NamedTuple):
     """The wait, and which topics are refused."""
 
     wait_ms: int
     refused: tuple[bool, ...]
 
 
-def read(decision: bytes) -> Decided:
+def read(decision: bytes) -> Refusals:
     said = json.loads(decision)
-    return Decided(said["throttle_time_ms"], tuple(result["error_code"] == 89 for result in said["topic_results"]))
+    return Refusals(said["throttle_time_ms"], tuple(result["error_code"] == 89 for result in said["topic_results"]))
 
 
-def by_the_job(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Decided]:
+def by_the_job(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Refusals]:
     simulation = Simulation(Quotas(entries, 1), SETTINGS)
     return [read(record.value) for record in simulation.decide(call.event() for call in calls)]
 
 
-def by_pages(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Decided]:
+def by_pages(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Refusals]:
     """Micro-batches with many pages."""
     job = MicroBatches(PipelineSettings.of(SETTINGS)._replace(pages=64))
     sources = [
@@ -106,27 +106,27 @@ def _number(decision: bytes) -> int:
     return int(json.loads(decision)["decision_id"].rpartition("-")[2])
 
 
-def inline(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Decided]:
+def inline(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Refusals]:
     shares, quotas = GatewayShares("g", QuotaSettings(), 1000, 2**31 - 1), Quotas(entries)
     admissions = [shares.charge_shares(call.request(), quotas, START_MS + call.at_ms) for call in calls]
     return [
-        Decided(each.throttle_ms, each.refused or (False,) * len(c.partitions))
+        Refusals(each.throttle_ms, each.refused or (False,) * len(c.partitions))
         for each, c in zip(admissions, calls, strict=True)
     ]
 
 
-def replayed(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Decided]:
-    decider, decided = Decider(Quotas(entries), QuotaSettings(), 3_600_000), []
+def replayed(entries: Sequence[QuotaEntry], calls: Sequence[Call]) -> list[Refusals]:
+    counters, decided = ReplayedCounters(Quotas(entries), QuotaSettings(), 3_600_000), []
     for call in calls:
-        outcomes = decider.charge(call.request(), START_MS + call.at_ms)
+        outcomes = counters.charge(call.request(), START_MS + call.at_ms)
         flags = [outcome.refused for charged in outcomes.values() for outcome in charged if outcome.refused]
-        answer = decider.answer(call.request(), START_MS + call.at_ms, outcomes)
-        decided.append(Decided(answer.throttle_ms, tuple(map(any, zip(*flags, strict=True)))))
+        answer = counters.outcome(call.request(), START_MS + call.at_ms, outcomes)
+        decided.append(Refusals(answer.throttle_ms, tuple(map(any, zip(*flags, strict=True)))))
     return decided
 
 
 deciders = pytest.mark.parametrize("decide", [by_the_job, by_pages, inline, replayed])
-Decide = Callable[[Sequence[QuotaEntry], Sequence[Call]], list[Decided]]
+Decide = Callable[[Sequence[QuotaEntry], Sequence[Call]], list[Refusals]]
 
 
 @deciders
@@ -154,7 +154,7 @@ def test_a_tenants_refusal_takes_nothing_from_the_member(decide: Decide) -> None
     decided = decide(entries, [*calls, Call(12_000, "shop-a", (5, 5, 1))])
 
     assert all(each.refused == (True,) for each in decided[1:-1])
-    assert decided[-1] == Decided(0, (False, False, False))
+    assert decided[-1] == Refusals(0, (False, False, False))
 
 
 @deciders
@@ -164,7 +164,7 @@ def test_what_either_bucket_refuses_is_refused(decide: Decide) -> None:
 
     decided = decide(entries, [Call(number, "shop-a", (10,)) for number in range(3)])
 
-    assert decided == [Decided(0, (False,)), Decided(0, (False,)), Decided(8998, (True,))]
+    assert decided == [Refusals(0, (False,)), Refusals(0, (False,)), Refusals(8998, (True,))]
 
 
 @deciders
@@ -174,7 +174,7 @@ def test_one_request_closes_a_tenant_for_no_longer_than_its_most_partitions_take
     decided = decide([MEMBERS, TENANT], calls)
 
     assert decided[0].refused == (False, True)
-    assert decided[1:] == [Decided(989_000, (True,)), Decided(0, (False,))]
+    assert decided[1:] == [Refusals(989_000, (True,)), Refusals(0, (False,))]
 
 
 limits = st.sampled_from([0.5, 1.0, 3.0])

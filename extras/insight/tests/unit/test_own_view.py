@@ -34,7 +34,7 @@ from sluice_insight.console.own import (
     proving_client_id,
 )
 from sluice_insight.console.slow import SlowPage
-from sluice_insight.slow.sources import Answer, Recorded, slow_client
+from sluice_insight.slow.sources import Recorded, SlowReport, slow_client
 from sluice_reading.times import from_ms
 from tests.builders import member, quota
 from tests.commands import invoke
@@ -133,7 +133,7 @@ def test_a_query_that_takes_long_keeps_no_other_user_waiting_and_no_thread(
 ) -> None:
     begun, go_on = Event(), Event()
 
-    def waiting(recorded: Recorded, client: Tags, *more: Any, **options: Any) -> Answer:
+    def waiting(recorded: Recorded, client: Tags, *more: Any, **options: Any) -> SlowReport:
         if client.user == "alice":
             begun.set()
             go_on.wait(60)

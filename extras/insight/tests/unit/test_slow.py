@@ -25,7 +25,7 @@ from sluice_insight.live import read_decision
 from sluice_insight.reports.span import Span
 from sluice_insight.slow import sources
 from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
-from sluice_insight.slow.sources import Answer, Recorded
+from sluice_insight.slow.sources import Recorded, SlowReport
 from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
 from sluice_insight.slow.words import cells
 from sluice_reading.query import Tables
@@ -339,7 +339,7 @@ def test_an_answer_is_kept_for_a_moment_as_a_page_is_renewed_each_second(here: P
 
     assert page.of({"user": "alice"}, T_MS + 60_000 + KEPT_MS - 1)["answer"] is asked
     assert page.of({"user": "alice"}, T_MS + 60_000 + KEPT_MS)["answer"] is not asked
-    assert isinstance(asked, Answer)
+    assert isinstance(asked, SlowReport)
     assert asked.client.tenant == "shop"
 
 

@@ -18,7 +18,7 @@ from recorded import SETTINGS, START_MS, event, simulated, write_decisions
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.arithmetic.counter import Outcome
 from sluice.state.contract.records import Request, Verdict
-from sluice.state.decisions.decision import ALLOWED, Answer, clamp_throttle_ms
+from sluice.state.decisions.decision import ALLOWED, RequestOutcome, clamp_throttle_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings
@@ -27,7 +27,7 @@ from sluice_insight.commands.whatif import client_json
 from sluice_insight.reports.span import Span
 from sluice_insight.whatif import replay as replay_module
 from sluice_insight.whatif.recording import Recording, decided_order, independent_by
-from sluice_insight.whatif.replay import ClientReplay, Decider, Outcomes, Recorded, Replay
+from sluice_insight.whatif.replay import ClientReplay, Outcomes, Recorded, Replay, ReplayedCounters
 from sluice_insight.whatif.run import Task, replay, replay_share, stepped
 from sluice_insight.whatif.whose import Part
 from tests import strategies
@@ -53,7 +53,7 @@ def recorded(at_ms: int, size: int = 1000, wait_ms: int = 0, user: str = "alice"
 
 def replayed(requests: list[Recorded], *limits: QuotaEntry, end_ms: int = SPAN.end_ms) -> dict[str, ClientReplay]:
     """The clients' requests under these limits, by user."""
-    loop = Replay(Decider(Quotas(limits), QuotaSettings(), 3_600_000).decide, Span(START_MS, end_ms))
+    loop = Replay(ReplayedCounters(Quotas(limits), QuotaSettings(), 3_600_000).decide, Span(START_MS, end_ms))
     for each in requests:
         loop.replay_request(each)
     return {user: client for (user, _), client in loop.finish().items()}
@@ -61,11 +61,11 @@ def replayed(requests: list[Recorded], *limits: QuotaEntry, end_ms: int = SPAN.e
 
 def sent_at(requests: list[Recorded], *limits: QuotaEntry) -> list[int]:
     """When each request is sent now, in ms after the start."""
-    decider, times_ms = Decider(Quotas(limits), QuotaSettings(), 3_600_000), []
+    counters, times_ms = ReplayedCounters(Quotas(limits), QuotaSettings(), 3_600_000), []
 
-    def decide(request: Request, now_ms: int) -> Answer:
+    def decide(request: Request, now_ms: int) -> RequestOutcome:
         times_ms.append(now_ms - START_MS)
-        return decider.decide(request, now_ms)
+        return counters.decide(request, now_ms)
 
     loop = Replay(decide, SPAN)
     for each in requests:
@@ -153,12 +153,12 @@ def test_each_decision_is_that_of_simulate_to_the_bit(
     ]
     write_decisions(path, [answer | {"decided_at_ms": 1} for answer in known])  # "" would be one that isn't known
     span = Span(strategies.START_MS - 1000, strategies.START_MS + 10_000)
-    decider = Decider(Quotas(entries), quota, 3_600_000)
+    counters = ReplayedCounters(Quotas(entries), quota, 3_600_000)
 
     found = []
     for each in Recording(str(path), {}, span):
-        outcomes = decider.charge(each.request, each.timestamp_ms)
-        answer = decider.answer(each.request, each.timestamp_ms, outcomes)
+        outcomes = counters.charge(each.request, each.timestamp_ms)
+        answer = counters.outcome(each.request, each.timestamp_ms, outcomes)
         found.append((each.timestamp_ms, answer.verdict, answer.throttle_ms, answer.decided_by, reported(outcomes)))
 
     assert json.loads(json.dumps([row[:4] for row in found])) == [
@@ -168,11 +168,11 @@ def test_each_decision_is_that_of_simulate_to_the_bit(
 
 
 def test_counters_at_rest_are_forgotten_and_others_are_not() -> None:
-    decider = Decider(Quotas([limit(1000.0, EVERYBODY)]), QuotaSettings(), idle_expiry_ms=3_600_000)
+    counters = ReplayedCounters(Quotas([limit(1000.0, EVERYBODY)]), QuotaSettings(), idle_expiry_ms=3_600_000)
     for user, at_ms in (("idle", 0), ("busy", 3_500_000), ("late", 4_300_000)):
-        decider.charge(Request("Produce", user=user, bytes=1), START_MS + at_ms)
+        counters.charge(Request("Produce", user=user, bytes=1), START_MS + at_ms)
 
-    assert sorted(tags.user for tags in decider._counters) == ["busy", "late"]
+    assert sorted(tags.user for tags in counters._counters) == ["busy", "late"]
 
 
 # --- the closed loop ---------------------------------------------------------------------------------------------
@@ -228,9 +228,9 @@ def test_a_greedy_client_is_held_to_its_limit() -> None:
 
 def test_what_it_was_is_what_it_would_be_under_the_same_quotas() -> None:
     """An obedient client, recorded while it was throttled: the replay throttles the same requests at the same times."""
-    decider, at_ms, requests = Decider(Quotas([limit(1000.0)]), QuotaSettings(), 3_600_000), 0, []
+    counters, at_ms, requests = ReplayedCounters(Quotas([limit(1000.0)]), QuotaSettings(), 3_600_000), 0, []
     while at_ms < 600_000:
-        answer = decider.decide(Request("Produce", user="alice", client_id="app", bytes=1000), START_MS + at_ms)
+        answer = counters.decide(Request("Produce", user="alice", client_id="app", bytes=1000), START_MS + at_ms)
         requests.append(recorded(at_ms, wait_ms=answer.throttle_ms))
         at_ms += answer.throttle_ms + 200
 
@@ -274,7 +274,7 @@ def test_what_comes_after_the_end_is_not_sent_and_waits_end_with_it() -> None:
 def test_a_full_backlog_gives_up_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory stays bounded, whatever the limit."""
     monkeypatch.setattr(replay_module, "MAX_BACKLOG", 3)
-    loop = Replay(lambda _, __: Answer(Verdict.THROTTLE, 60_000, "producer_byte_rate"), SPAN)
+    loop = Replay(lambda _, __: RequestOutcome(Verdict.THROTTLE, 60_000, "producer_byte_rate"), SPAN)
     for number in range(10):
         loop.replay_request(recorded(number))
     [client] = loop.finish().values()
@@ -285,7 +285,7 @@ def test_a_full_backlog_gives_up_the_newest(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_wait_of_more_than_an_hour_counts_as_an_hour() -> None:
     """No gateway mutes longer."""
     loop = Replay(
-        lambda request, _: ALLOWED if request.bytes else Answer(Verdict.THROTTLE, 2**31, "x"),
+        lambda request, _: ALLOWED if request.bytes else RequestOutcome(Verdict.THROTTLE, 2**31, "x"),
         Span(START_MS, START_MS * 2),
     )
     loop.replay_request(recorded(0, 0))
@@ -302,12 +302,12 @@ CONSUMER, TIME = QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE
 
 def at_full_speed(entries: list[QuotaEntry], apis: dict[str, Json]) -> list[Recorded]:
     """Ten minutes of a client with a connection for each of these requests, repeated 20 ms after each answer."""
-    decider, requests = Decider(Quotas(entries), QuotaSettings(), 3_600_000), []
+    counters, requests = ReplayedCounters(Quotas(entries), QuotaSettings(), 3_600_000), []
     due = [(START_MS - MINUTE_MS, api) for api in apis]
     while (at_ms := min(due)[0]) < SPAN.end_ms:
         (_, api) = due.pop(due.index(min(due)))
         request = Request(api, user="alice", client_id="app", **apis[api])
-        wait_ms = decider.decide(request, at_ms).throttle_ms
+        wait_ms = counters.decide(request, at_ms).throttle_ms
         requests.append(Recorded(at_ms, request, wait_ms, lane=f"{api}|b-1"))
         due.append((at_ms + wait_ms + 20, api))
     return requests
@@ -351,11 +351,11 @@ def test_a_client_at_full_speed_gets_what_was_foretold(
 def test_a_producers_limit_takes_nothing_from_the_consumer_of_its_client_id() -> None:
     """Each has a connection of its own."""
     requests = at_full_speed(LIMITS, {"Produce": PRODUCE, "Fetch": FETCH})
-    decider, fetched = Decider(Quotas([limit(5e5), LIMITS[1]]), QuotaSettings(), 3_600_000), []
+    counters, fetched = ReplayedCounters(Quotas([limit(5e5), LIMITS[1]]), QuotaSettings(), 3_600_000), []
 
-    def decide(request: Request, now_ms: int) -> Answer:
+    def decide(request: Request, now_ms: int) -> RequestOutcome:
         fetched.append(request.api == "Fetch" and now_ms >= START_MS)
-        return decider.decide(request, now_ms)
+        return counters.decide(request, now_ms)
 
     loop = Replay(decide, SPAN)
     for each in requests:

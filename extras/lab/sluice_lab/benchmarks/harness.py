@@ -39,7 +39,7 @@ from sluice.streaming.checkpoint.page_keys import page_of_spark_key
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.stages import PageDecider, combiner, planner
+from sluice.streaming.enforce.stages import PageOperator, combiner, planner
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import EVENTS_PER_S, Load, spread
 from sluice_lab.benchmarks.scale import Charges, SettingsOfJob, loads, sections
@@ -111,7 +111,7 @@ class Workers:
         QuotaSnapshots(checkpoint).save(_QUOTA_VERSION, list(self.load.quotas))
         self._plan = planner(self.settings, pipeline)
         self._combine = combiner(pipeline, is_native=self.settings.enforce.native)
-        self._decider = PageDecider(self.settings, pipeline)
+        self._decider = PageOperator(self.settings, pipeline)
         self.pages: dict[int, bytes] = {}
         """Spark key -> the pickled state of the page."""
         self.page_batch_bytes = 0

@@ -25,7 +25,7 @@ from sluice.sinks.tables.delta_files import DayFiles, add_files
 from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
 from sluice.sinks.waits import ENDED_MS, remove_ended_waits
 from sluice.state.contract.gateway_topics import Measured, Overrides, WaitRecord
-from sluice.state.decisions.waits import wait_key, wait_value
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.limits import VERSION_KEY, overrides_key, overrides_value, version_end
 from sluice_demo.job import wait_until

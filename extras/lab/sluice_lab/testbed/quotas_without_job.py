@@ -16,7 +16,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Page
-from sluice.streaming.enforce.pipeline import Decided, decide, plan
+from sluice.streaming.enforce.pipeline import ChargedRows, decide, plan
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source
 from sluice_toolbox.cluster_quotas import ClientQuotasAdmin
@@ -73,7 +73,7 @@ class JobInMemory:
         self.pipeline = PipelineSettings.of(settings)
         self._quotas, self._page, self._batches = Quotas(entries, version=1), Page(), count()
 
-    def decide(self, values: Iterable[bytes | None], first_offset: int = 0) -> tuple[Decided, Iterator[bytes]]:
+    def decide(self, values: Iterable[bytes | None], first_offset: int = 0) -> tuple[ChargedRows, Iterator[bytes]]:
         """The decisions on a micro-batch, and the records of its sums."""
         events = [(value, Source("", 0, place, now_ms())) for place, value in enumerate(values, first_offset)]
         planned = plan(events, self._quotas, self.pipeline, now_ms())

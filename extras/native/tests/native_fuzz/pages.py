@@ -21,9 +21,9 @@ from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import Made, PageToDecide
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Outputs, Source, decode_page_batch, decode_parts, encoded_parts
-from sluice_native.decide import NativeDecider, NativelyDecided
+from sluice_native.decide import NativeCharger, NativelyCharged
 from tests.builders import DEFAULTS
-from tests.decided_pages import Decided, check_same, difference, in_lists, in_python, normal_form, records_of
+from tests.decided_pages import NormalForm, check_same, difference, in_lists, in_python, normal_form, records_of
 
 _DEFAULTS = PipelineSettings.of(DEFAULTS)
 _UNMUTE = b'{"control":"unmute","request_id":"x","entity":{"user":"u-%d","client_id":"c-1"}}'
@@ -37,7 +37,7 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
     draw, decided, declined, events_done = random.Random(seed), 0, 0, 0
     while events_done < count:
         settings, quotas = _settings(draw), _quotas(draw)
-        native = NativeDecider(settings, library)
+        native = NativeCharger(settings, library)
         stored: dict[int, bytes] = {}
         now_ms, offset, is_damaged = DECIDED_AT_MS, 0, False
         for _ in range(draw.randrange(2, 12)):
@@ -66,7 +66,7 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
 
 def _compare(
     draw: random.Random,
-    native: NativeDecider,
+    native: NativeCharger,
     pages: Sequence[PageToDecide],
     settings: PipelineSettings,
     stored: dict[int, bytes],
@@ -92,8 +92,8 @@ def _compare(
 
 
 def compare_pages(
-    native: NativeDecider, pages: Sequence[PageToDecide], settings: PipelineSettings, is_damaged: bool = False
-) -> Decided:
+    native: NativeCharger, pages: Sequence[PageToDecide], settings: PipelineSettings, is_damaged: bool = False
+) -> NormalForm:
     """Decide the pages in both ways; the result for those that are decided natively. Raises AssertionError.
 
     Where something is damaged, one name may have become another, which then has two sums.
@@ -107,7 +107,7 @@ def compare_pages(
     return found
 
 
-def compare_combined(native: NativeDecider, payloads: Sequence[bytes], settings: PipelineSettings) -> None:
+def compare_combined(native: NativeCharger, payloads: Sequence[bytes], settings: PipelineSettings) -> None:
     """Combine these parts in both ways, unless native code declines them. Raises AssertionError."""
     found = native.combine([pa.py_buffer(payload) for payload in payloads])
     try:
@@ -120,7 +120,7 @@ def compare_combined(native: NativeDecider, payloads: Sequence[bytes], settings:
         raise AssertionError(f"combined: {difference(one, other)}")
 
 
-def outputs_of(made: NativelyDecided) -> Outputs:
+def outputs_of(made: NativelyCharged) -> Outputs:
     """All records, in lists."""
     return Outputs(in_lists(made.records) | made.waits)
 

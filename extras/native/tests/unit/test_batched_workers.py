@@ -25,7 +25,7 @@ from sluice_native import batched
 from sluice_native.batched import RELEASES, use_batched_groups
 from sluice_native.batched_daemon import use_batched_workers
 from sluice_native.contract import contract
-from sluice_native.groups import Decided, Group
+from sluice_native.groups import Group, GroupResults
 
 PYSPARK: Any = pyspark.worker
 DAEMON = "spark.python.daemon.module"
@@ -88,9 +88,9 @@ def test_groups_go_to_the_function_with_all_their_rows_and_come_back_in_order(re
     """Rows of a group may come in several batches. Rows and states that come back are filled up with nulls."""
     seen: list[Group] = []
 
-    def function(groups: list[Group]) -> Decided:
+    def function(groups: list[Group]) -> GroupResults:
         seen.extend(groups)
-        return Decided([(len(groups),)], [(1, b"".join(group.rows)) for group in groups])
+        return GroupResults([(len(groups),)], [(1, b"".join(group.rows)) for group in groups])
 
     first = batch(
         [1, 1, 2], [b"a", b"b", b"c"], [("one", pickle.dumps((1, b"old")), 0, 2, True), ("two", None, 2, 1, False)]
@@ -117,7 +117,7 @@ def test_lists_of_rows_may_be_arrays_of_arrow_and_come_out_as_lists_do(release: 
     groups = batch([*range(6)], [b"p"] * 6, [(str(n), None, n, 1, True) for n in range(6)])
 
     def answer(column: list[Any]) -> Any:
-        decided = Decided([(of,) for of in column], [(1, b"")] * 6)
+        decided = GroupResults([(of,) for of in column], [(1, b"")] * 6)
         return decide(release, lambda *_: decided, [groups], StructType([StructField("l", ArrayType(BinaryType()))]))[1]
 
     assert answer(arrays)[0].column(1).to_pylist() == [{"l": one} for one in [*lists, None, None]]

@@ -25,7 +25,7 @@ from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import LOADS, Load, spread
 from sluice_lab.benchmarks.harness import Workers
 from sluice_native import decide as native_decide
-from sluice_native.decide import NativeDecider, native_decider
+from sluice_native.decide import NativeCharger, native_charger
 from sluice_native.library import declined as left_to_python
 from tests.builders import DEFAULTS, member, quota
 from tests.decided_pages import in_python
@@ -76,14 +76,14 @@ def test_numbers_are_the_texts_of_msgspec() -> None:
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_the_bench_s_pages_are_all_decided_natively(load: Load, tmp_path: Path) -> None:
     settings = write_settings(tmp_path / "settings.yaml", storage_in(tmp_path), {"state": {"pages": 8}})
-    native_decide.kept_decider.cache_clear()
+    native_decide.kept_charger.cache_clear()
     left_to_python.clear()
 
     workers = Workers(load, settings)
     for first in range(0, 5_000, 1_000):
         workers.micro_batch(first, spread(1_000, 1_000))
 
-    assert native_decide.kept_decider.cache_info().currsize == 1
+    assert native_decide.kept_charger.cache_info().currsize == 1
     assert left_to_python["pages"] == left_to_python["groups"] == 0
 
 
@@ -113,15 +113,15 @@ def test_what_is_throttled_or_refused_is_decided_natively(event: dict[str, Any])
     entries = [quota(kind, 5.0, user=DEFAULT) for kind in CLIENT_KINDS]
     of_tenant = [member("shop", user="of-*"), quota(QuotaKind.CONTROLLER_MUTATION_RATE, 9.0, tenant="shop")]
     quotas = Quotas([*entries, *of_tenant], version=3)
-    decider = NativeDecider(_SETTINGS, library())
+    charger = NativeCharger(_SETTINGS, library())
 
     page = page_of(quotas, [event] * 3)
-    made = decider.decide([page])
+    made = charger.decide([page])
 
     parts = [part for payload in made.parts.values for part in decode_parts(payload or b"")]
     outputs = pipeline.combine(parts, _SETTINGS) if parts else outputs_of(made)
     decisions = [json.loads(value or b"") for value in outputs[_SETTINGS.decisions_topic].values]
-    assert (decider.decided, decider.declined) == (1, 0)
+    assert (charger.decided, charger.declined) == (1, 0)
     assert decisions[-1]["verdict"] in ("THROTTLE", "REJECT")
     assert made.stored == [in_python([page], _SETTINGS).stored[0]]
 
@@ -129,9 +129,9 @@ def test_what_is_throttled_or_refused_is_decided_natively(event: dict[str, Any])
 def test_a_limit_that_was_given_as_a_whole_number_is_a_float_in_pages() -> None:
     """Shapes of charges are kept: 7 and 7.0 are equal, and native code would decline all of both."""
     for limit in (7, 7.0):
-        decider = NativeDecider(_SETTINGS, library())
-        decider.decide([page_of(Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, limit, user=DEFAULT)]), [_PRODUCE])])
-        assert (decider.decided, decider.declined) == (1, 0)
+        charger = NativeCharger(_SETTINGS, library())
+        charger.decide([page_of(Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, limit, user=DEFAULT)]), [_PRODUCE])])
+        assert (charger.decided, charger.declined) == (1, 0)
 
 
 def test_gateways_beyond_those_that_sums_name_are_summed_up_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,15 +139,15 @@ def test_gateways_beyond_those_that_sums_name_are_summed_up_without_a_name(monke
     for module in (native_decide, sums):
         monkeypatch.setattr(module, "MAX_NAMED_GATEWAYS", 2)
     quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)], version=3)
-    decider = NativeDecider(_SETTINGS, library())
+    charger = NativeCharger(_SETTINGS, library())
     events = [
         {"api": "Produce", "bytes": 1, "instance": f"i-{number % 5}"} | ({"throttled_by": []} if number % 2 else {})
         for number in range(20)
     ]
 
-    compare_pages(decider, [page_of(quotas, events)], _SETTINGS)
+    compare_pages(charger, [page_of(quotas, events)], _SETTINGS)
 
-    assert (decider.decided, decider.declined) == (1, 0)
+    assert (charger.decided, charger.declined) == (1, 0)
 
 
 def test_no_name_takes_the_place_of_the_charges_or_of_the_answer() -> None:
@@ -160,20 +160,20 @@ def test_no_name_takes_the_place_of_the_charges_or_of_the_answer() -> None:
         for size in (1, 10**9)
     ]
     events += [event | {"request_time_ns": 1, "api": "Fetch", "cluster_action": True} for event in events]
-    decider = NativeDecider(_SETTINGS, library())
+    charger = NativeCharger(_SETTINGS, library())
 
-    compare_pages(decider, [page_of(Quotas(entries, version=3), events)], _SETTINGS)
+    compare_pages(charger, [page_of(Quotas(entries, version=3), events)], _SETTINGS)
 
-    assert (decider.decided, decider.declined) == (1, 0)
+    assert (charger.decided, charger.declined) == (1, 0)
 
 
 def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
     quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)], version=3)
-    decider = NativeDecider(_SETTINGS, library())
+    charger = NativeCharger(_SETTINGS, library())
     plain = {"api": "Produce", "bytes": 10**9, "instance": "i-0"}
     unmute = {"control": "unmute", "request_id": "r", "entity": {"user": "alice"}}
 
-    made = decider.decide([page_of(quotas, [plain, unmute, plain])])
+    made = charger.decide([page_of(quotas, [plain, unmute, plain])])
 
     assert made.stored == [None]
     assert made.records == {}
@@ -183,14 +183,14 @@ def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
 
 def test_sequential_coexistence_is_decided_by_python() -> None:
     rule = QuotaSettings(coexistence=Coexistence.SEQUENTIAL)
-    assert native_decider(_SETTINGS._replace(quota=rule)) is None
+    assert native_charger(_SETTINGS._replace(quota=rule)) is None
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_python_decides_where_native_code_is_turned_off_or_not_built(reason: str, tmp_path: Path) -> None:
     rows, load = [], LOADS[1]
     for native in (True, False):
-        with with_or_without(tmp_path, reason, NativeDecider, "decide", native=native) as settings:
+        with with_or_without(tmp_path, reason, NativeCharger, "decide", native=native) as settings:
             made = Workers(load, settings).micro_batch(0, spread(100, 50))
         rows.append(sorted(row for row in made if row[1] != settings.topics.sums))
 

@@ -53,7 +53,7 @@ final class PacedBrokers {
     private final Double part; // of its shares that a broker lets through, of a quota that gives way
     private final List<Double> sizes = new ArrayList<>(); // of fetches in turn, over `size`
     private final List<Broker> brokers = new ArrayList<>();
-    private final Deque<Decided> underWay = new ArrayDeque<>();
+    private final Deque<DecidedRecord> underWay = new ArrayDeque<>();
     private final ArrayNode served = JSON.createArrayNode();
     private final Random random = new Random(1);
     private final List<Broker> lots = new ArrayList<>(); // each broker as often as it is to be drawn
@@ -149,7 +149,7 @@ final class PacedBrokers {
                 heartbeat.set(field, fields.get(field));
             }
         }
-        underWay.add(new Decided(nowMs + latencyMs, JSON.writeValueAsBytes(record)));
+        underWay.add(new DecidedRecord(nowMs + latencyMs, JSON.writeValueAsBytes(record)));
     }
 
     private static void addSum(ArrayNode sums, String part, String name, double limit, double value, JsonNode fields) {
@@ -164,11 +164,11 @@ final class PacedBrokers {
         sum.addArray().addArray().add(0).add(value).add(appliedMs);
     }
 
-    private static final class Decided {
+    private static final class DecidedRecord {
         private final long atMs;
         private final byte[] record;
 
-        Decided(long atMs, byte[] record) {
+        DecidedRecord(long atMs, byte[] record) {
             this.atMs = atMs;
             this.record = record;
         }

@@ -27,7 +27,7 @@ from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.gateway_shares import GatewayShares
 from sluice.state.shares.read_sums import read_sums
 from sluice.state.shares.sums import DecidedSums, SummedCharge, applied_waits, gateway_text
-from sluice_insight.whatif.replay import Decider
+from sluice_insight.whatif.replay import ReplayedCounters
 from sluice_lab.scenarios.closed_loop.measures import Served
 from sluice_lab.scenarios.closed_loop.situation import Counters, Situation, Waits
 
@@ -122,7 +122,7 @@ class ClosedLoop:
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
         self._random = random.Random(situation.seed)  # a simulation needs no secrets
-        self._job = Decider(_quotas(situation, situation.limit), SETTINGS, FOREVER_MS)
+        self._job = ReplayedCounters(_quotas(situation, situation.limit), SETTINGS, FOREVER_MS)
         self._known_quotas = self._job.quotas  # by the gateways
         self._served: Served = []
         self._gateways: list[GatewayUnderTest] = []

@@ -1,4 +1,4 @@
-"""The traits of a request: all that decides what it is charged to, for those that keep plans of requests alike."""
+"""The key of a request's plan: all that decides what it is charged to, for those that keep the plans of requests."""
 
 from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Mutation, Request
 from sluice.state.decisions.charge_plan import (
@@ -27,8 +27,8 @@ PLANNED_APIS = frozenset(
 _ANY_API = "Metadata"
 """Stands for each API that is charged request time alone."""
 
-Traits = tuple[str, str, str, bool, bool, bool, bool, bool, bool, bool, bool, bool]
-"""User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `traits_of`."""
+PlanKey = tuple[str, str, str, bool, bool, bool, bool, bool, bool, bool, bool, bool]
+"""User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `plan_key`."""
 
 
 def planned_api(api: str) -> str:
@@ -36,8 +36,8 @@ def planned_api(api: str) -> str:
     return api if api in PLANNED_APIS else _ANY_API
 
 
-def traits_of(request: Request) -> Traits:
-    """A client may name any API and any version: those that are charged alike are one trait."""
+def plan_key(request: Request) -> PlanKey:
+    """A client may name any API and any version: those that are charged alike have one name in it."""
     api = request.api
     return (
         request.user or "",
@@ -55,9 +55,9 @@ def traits_of(request: Request) -> Traits:
     )
 
 
-def request_like(traits: Traits) -> Request:
-    """A request of these traits: no plan that is kept can depend on anything else."""
-    user, client_id, api, strict, validate_only, cluster_action, authenticating, withheld, *amounts = traits
+def request_like(key: PlanKey) -> Request:
+    """A request with this key: no plan that is kept can depend on anything else."""
+    user, client_id, api, strict, validate_only, cluster_action, authenticating, withheld, *amounts = key
     has_bytes, has_mutations, has_executed, has_time = amounts
     return Request(
         api,

@@ -9,7 +9,7 @@ from sluice_elastic.storage_budget import StorageBudgets
 from sluice_elastic.tighten import ElasticLimits
 
 
-def deciders(job: JobView) -> JobParts:
+def parts(job: JobView) -> JobParts:
     """Those that the settings ask for; disk guard and storage budgets decide nothing without a floor or a budget."""
     settings, floor = job.settings.section(ElasticSettings), job.settings.brokers.disk_floor
     disks = DisksWatch(job.quotas, floor, settings.disk_remembered_s * 1000)
