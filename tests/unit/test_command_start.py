@@ -15,8 +15,10 @@ import pytest
 from tests.slow_imports import SLUICE, slow_imports
 
 
-def test_the_command_line_itself_imports_nothing_slow() -> None:
-    assert slow_imports(SLUICE, "--version") == set()
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_the_command_line_itself_imports_nothing_slow(option: str) -> None:
+    """The help imports the module of each command, as completion in a shell does."""
+    assert slow_imports(SLUICE, option) == set()
 
 
 def test_simulate_imports_neither_spark_nor_pandas(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from sluice.cli.options import ConfigOption, job_settings
-from sluice_toolbox.maintenance import maintain as maintain_tables
 
 
 def maintain(
@@ -27,6 +26,8 @@ def maintain(
     The job does it by itself every delta.maintain_every_hours, but deletes no rows. May run while the job runs. Needs
     no Java.
     """
+    from sluice_toolbox.maintenance import maintain as maintain_tables  # slow to import
+
     settings = job_settings(config)
     first_day = None if keep_days is None else datetime.now(UTC).date() - timedelta(days=keep_days)
     for done in maintain_tables(settings.delta, retention_hours or settings.delta.retention_hours, first_day):

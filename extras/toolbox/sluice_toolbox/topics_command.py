@@ -4,15 +4,12 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from kafka.errors import KafkaError
 
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.kafka_io.errors import KafkaUnavailableError, UnfitTopicError
 from sluice.kafka_io.topic_needs import creation_line, lease_needs, needs
-from sluice.kafka_io.topics import differing_topics, ensure_lease_topic, ensure_topics
 from sluice.process.format import error_line
-from sluice.streaming.checkpoint.folder import Checkpoint
 
 
 def topics(
@@ -44,6 +41,10 @@ def made_topics(settings: Settings) -> Iterator[str]:
 
     Raises UnfitTopicError, after all lines, if one loses records; TopicCreationError and KafkaUnavailableError.
     """
+    from kafka.errors import KafkaError
+
+    from sluice.kafka_io.topics import differing_topics, ensure_lease_topic, ensure_topics
+
     topics, kafka, in_shared_storage = settings.topics, settings.kafka, _in_shared_storage(settings)
     made = ensure_topics(topics, kafka) + (ensure_lease_topic(topics, kafka) if in_shared_storage else [])
     yield from (f"made {name}" for name in made)
@@ -59,4 +60,6 @@ def made_topics(settings: Settings) -> Iterator[str]:
 
 
 def _in_shared_storage(settings: Settings) -> bool:
+    from sluice.streaming.checkpoint.folder import Checkpoint
+
     return not Checkpoint(settings.enforce.checkpoint).is_local

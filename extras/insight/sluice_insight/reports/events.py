@@ -98,6 +98,11 @@ class Events:
         sizes = {name: file.size for name, file in self._files.items()}
         self._storage = PyFileSystem(DeltaStorageHandler(table.table_uri, dict(storage_options), sizes))
 
+    @property
+    def most_rows(self) -> int:
+        """The rows of all files that may have events of the span."""
+        return sum(file.rows or _MAX_ROWS for file in self._files.values())
+
     def batches(self, least: int) -> Iterator[pa.RecordBatch]:
         """All events, in batches of at least so many, but for the last. Raises QueryError."""
         kept: list[pa.RecordBatch] = []

@@ -64,6 +64,11 @@ class Recording:
         self._events = Events(path, storage_options, span, fields)
         self._chosen = chosen
 
+    @property
+    def most_rows(self) -> int:
+        """No fewer than it reads."""
+        return self._events.most_rows
+
     def __iter__(self) -> Iterator[Recorded]:
         """Each request, in the order in which the job decided it. Raises QueryError."""
         for rows in self._slices(_BATCH_ROWS):

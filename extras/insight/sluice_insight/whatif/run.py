@@ -31,6 +31,9 @@ from sluice_insight.whatif.whose import Part, Whose
 
 MAX_PROCESSES = 8
 
+LEAST_ROWS = 20_000
+"""Rows of the table for which another process pays: it starts in the second in which one replays as many."""
+
 LEAD_MS = 60_000
 """Time before its span that a replay reads too: the quotas are then as if they had been in force before."""
 
@@ -126,9 +129,12 @@ def replay(task: Task, processes: int) -> Replayed:
 def in_shares(
     work: Callable[[Task, Part | None], ResultT], task: Task, part: Part | None, processes: int
 ) -> list[ResultT]:
-    """The results of `work` on each share of the requests, told apart by `part`, each in a process of its own."""
-    shares = min(processes, MAX_PROCESSES) if part is not None else 1
-    if shares == 1:
+    """The results of `work` on each share of the requests, told apart by `part`, each in a process of its own.
+
+    Raises QueryError.
+    """
+    shares = min(processes, MAX_PROCESSES, 1 + recording_of(task, None).most_rows // LEAST_ROWS)
+    if part is None or shares == 1:
         return [work(task, part)]
     with ProcessPoolExecutor(shares, multiprocessing.get_context("spawn")) as pool:
         tasks = [replace(task, share=share, shares=shares) for share in range(shares)]

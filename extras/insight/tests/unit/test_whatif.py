@@ -2,11 +2,13 @@
 
 import json
 import re
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -26,6 +28,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice_insight.commands.whatif import client_json
 from sluice_insight.reports.span import Span
 from sluice_insight.whatif import replay as replay_module
+from sluice_insight.whatif import run
 from sluice_insight.whatif.recording import Recording, decided_order, independent_by
 from sluice_insight.whatif.replay import ClientReplay, Outcomes, Recorded, Replay, ReplayedCounters
 from sluice_insight.whatif.run import Task, replay, replay_share, stepped
@@ -487,10 +490,28 @@ def busy_table(tmp_path: Path) -> Path:
     return tmp_path / "decisions"
 
 
-def test_two_processes_find_what_one_finds(busy_table: Path) -> None:
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Counts the pools of processes; a table of 100 rows is worth two of them."""
+    monkeypatch.setattr(run, "LEAST_ROWS", 100)
+    pool = Mock(wraps=ProcessPoolExecutor)
+    monkeypatch.setattr(run, "ProcessPoolExecutor", pool)
+    return pool
+
+
+def test_a_table_of_few_rows_is_replayed_in_one_process(
+    busy_table: Path, pools: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LEAST_ROWS", 2001)
+    assert replay(task(busy_table, [limit(5000.0, EVERYBODY)]), 2).rows == 2000
+    pools.assert_not_called()
+
+
+def test_two_processes_find_what_one_finds(busy_table: Path, pools: Mock) -> None:
     limits = [limit(5000.0, EVERYBODY), limit(9000.0, QuotaEntity(user="user-9", client_id="app-1"))]
     one, two = (replay(task(busy_table, limits, []), processes) for processes in (1, 2))
 
+    assert pools.call_count == 1
     assert one.clients == two.clients
     assert one.rows == two.rows == 2000
     assert max(client.now.throttled for client in one.clients[0].values()) > 10
@@ -587,7 +608,7 @@ def test_hostile_names_are_escaped_in_the_table(command: list[str]) -> None:
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_no_quota_on_users_is_tried_on_a_client_whose_user_is_not_known(
-    command: list[str], tmp_path: Path, processes: str
+    command: list[str], tmp_path: Path, processes: str, pools: Mock
 ) -> None:
     """A gateway that sums up requests of several users says "": as one they would wait for each other."""
     events = [event(at_ms, "", f"app-{at_ms % 3}", bytes=9000) for at_ms in range(0, 60_000, 500)]
@@ -596,6 +617,7 @@ def test_no_quota_on_users_is_tried_on_a_client_whose_user_is_not_known(
     printed = invoke(*command, "--processes", processes).output
     found = {client["user"]: client for client in json.loads(invoke(*command, "--json").output)["clients"]}
 
+    assert pools.called is (processes == "2")
     assert "120 of 241 decisions have no user, as a gateway sums up several users: no quota on users" in printed
     assert (found[""]["throttled_now"], found["\x1b[2Jbob"]["throttled_now"]) == (0, 1)
 
@@ -689,11 +711,18 @@ def test_wrong_options_are_one_line(command: list[str], arguments: list[str], sa
     assert said in ended.error_line
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Path, processes: str) -> None:
-    """Also if another process finds it."""
+def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text(f"delta: {{decisions: {tmp_path / 'nowhere'}}}\n")
 
-    said = invoke(*command, "--processes", processes, code=1).error
+    said = invoke(*command, code=1).error
 
     assert f"nothing is recorded yet: there is no table for decisions ({tmp_path / 'nowhere'}); " in said
+
+
+def test_a_file_that_another_process_finds_damaged_is_one_line(command: list[str], tmp_path: Path, pools: Mock) -> None:
+    write_decisions(tmp_path / "decisions", simulated([event(at_ms, "alice") for at_ms in range(200)], []))
+    for file in (tmp_path / "decisions").rglob("*.parquet"):
+        file.write_bytes(b"PAR1 no parquet PAR1")
+
+    assert "decisions can't be read: " in invoke(*command, "--processes", "2", code=1).error
+    assert pools.called

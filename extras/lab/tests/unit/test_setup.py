@@ -377,18 +377,32 @@ def test_checks_without_tests_start_none(project: Path) -> None:
 
     subprocess.run([project / "scripts" / "check", "--no-tests"], check=True)
 
-    calls = [line.split(maxsplit=2)[:2] for line in (project / ".venv" / "calls").read_text().splitlines()]
-    assert [" ".join(call) for call in calls] == [
+    calls = [" ".join(line.split()[:2]) for line in (project / ".venv" / "calls").read_text().splitlines()]
+    types = ["mypy", "mypy --explicit-package-bases"]  # beside the others
+    assert [call for call in calls if call in types] == types
+    assert [call for call in calls if call not in types] == [
         "ruff check",
         "ruff format",
         "-m scripts.docstrings",
-        "mypy",
-        "mypy --explicit-package-bases",
         "-m scripts.ceilings",
         "-m scripts.fields",
         "lint-imports --no-logo",
         "mkdocs --quiet",
     ]
+
+
+@pytest.mark.parametrize("failing", ["mypy", "mkdocs"])
+def test_a_check_that_fails_fails_them_all_after_the_others_have_ended(project: Path, failing: str) -> None:
+    _made_ready(project)
+    shutil.copy(REPOSITORY / "scripts" / "check", project / "scripts" / "check")
+    for tool in ("ruff", "mypy", "lint-imports", "mkdocs"):
+        _program(project / ".venv" / "bin", tool, f'echo "${{0##*/}}" >> .venv/calls; [[ $0 != */{failing} ]]')
+
+    assert subprocess.run([project / "scripts" / "check"], check=False).returncode == 1
+
+    calls = (project / ".venv" / "calls").read_text().splitlines()
+    assert (calls.count("mypy"), "mkdocs" in calls) == (2 - (failing == "mypy"), True)
+    assert not any("pytest" in call for call in calls)
 
 
 def test_the_scripts_are_executable() -> None:
