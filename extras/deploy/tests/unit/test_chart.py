@@ -87,6 +87,9 @@ every_install = pytest.mark.parametrize("install", VALUES)
 every_form = pytest.mark.parametrize("install", FORMS)
 
 
+schema_contents = cache(kubernetes_validate.utils.schema_contents)
+
+
 @cache
 def rendered(values: str) -> list[Json]:
     """The objects that Helm makes of these values."""
@@ -196,6 +199,12 @@ def test_two_releases_in_one_namespace_share_nothing() -> None:
 
 
 # --- the schemas
+
+
+@pytest.fixture(autouse=True)
+def _schemas_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The definitions of a version are a mebibyte, which each validation would read."""
+    monkeypatch.setattr(kubernetes_validate.utils, "schema_contents", schema_contents)
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)

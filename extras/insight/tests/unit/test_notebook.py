@@ -1,5 +1,7 @@
 """The notebook of docs/examples over the tables of a week: each cell runs, and its tables say what was used."""
 
+import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.builders import Json
+from tests.commands import invoke
 
 NOTEBOOK = REPOSITORY / "docs" / "examples" / "week.ipynb"
 
@@ -63,9 +66,16 @@ def test_the_notebook_runs_on_data_of_brokers_which_name_part_of_a_client_and_ap
     (tmp_path / "settings.yaml").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLUICE_CONFIG", "settings.yaml")
+    monkeypatch.setattr(subprocess, "run", _in_this_process)
 
     *_, hours, quota, explained = run_cells(NOTEBOOK, capsys)
 
     assert hours.iloc[0]["throttled_ms"] == (900 if waits else 0)
     assert list(quota.get("quota", [])) == ([] if said.get("client_id") == "" else ["producer_byte_rate"])
     assert ("applied inline: 900 ms" in explained) is waits
+
+
+def _in_this_process(command: Sequence[object], **_: object) -> subprocess.CompletedProcess[str]:
+    """The end of a command `sluice`, which takes a second to start as a process."""
+    ended = invoke(*command[1:], code=None)
+    return subprocess.CompletedProcess(command, ended.code, ended.output, ended.error)

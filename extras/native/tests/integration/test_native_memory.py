@@ -105,7 +105,7 @@ def _resident_mib() -> float:
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux says what is resident")
 def test_a_worker_takes_at_most_100_mib_for_60_000_clients_with_quotas_of_their_own() -> None:
-    code = "from unit.test_native_memory import resident_mib_of; print(resident_mib_of(60_000))"
+    code = "from integration.test_native_memory import resident_mib_of; print(resident_mib_of(60_000))"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(TESTS)},

@@ -1,18 +1,15 @@
-"""The wheel and the lock: each install has what it imports and nothing else, and the lock has what each asks for."""
+"""The wheel: each install has what it imports and nothing else."""
 
 import re
 import shutil
 import sys
 import tarfile
-import tomllib
 import zipfile
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from installs import install, metadata, requirements, run
 from sluice.jvm.jars import BUILT, REPOSITORY
@@ -280,41 +277,3 @@ def test_extras_with_java_have_their_jars_and_the_checksums_of_others(extras: di
     }
     with zipfile.ZipFile(extras["telemetry"]) as archive:
         assert "sluice_telemetry/built/sluice-kafka-telemetry.jar" in archive.namelist()
-
-
-def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:
-    lock = (REPOSITORY / "requirements.lock").read_text()
-    entries = re.split(r"^(?=\w)", lock, flags=re.MULTILINE)[1:]
-
-    assert all("--hash=sha256:" in entry for entry in entries)
-    assert "://" not in lock
-
-
-def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    asked = [
-        *project["project"]["dependencies"],
-        *project["dependency-groups"]["dev"],
-        *project["dependency-groups"]["docs"],
-    ]
-    asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
-    for extra in (
-        "demo",
-        "elastic",
-        "insight",
-        "lab",
-        "proxy",
-        "reading",
-        "shared_storage",
-        "telemetry",
-        "toolbox",
-        "http",
-    ):
-        of_extra = tomllib.loads((REPOSITORY / "extras" / extra / "pyproject.toml").read_text())
-        asked += of_extra["project"]["dependencies"]
-    lock = (REPOSITORY / "requirements.lock").read_text()
-    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
-
-    for requirement in (each for each in map(Requirement, asked) if not each.name.startswith("sluice-kafka")):
-        version = locked[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{version} is not {requirement}; run ./scripts/lock"
