@@ -75,7 +75,7 @@ def test_the_notebook_runs_on_data_of_brokers_which_name_part_of_a_client_and_ap
     assert ("applied inline: 900 ms" in explained) is waits
 
 
-def _in_this_process(command: Sequence[object], **_: object) -> subprocess.CompletedProcess[str]:
+def _in_this_process(command: Sequence[str | Path], **_: object) -> subprocess.CompletedProcess[str]:
     """The end of a command `sluice`, which takes a second to start as a process."""
     ended = invoke(*command[1:], code=None)
     return subprocess.CompletedProcess(command, ended.code, ended.output, ended.error)
