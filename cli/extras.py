@@ -3,7 +3,8 @@
 Each is a function that is annotated as those of the core are, or a Typer application.
 """
 
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 import typer
@@ -12,8 +13,6 @@ from typer.main import get_command as command_of
 from sluice.cli.errors import UsageError
 from sluice.cli.options import Group, command_app
 from sluice.configs.extras import misfit_text
-
-_ENTRY_POINTS = "sluice.commands"
 
 _OWN_EXTRAS = {
     "demo": "demo",
@@ -45,7 +44,7 @@ class CommandLine(Group):
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names; a command of the core comes before an extra's of the same name."""
         own, prefix = super().list_commands(ctx), _prefix(ctx)
-        names = {each.name for each in entry_points(group=_ENTRY_POINTS)}
+        names = {each.name for each in _points()}
         of_extras = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
         return own + sorted({name for name in of_extras if "." not in name} - {*own})
 
@@ -55,12 +54,17 @@ class CommandLine(Group):
         if found is not None:
             return found
         name = _prefix(ctx) + cmd_name
-        for point in entry_points(group=_ENTRY_POINTS, name=name):
+        for point in _points().select(name=name):
             return _loaded(point)
         if (extra := _OWN_EXTRAS.get(name)) is not None:
             command = name.replace(".", " ")
             raise NeedsExtraError(f"the command {command} needs the extra {extra}; pip install 'sluice-kafka[{extra}]'")
         return None
+
+
+@cache
+def _points() -> EntryPoints:
+    return entry_points(group="sluice.commands")  # reads the metadata of all that is installed
 
 
 def _prefix(ctx: Any) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -46,8 +47,15 @@ Given = dict[str, str]
 ASSETS = Mount("/assets", StaticFiles(directory=_FOLDER / "assets"))
 
 
-def environment() -> Environment:
-    """The templates, their filters and macros."""
+Links = tuple[tuple[str, str], ...]
+
+NAVIGATION: Links = tuple((path, title) for name, (path, title, _) in PAGES.items() if name != "client")
+"""Path and title of the pages that each page leads to."""
+
+
+@cache
+def environment(navigation: Links) -> Environment:
+    """The templates, their filters, macros and names; compiled once in a process."""
     found = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
@@ -56,6 +64,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters |= FILTERS
+    found.globals |= {"quota_kinds": list(QuotaKind), "no_tenant": NO_TENANT, "navigation": navigation}
     found.globals["parts"] = found.get_template("parts.html").module
     return found
 
@@ -66,12 +75,7 @@ class Pages:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._lock = Lock()
-        self._environment = environment()
-        self._environment.globals["quota_kinds"] = list(QuotaKind)
-        self._environment.globals["no_tenant"] = NO_TENANT
-        self._environment.globals["navigation"] = [
-            (path, title) for name, (path, title, _) in PAGES.items() if name != "client"
-        ]
+        self._environment = environment(NAVIGATION)
 
     def page(self, name: str, given: Mapping[str, str], address: str) -> str:
         """The whole page."""

@@ -218,8 +218,7 @@ class OwnView:
     ) -> None:
         self._logins, self._page, self._sessions = logins, page, sessions
         self._is_secure, self._clock = is_secure, clock
-        self._environment = environment()
-        self._environment.globals["navigation"] = []
+        self._environment = environment(())
         self._threads = asyncio.Semaphore(_THREADS)
         self._made_now = Counter[str]()
 
