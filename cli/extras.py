@@ -71,6 +71,7 @@ def _prefix(ctx: Any) -> str:
     return "" if ctx.parent is None else f"{ctx.info_name}."
 
 
+@cache
 def _loaded(point: EntryPoint) -> Any:
     try:
         found = point.load()
