@@ -27,17 +27,6 @@ With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 02
 uses of that.
 """
 
-_COMPILER = " ".join(
-    f"-XX:Tier4{name}Threshold={calls}"
-    for name, calls in (("Invocation", 50_000), ("MinInvocation", 6_000), ("Compile", 150_000), ("BackEdge", 400_000))
-)
-"""Java's optimizing compiler begins ten times as late.
-
-In a job's first four minutes the compilers take 27 % of Java's CPU time instead of 46 %
-(docs/decisions/0013-start-of-java.md, one run).
-Spark plans each micro-batch anew, with thousands of methods that seldom get hot enough to be worth it.
-"""
-
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 
@@ -64,6 +53,8 @@ _DEFAULTS = {
     # In each micro-batch Spark would write a class for each stage as text, only to find it compiled. With evaluators
     # stages have no closures, whose classes Spark reads from their jars (docs/decisions/0014-cost-of-a-micro-batch.md).
     "spark.sql.codegen.wholeStage": "false",
+    # Each task would write its projections as a class, too: with a page a row they have few rows to be worth it.
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.execution.usePartitionEvaluator": "true",
     # Hadoop sets the mode of a local file that it writes by this, not by the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": f"{OWNER_ONLY:03o}",
@@ -123,7 +114,7 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
 def driver_properties(settings: Settings) -> dict[str, str]:
     """Sluice's own properties. Section `spark` overrides all but Java's options, which it adds to."""
     properties = _DEFAULTS | checkpoint_properties(settings) | settings.spark
-    properties[JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {_COMPILER} {properties.get(JAVA_OPTIONS, '')}".strip()
+    properties[JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {properties.get(JAVA_OPTIONS, '')}".strip()
     return properties
 
 

@@ -16,10 +16,7 @@ EXEMPT_CLIENT_ID = "only-the-job-knows-this"
 _QUICK: Sections = {
     "audit": {"trigger_s": 86_400},
     "topics": {"partitions": 1},
-    "spark": {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    },
+    "spark": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
 }
 """Settings that make the start of a job short, as those of the integration tests."""
 
