@@ -123,7 +123,7 @@ public final class Cases {
                 passes.addNull();
             }
         }
-        return answer.put("fenced", fence.fenced());
+        return answer.put("fenced", fence.fenced);
     }
 
     /**
@@ -137,7 +137,7 @@ public final class Cases {
         Overrides overrides = new Overrides(view.overrides(), "b", 0);
         for (JsonNode tenant : asked.get("tenants")) {
             for (Kind kind : List.of(Kind.PRODUCE, Kind.FETCH)) {
-                Overrides.Hold hold = overrides.hold(kind, new Tags("u", "c", tenant.textValue()));
+                Overrides.Single hold = overrides.hold(kind, new Tags("u", "c", tenant.textValue()));
                 held.add(hold == null ? null : hold.decider);
             }
         }
@@ -292,7 +292,7 @@ public final class Cases {
             MetricName charged = metrics.metricName("mutation-rate", "ControllerMutation");
             sensor.add(charged, new Rate(), new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS));
             meter.add(metrics.metric(charged), time.milliseconds());
-            metric.config(new Bound(metric, meter, asked.get("limit").doubleValue(), MAX_MUTE_MS));
+            metric.config(new Bound(metric, meter, asked.get("limit").doubleValue(), MAX_MUTE_MS, false));
             for (JsonNode amount : asked.get("amounts")) {
                 long waitMs = 0;
                 try {

@@ -40,7 +40,7 @@ final class Failing {
         }, () -> {});
         thread.start();
         boolean isThrough = rounds.await(PATIENCE_S, TimeUnit.SECONDS);
-        ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("errors", thread.errors());
+        ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("errors", thread.errors);
         answer.put("down", thread.isDown());
         thread.close();
         return answer;
@@ -75,10 +75,10 @@ final class Failing {
         });
         reader.start();
         boolean isThrough = wanted.await(PATIENCE_S, TimeUnit.SECONDS);
-        ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("unreadable", reader.unreadable());
-        answer.put("errors", reader.thread().errors()).put("down", reader.thread().isDown()).set("read", read);
-        reader.thread().close();
-        reader.thread().join(System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S));
+        ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("unreadable", reader.unreadable);
+        answer.put("errors", reader.thread.errors).put("down", reader.thread.isDown()).set("read", read);
+        reader.thread.close();
+        reader.thread.join(System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S));
         return answer;
     }
 
@@ -112,8 +112,8 @@ final class Failing {
         reader.start();
         boolean isThrough = wanted.await(PATIENCE_S, TimeUnit.SECONDS);
         ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("restarts", restarts.get());
-        answer.put("down", reader.thread().isDown()).set("read", read);
-        reader.thread().close();
+        answer.put("down", reader.thread.isDown()).set("read", read);
+        reader.thread.close();
         return answer;
     }
 
@@ -125,7 +125,7 @@ final class Failing {
         AtomicInteger unsent = new AtomicInteger(2);
         AtomicInteger givenBack = new AtomicInteger();
         long untilNs = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
-        while (sender.published() < 2 && System.nanoTime() - untilNs < 0) {
+        while (sender.published.get() < 2 && System.nanoTime() - untilNs < 0) {
             if (unsent.get() > 0 && sender.isReady()) {
                 unsent.decrementAndGet();
                 sender.send(new byte[] {'k'}, new byte[] {'v'}, System.currentTimeMillis(), () -> {
@@ -136,8 +136,8 @@ final class Failing {
             sender.isReady();
             Thread.sleep(20);
         }
-        ObjectNode answer = JSON.createObjectNode().put("published", sender.published());
-        answer.put("replaced", sender.replaced()).put("given_back", givenBack.get() > 0);
+        ObjectNode answer = JSON.createObjectNode().put("published", sender.published.get());
+        answer.put("replaced", sender.replaced.get()).put("given_back", givenBack.get() > 0);
         sender.close();
         return answer;
     }

@@ -37,10 +37,6 @@ final class Bound extends MetricConfig {
     private volatile long maxMuteMs;
     private final boolean isPaced;
 
-    Bound(KafkaMetric metric, KafkaMeter meter, double limit, long maxMuteMs) {
-        this(metric, meter, limit, maxMuteMs, false);
-    }
-
     /** If it paces, clients wait for the meter's bucket, which refills by the limit. */
     Bound(KafkaMetric metric, KafkaMeter meter, double limit, long maxMuteMs, boolean isPaced) {
         this.metric = metric;

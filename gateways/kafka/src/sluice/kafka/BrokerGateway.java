@@ -48,7 +48,7 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
                     + " sluice.exempt.client.id instead");
         }
         if (settings.role.servesClients()) {
-            loadReader.start();
+            loadReader.thread.start();
         }
     }
 
@@ -127,12 +127,12 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
 
     @Override
     Load load() {
-        return loadReader.load();
+        return loadReader.load;
     }
 
     @Override
     Stream<LastingThread> threads() {
-        return Stream.concat(super.threads(), Stream.of(loadReader.thread()));
+        return Stream.concat(super.threads(), Stream.of(loadReader.thread));
     }
 
     @Override
@@ -142,6 +142,6 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
 
     @Override
     public long getCountersNotFollowed() {
-        return meters.notFollowed();
+        return meters.notFollowed.get();
     }
 }

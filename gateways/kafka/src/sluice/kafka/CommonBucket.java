@@ -16,8 +16,6 @@ class CommonBucket {
 
     private final Bucket bucket;
     private int meters;
-    private double whole = Double.NaN;
-    private int reliefs;
     private double share = Double.NaN; // until the first look
     private double unpaced; // was charged before the share was known
     private double faded; // what was charged; it fades to 1/e in the span of a meter
@@ -41,8 +39,6 @@ class CommonBucket {
     /** Sets this gateway's share of the limit, per second; a tight one has a small burst. */
     synchronized void set(double ofLimit, double ofAll, boolean tight, long nowMs) {
         longestMute.noteLimit(ofAll, nowMs);
-        reliefs += ofAll > whole ? 1 : 0; // not NaN
-        whole = ofAll;
         share = ofLimit;
         bucket.set(ofLimit, ofAll, tight);
         charge(0.0, nowMs);
@@ -91,11 +87,6 @@ class CommonBucket {
         return bucket.waitMs(more);
     }
 
-    /** How often it was reset or its limit raised: nobody need wait as he was told before. */
-    synchronized int reliefs() {
-        return reliefs;
-    }
-
     /** Notes that a client waits so long, for this bucket if it is overdrawn. A poll may have begun before, at an earlier time. */
     synchronized void noteThrottled(long waitMs, long nowMs) {
         long ofBucketMs = Math.min(waitMs, waitMs(nowMs));
@@ -112,7 +103,6 @@ class CommonBucket {
     /** Forgets what its clients used and owe. */
     synchronized void reset(long nowMs) {
         bucket.reset();
-        reliefs++;
         unpaced = 0.0;
         heldUntilMs = Math.min(heldUntilMs, nowMs);
     }

@@ -4,7 +4,6 @@ import java.time.Duration;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -38,13 +37,19 @@ class EventSender implements AutoCloseable {
     static final long MUTE_MS = 60_000;
     private static final long LONGEST_PAUSE_MS = 2_000; // a heartbeat that misses longer is taken for that of a lost broker
 
+    /** How many events have reached the topic. */
+    final AtomicLong published = new AtomicLong();
+
+    /** How often an event didn't reach the topic; its sum is sent again. */
+    final AtomicLong failed = new AtomicLong();
+
+    /** How many producers were replaced. */
+    final AtomicLong replaced = new AtomicLong();
+
     private final String topic;
     private final Map<String, Object> client;
-    private final AtomicLong published = new AtomicLong();
-    private final AtomicLong failed = new AtomicLong();
-    private final AtomicLong replaced = new AtomicLong();
     private final long muteNs;
-    private final Set<Sent> unanswered = ConcurrentHashMap.newKeySet();
+    private final Map<Object, Runnable> unanswered = new ConcurrentHashMap<>(); // by send, what to do if it fails
     private volatile long answeredNs = System.nanoTime();
     private final Map<String, Object> adminClient;
     private KafkaProducer<byte[], byte[]> producer;
@@ -81,14 +86,14 @@ class EventSender implements AutoCloseable {
 
     /** Sends an event; `onFailure` is called if it doesn't reach the topic. */
     void send(byte[] key, byte[] value, long timestampMs, Runnable onFailure) {
-        Sent sent = new Sent(onFailure);
-        unanswered.add(sent);
+        Object sent = new Object();
+        unanswered.put(sent, onFailure);
         try {
             producer.send(new ProducerRecord<>(topic, null, timestampMs, key, value), (metadata, error) -> {
                 answeredNs = System.nanoTime();
                 if (error != null) {
                     fail(error, sent);
-                } else if (unanswered.remove(sent)) {
+                } else if (unanswered.remove(sent) != null) {
                     published.incrementAndGet();
                     pauseMs = FIRST_PAUSE_MS;
                     said = "";
@@ -99,21 +104,6 @@ class EventSender implements AutoCloseable {
         }
     }
 
-    /** How many events have reached the topic. */
-    long published() {
-        return published.get();
-    }
-
-    /** How often an event didn't reach the topic; its sum is sent again. */
-    long failed() {
-        return failed.get();
-    }
-
-    /** How many producers were replaced. */
-    long replaced() {
-        return replaced.get();
-    }
-
     /** Gives up the producer and all that it hasn't answered for. Some of that may be in the topic all the same. */
     private void replace() {
         replaced.incrementAndGet();
@@ -121,7 +111,7 @@ class EventSender implements AutoCloseable {
         KafkaProducer<byte[], byte[]> mute = producer;
         producer = null;
         TimeoutException error = new TimeoutException("the producer doesn't answer; it is replaced");
-        unanswered.forEach(sent -> fail(error, sent));
+        unanswered.keySet().forEach(sent -> fail(error, sent));
         mute.close(Duration.ZERO);
     }
 
@@ -180,11 +170,12 @@ class EventSender implements AutoCloseable {
         described = null;
     }
 
-    private void fail(Exception error, Sent sent) {
-        if (unanswered.remove(sent)) {
+    private void fail(Exception error, Object sent) {
+        Runnable onFailure = unanswered.remove(sent);
+        if (onFailure != null) {
             failed.incrementAndGet();
             pause(error.getClass().getSimpleName());
-            sent.onFailure.run();
+            onFailure.run();
         }
     }
 
@@ -206,15 +197,6 @@ class EventSender implements AutoCloseable {
         endAdmin();
         if (producer != null) {
             producer.close(Duration.ofMillis(500));
-        }
-    }
-
-    /** An event on its way; one is no other's equal. */
-    private static final class Sent {
-        private final Runnable onFailure;
-
-        Sent(Runnable onFailure) {
-            this.onFailure = onFailure;
         }
     }
 }

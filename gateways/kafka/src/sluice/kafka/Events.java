@@ -49,30 +49,16 @@ final class Events {
         if (client.topic == null) {
             event.put("user", client.user).put("client_id", client.clientId);
         }
-        switch (kind) {
-            case PRODUCE:
-                event.put("requests", Math.max(1, sum.requests)).put("bytes", sum.amount);
-                break;
-            case FETCH:
-                event.put("bytes", sum.amount);
-                break;
-            case TOPIC_PRODUCE:
-            case TOPIC_FETCH:
-                event.put("bytes", 0) // those of its client are in another event
-                        .putArray("topic_partitions")
-                        .addObject()
-                        .put("topic", client.topic)
-                        .put("partition", client.partition)
-                        .put("bytes", sum.amount);
-                break;
-            case REQUEST:
-                event.put("request_time_ns", sum.amount);
-                break;
-            case MUTATION:
-                event.put("mutations_charged", sum.amount);
-                break;
-            default:
-                event.put("requests", sum.amount);
+        if (kind == Kind.PRODUCE) {
+            event.put("requests", Math.max(1, sum.requests));
+        }
+        event.put(kind.amountField, kind.isOfTopics() ? 0 : sum.amount); // those of a topic's client are in another event
+        if (kind.isOfTopics()) {
+            event.putArray("topic_partitions")
+                    .addObject()
+                    .put("topic", client.topic)
+                    .put("partition", client.partition)
+                    .put("bytes", sum.amount);
         }
         ArrayNode throttledBy = event.putArray("throttled_by");
         heldMs.forEach((counter, ms) -> {
@@ -99,7 +85,7 @@ final class Events {
             int counters,
             int threadsDown,
             boolean isMetricsSeen,
-            List<HeldShare> shares,
+            List<ObjectNode> shares,
             List<Unlimited.Rates> unlimited,
             List<NotExempt.Client> notExempt,
             String broker,
@@ -113,14 +99,7 @@ final class Events {
         if (command > 0) {
             heartbeat.put("command", command);
         }
-        ArrayNode shown = heartbeat.putArray("shares");
-        for (HeldShare share : shares) {
-            shown.add(named(share.counter)
-                    .put("limit", share.limit)
-                    .put("share", Math.min(share.share, Double.MAX_VALUE)) // JSON has no infinity
-                    .put("charged", share.rate)
-                    .put("throttle_ms", Math.min(share.heldMs, MAX_APPLIED_MS)));
-        }
+        heartbeat.putArray("shares").addAll(shares);
         if (!unlimited.isEmpty()) {
             ArrayNode heaviest = heartbeat.putArray("unlimited");
             for (Unlimited.Rates each : unlimited) {
@@ -147,25 +126,27 @@ final class Events {
         return bytes(event);
     }
 
+    /** What a heartbeat says of one counter; rate, share and limit are in units of the quota per second. */
+    static ObjectNode share(CounterKey counter, double limit, double share, double rate, long heldMs) {
+        return named(counter)
+                .put("limit", limit)
+                .put("share", Math.min(share, Double.MAX_VALUE)) // JSON has no infinity
+                .put("charged", rate)
+                .put("throttle_ms", Math.min(heldMs, MAX_APPLIED_MS));
+    }
+
     private static void addLoad(ObjectNode fields, Load load) {
-        put(fields, "bytes_in_per_s", load.bytesInPerS);
-        put(fields, "bytes_out_per_s", load.bytesOutPerS);
-        put(fields, "handler_idle", load.handlerIdle);
-        put(fields, "network_idle", load.networkIdle);
-        put(fields, "queue_used", load.queueUsed);
-        put(fields, "queue_wait_ms", load.queueWaitMs);
+        load.figures.forEach((name, figure) -> {
+            if (Double.isFinite(figure)) {
+                fields.put(name, figure);
+            }
+        });
         ArrayNode logDirs = fields.putArray("log_dirs");
         for (Load.LogDir dir : load.logDirs) {
             logDirs.addObject()
                     .put("path", dir.path)
                     .put("free_bytes", dir.freeBytes)
                     .put("total_bytes", dir.totalBytes);
-        }
-    }
-
-    private static void put(ObjectNode fields, String name, double figure) {
-        if (Double.isFinite(figure)) {
-            fields.put(name, figure);
         }
     }
 
@@ -203,23 +184,6 @@ final class Events {
             return JSON.writeValueAsBytes(event);
         } catch (JsonProcessingException error) {
             throw new IllegalStateException(error);
-        }
-    }
-
-    /** What a heartbeat says of one counter; rate, share and limit are in units of the quota per second. */
-    static final class HeldShare {
-        final CounterKey counter;
-        final double limit;
-        final double share;
-        final double rate;
-        final long heldMs;
-
-        HeldShare(CounterKey counter, double limit, double share, double rate, long heldMs) {
-            this.counter = counter;
-            this.limit = limit;
-            this.share = share;
-            this.rate = rate;
-            this.heldMs = heldMs;
         }
     }
 }

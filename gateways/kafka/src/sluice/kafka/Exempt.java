@@ -15,9 +15,15 @@ final class Exempt {
 
     /** Whether a client is exempt, by its principal or, if it has not logged in, by the secret part of its client-id. */
     boolean isExempt(KafkaPrincipal principal, String theirClientId) {
-        if (clientId != null && theirClientId.startsWith(clientId) && KafkaPrincipal.ANONYMOUS.equals(principal)) {
-            return theirClientId.length() == clientId.length() || theirClientId.charAt(clientId.length()) == '-';
+        if (begins(theirClientId, clientId) && KafkaPrincipal.ANONYMOUS.equals(principal)) {
+            return true;
         }
         return !principals.isEmpty() && principals.contains(principal.getPrincipalType() + ":" + principal.getName());
+    }
+
+    /** Whether a client-id is this one, or begins with it and a hyphen; no client-id begins with null. */
+    static boolean begins(String clientId, String with) {
+        boolean begins = with != null && clientId.startsWith(with);
+        return begins && (clientId.length() == with.length() || clientId.charAt(with.length()) == '-');
     }
 }

@@ -16,7 +16,7 @@ import org.apache.kafka.common.header.Header;
  * <p>An epoch more than MAX_STEP above the highest known of its job is forged: its record is unreadable.
  *
  * <p>After a record of an epoch no record of an older epoch of the same job counts in that partition. A marker, which
- * has an epoch and no value, is no record. Used by one thread; `fenced` may be read by others.
+ * has an epoch and no value, is no record. Used by one thread; others may read `fenced`.
  */
 final class Fence {
     private static final Pattern EPOCH = Pattern.compile("([!-9;-~]{1,64}):([0-9]{1,18})");
@@ -24,12 +24,9 @@ final class Fence {
     private static final long MAX_STEP = 1_000;
 
     private final Map<Integer, Map<String, Long>> highest = new HashMap<>();
-    private volatile long fenced;
 
-    /** How many records were left out. */
-    long fenced() {
-        return fenced;
-    }
+    /** How many records were left out because a driver of the job wrote them that had been replaced. */
+    volatile long fenced;
 
     /** A topic is read from its beginning again. */
     void forget() {

@@ -1,6 +1,7 @@
 package sluice.kafka;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -58,7 +59,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     private final LastingThread thread;
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
-    private volatile LimitsView limitsView = new LimitsView();
+    private final LimitsView limitsView = new LimitsView();
     private volatile Overrides overrides = Overrides.NONE; // what holds
     private volatile Quotas inForce;
     private volatile int gateways = 1;
@@ -126,12 +127,12 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
 
     /** Whether it was told to end. */
     boolean isClosing() {
-        return thread.isClosing();
+        return thread.isClosing;
     }
 
     /** Its threads. */
     Stream<LastingThread> threads() {
-        return Stream.of(thread, limitsReader.thread(), sumsReader.thread());
+        return Stream.of(thread, limitsReader.thread, sumsReader.thread);
     }
 
     /** Starts the threads. Doesn't wait: no broker need be there, and no topic. */
@@ -162,7 +163,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
      */
     public CounterKey meterOf(Kind kind, String user, String clientId) {
         Quotas quotas = quotas();
-        Overrides.Hold hold = overrides.hold(kind, user, clientId, quotas.tenants());
+        Overrides.Single hold = overrides.hold(kind, user, clientId, quotas.tenants());
         String tenant = hold != null && hold.isOfTenant()
                 ? quotas.tenants().of(user, clientId)
                 : quotas.tenantOf(kind, user, clientId);
@@ -349,11 +350,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     /** Why a meter's clients are throttled, whatever their quotas are; null if they aren't. */
-    private Overrides.Hold holdOf(Meter meter) {
+    private Overrides.Single holdOf(Meter meter) {
         boolean isOfProducers = meter.counter.kind == Kind.PRODUCE;
-        Overrides.Hold hold = overrides.hold(meter.counter.kind, meter.key.tags);
+        Overrides.Single hold = overrides.hold(meter.counter.kind, meter.key.tags);
         return ownLowDisk != null && isOfProducers && hold == null
-                ? new Overrides.Hold(Overrides.DISK_GUARD, Overrides.EVERYBODY, ownLowDisk, false)
+                ? Overrides.Single.ofDisk(ownLowDisk)
                 : hold;
     }
 
@@ -457,7 +458,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         Map<CounterKey, Long> heldMsOf = new LinkedHashMap<>(4);
         Tags client = meters.clientOf(meter.key);
         String heldBy = null;
-        Overrides.Hold hold = meter.isHeld() ? holdOf(meter) : null;
+        Overrides.Single hold = meter.isHeld() ? holdOf(meter) : null;
         if (hold != null) { // the mute is no quota's, though Kafka notes it as one
             heldBy = hold.decider;
             heldMsOf.put(hold.isOfTenant() ? meter.key.ofTenant() : new CounterKey(meter.counter.kind, client).own(), heldMs);
@@ -531,15 +532,15 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         return used >= 0.1 ? MODEST_MS : SMALL_MS;
     }
 
-    private List<Events.HeldShare> busiest(long nowMs) {
-        List<Events.HeldShare> busiest = new ArrayList<>();
+    private List<ObjectNode> busiest(long nowMs) {
+        List<ObjectNode> busiest = new ArrayList<>();
         Quotas quotas = quotas();
         for (CommonBucket bucket : meters.common()) {
             Double limit = quotas.limitOf(bucket.counter);
             boolean isTenant = !bucket.counter.tags.tenant.isEmpty();
             if (limit != null && isTenant && bucket.share() > 0 && busiest.size() < RECENT / 2) {
                 long heldMs = Math.max(0, bucket.heldUntilMs() - nowMs);
-                busiest.add(new Events.HeldShare(bucket.counter, limit, bucket.share(), bucket.rate(nowMs), heldMs));
+                busiest.add(Events.share(bucket.counter, limit, bucket.share(), bucket.rate(nowMs), heldMs));
             }
         }
         for (Meter meter : meters.all()) {
@@ -549,10 +550,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
             int length = meter.counter.tags.user.length() + meter.counter.tags.clientId.length();
             if (limit != null && isRecent && isShared && length <= MAX_SHOWN_CHARACTERS && busiest.size() < RECENT) {
                 long heldMs = Math.max(0, heldUntilMs(meter, nowMs) - nowMs);
-                busiest.add(new Events.HeldShare(meter.counter, limit, meter.share(), meter.rate(), heldMs));
+                busiest.add(Events.share(meter.counter, limit, meter.share(), meter.rate(), heldMs));
             }
         }
-        busiest.sort(Comparator.comparingDouble(share -> -share.rate / share.limit));
+        busiest.sort(Comparator.comparingDouble(
+                share -> -share.get("charged").doubleValue() / share.get("limit").doubleValue()));
         return busiest.subList(0, Math.min(MAX_SHOWN, busiest.size()));
     }
 
@@ -612,7 +614,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     public long getRequestsOfMoreNames() {
-        return newNames.refused();
+        return newNames.refused.get();
     }
 
     public long getStalenessMs() {
@@ -620,7 +622,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     public String getLowDisk() {
-        Overrides.Hold all = overrides.holdOfAll();
+        Overrides.Single all = overrides.holdOfAll();
         return ownLowDisk == null && all != null ? all.reason : ownLowDisk;
     }
 
@@ -629,11 +631,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     public long getPublished() {
-        return sender.published();
+        return sender.published.get();
     }
 
     public long getPublishFailures() {
-        return sender.failed();
+        return sender.failed.get();
     }
 
     public long getSumsGivenUp() {
@@ -641,11 +643,11 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     public long getFencedRecords() {
-        return sumsReader.fenced();
+        return sumsReader.fence.fenced;
     }
 
     public long getUnreadableRecords() {
-        return limitsReader.unreadable() + sumsReader.unreadable();
+        return limitsReader.unreadable + sumsReader.unreadable;
     }
 
     public int getThreadsDown() {
@@ -653,7 +655,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     public long getThreadErrors() {
-        return threads().mapToLong(LastingThread::errors).sum() + sender.replaced();
+        return threads().mapToLong(each -> each.errors).sum() + sender.replaced.get();
     }
 
     /** Limits of a complete version hold from now on. */
@@ -679,7 +681,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
 
         @Override
         public void restart() {
-            limitsView = new LimitsView(limitsView); // the limits in force stay until a version is complete
+            limitsView.restart();
         }
 
         @Override

@@ -27,7 +27,8 @@ final class KafkaMeters extends Meters<KafkaMeter> {
         }
     }
 
-    private final AtomicLong notFollowed = new AtomicLong();
+    /** How many metrics there was no room for. */
+    final AtomicLong notFollowed = new AtomicLong();
 
     /** `maxMuteMs` is the longest mute under a limit that is new or was lowered. `clockMs` is that of the metrics. */
     KafkaMeters(long maxMuteMs, Window window, LongSupplier clockMs) {
@@ -59,11 +60,6 @@ final class KafkaMeters extends Meters<KafkaMeter> {
         if (meter != null) {
             meter.remove(metric, nowMs);
         }
-    }
-
-    /** How many metrics there was no room for. */
-    long notFollowed() {
-        return notFollowed.get();
     }
 
     private static boolean isWanted(Kind kind, String name) {

@@ -1,31 +1,37 @@
 package sluice.kafka;
 
+import java.util.EnumMap;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.kafka.server.quota.ClientQuotaType;
 
 /** A quota: its key, what events say of it, and the metrics in which a broker or a proxy keeps it. */
 public enum Kind {
-    PRODUCE("producer_byte_rate", "Produce", ClientQuotaType.PRODUCE, "Produce", "byte-rate", "byte-rate"),
-    FETCH("consumer_byte_rate", "Fetch", ClientQuotaType.FETCH, "Fetch", "byte-rate", "byte-rate"),
-    REQUEST("request_percentage", "Requests", ClientQuotaType.REQUEST, "Request", "request-time", "request-time"),
+    PRODUCE("producer_byte_rate", "Produce", "bytes", ClientQuotaType.PRODUCE, "Produce", "byte-rate", "byte-rate"),
+    FETCH("consumer_byte_rate", "Fetch", "bytes", ClientQuotaType.FETCH, "Fetch", "byte-rate", "byte-rate"),
+    REQUEST("request_percentage", "Requests", "request_time_ns", ClientQuotaType.REQUEST, "Request", "request-time", "request-time"),
     MUTATION(
             "controller_mutation_rate",
             "Mutations", // not that of request time, whose next event would end the wait
+            "mutations_charged",
             ClientQuotaType.CONTROLLER_MUTATION,
             "ControllerMutation",
             "mutation-rate",
             "tokens"),
-    TOPIC_PRODUCE("producer.byte.rate", "Produce", false),
-    TOPIC_FETCH("consumer.byte.rate", "Fetch", false),
-    CONNECT("connection_rate", "Connect", true),
-    CONNECTIONS("connection_count", "Connect", false);
+    TOPIC_PRODUCE("producer.byte.rate", "Produce", "bytes"),
+    TOPIC_FETCH("consumer.byte.rate", "Fetch", "bytes"),
+    CONNECT("connection_rate", "Connect", "requests"),
+    CONNECTIONS("connection_count", "Connect", "requests");
 
     private static final Map<String, Kind> BY_KEY = new HashMap<>();
+    private static final Map<ClientQuotaType, Kind> BY_TYPE = new EnumMap<>(ClientQuotaType.class);
 
     static {
         for (Kind kind : values()) {
             BY_KEY.put(kind.key, kind);
+            if (kind.type != null) {
+                BY_TYPE.put(kind.type, kind);
+            }
         }
     }
 
@@ -35,45 +41,46 @@ public enum Kind {
     /** The `api` of its events. */
     final String api;
 
+    /** The field of its events that has the amount. */
+    final String amountField;
+
     /** Kafka's name for it; null for a quota that brokers don't keep. */
     final ClientQuotaType type;
 
     /** The group of its metrics. */
-    public final String group;
+    final String group;
 
     /** Its metric whose samples hold what was charged. */
-    public final String chargedMetric;
+    final String chargedMetric;
 
     /** Its metric that has the limit as its bound. */
-    public final String boundMetric;
-
-    /** Whether it is charged requests, one each. */
-    final boolean countsRequests;
+    final String boundMetric;
 
     /** One that brokers don't keep. */
-    Kind(String key, String api, boolean countsRequests) {
-        this(key, api, null, key, "rate", "rate", countsRequests);
-    }
-
-    Kind(String key, String api, ClientQuotaType type, String group, String chargedMetric, String boundMetric) {
-        this(key, api, type, group, chargedMetric, boundMetric, false);
+    Kind(String key, String api, String amountField) {
+        this(key, api, amountField, null, key, "rate", "rate");
     }
 
     Kind(
             String key,
             String api,
+            String amountField,
             ClientQuotaType type,
             String group,
             String chargedMetric,
-            String boundMetric,
-            boolean countsRequests) {
-        this.countsRequests = countsRequests;
+            String boundMetric) {
         this.key = key;
         this.api = api;
+        this.amountField = amountField;
         this.type = type;
         this.group = group;
         this.chargedMetric = chargedMetric;
         this.boundMetric = boundMetric;
+    }
+
+    /** Whether it is charged requests, one each. */
+    boolean countsRequests() {
+        return this == CONNECT;
     }
 
     /** Whether it limits a number of things that there are, not a rate: it has no meter. */
@@ -88,7 +95,7 @@ public enum Kind {
 
     /** Whether a broker that is overloaded lets less than the limit through. */
     boolean givesWay() {
-        return this != MUTATION && !countsRequests && !isCount();
+        return this != MUTATION && !countsRequests() && !isCount();
     }
 
     /** Whether it limits bytes: its waits have no cap. */
@@ -113,15 +120,6 @@ public enum Kind {
 
     /** The kind of one of Kafka's types. */
     static Kind of(ClientQuotaType type) {
-        switch (type) {
-            case PRODUCE:
-                return PRODUCE;
-            case FETCH:
-                return FETCH;
-            case REQUEST:
-                return REQUEST;
-            default:
-                return MUTATION;
-        }
+        return BY_TYPE.getOrDefault(type, MUTATION);
     }
 }

@@ -20,13 +20,17 @@ final class LastingThread {
         void run() throws Exception;
     }
 
+    /** How often a round has ended by a Throwable. */
+    volatile long errors;
+
+    /** Whether it was asked to end. */
+    volatile boolean isClosing;
+
     private final Round round;
     private final Runnable last;
     private final Thread thread;
     private volatile long signNs = System.nanoTime();
-    private volatile long errors;
     private volatile boolean isStarted;
-    private volatile boolean isClosing;
     private String said = "";
 
     /** `last` is run once when it is closed. */
@@ -58,18 +62,9 @@ final class LastingThread {
         }
     }
 
-    boolean isClosing() {
-        return isClosing;
-    }
-
     /** A long round says by this that it goes on. */
     void noteSign() {
         signNs = System.nanoTime();
-    }
-
-    /** How often a round has ended by a Throwable. */
-    long errors() {
-        return errors;
     }
 
     /** Whether the thread should work and doesn't: it has ended, or hasn't got through a round for QUIET_MS. */

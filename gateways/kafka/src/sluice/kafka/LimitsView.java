@@ -39,17 +39,16 @@ final class LimitsView {
     private final Set<String> unreadable = new HashSet<>(); // keys of limits that aren't known, but may be
     private int unreadableBytes;
     private boolean isPast = true; // what is read was there before
-    private Quotas inForce;
+    private volatile Quotas inForce;
     private volatile Map<String, Overrides.Said> overrides = Map.of(); // by decider; each record makes another one
     private boolean missedRemovals;
 
-    /** One that knows nothing. */
-    LimitsView() {}
-
-    /** One that knows what deciders have said, and begins to read the topic again. */
-    LimitsView(LimitsView before) {
-        overrides = before.overrides;
-        isPast = before.isPast;
+    /** The topic is read from its beginning again. The limits in force stay until a version is complete, and what deciders said. */
+    void restart() {
+        entries.clear();
+        unreadable.clear();
+        unreadableBytes = 0;
+        missedRemovals = false;
     }
 
     /** The topic has been read to its end: a record that comes now is just published. */
@@ -57,7 +56,7 @@ final class LimitsView {
         isPast = false;
     }
 
-    /** The quotas of the last complete version; null before the first. */
+    /** The quotas of the last complete version; null before the first. Safe for any thread. */
     Quotas inForce() {
         return inForce;
     }
@@ -120,7 +119,7 @@ final class LimitsView {
         if (value != null) {
             boolean hasRoom = said.size() < MAX_DECIDERS && keyBytes + value.length <= MAX_OTHER_BYTES;
             Json.check(hasRoom || Overrides.OWN_DECIDERS.contains(decider), "no room for other deciders is left");
-            said.put(decider, Overrides.Said.read(value, nowMs, isPast, overrides.get(decider)));
+            said.put(decider, Overrides.Said.read(decider, value, nowMs, isPast, overrides.get(decider)));
         }
         overrides = said;
     }
@@ -176,7 +175,7 @@ final class LimitsView {
         }
         Kind kind = Kind.ofKey(quota);
         Json.check(kind != null && kind.isOfTopics() == (topic != null), "the quota is " + quota);
-        checkLimit(limit.doubleValue(), kind != Kind.REQUEST && kind != Kind.MUTATION && !kind.countsRequests);
+        checkLimit(limit.doubleValue(), kind != Kind.REQUEST && kind != Kind.MUTATION && !kind.countsRequests());
         Entity entity = new Entity(topic == null ? user : topic, clientId);
         return new Entry(kind, tenant, entity, limit.doubleValue(), mode);
     }

@@ -1,31 +1,18 @@
 package sluice.kafka;
 
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 
-/** The load of a broker or proxy since the look before; NaN where it isn't known. */
+/** The load of a broker or proxy since the look before. */
 final class Load {
-    final double bytesInPerS;
-    final double bytesOutPerS;
-    final double handlerIdle;
-    final double networkIdle;
-    final double queueUsed;
-    final double queueWaitMs;
+    /** By the name of their field in a heartbeat; NaN where they aren't known. */
+    final Map<String, Double> figures;
+
     final List<LogDir> logDirs;
 
-    Load(
-            double bytesInPerS,
-            double bytesOutPerS,
-            double handlerIdle,
-            double networkIdle,
-            double queueUsed,
-            double queueWaitMs,
-            List<LogDir> logDirs) {
-        this.bytesInPerS = bytesInPerS;
-        this.bytesOutPerS = bytesOutPerS;
-        this.handlerIdle = handlerIdle;
-        this.networkIdle = networkIdle;
-        this.queueUsed = queueUsed;
-        this.queueWaitMs = queueWaitMs;
+    Load(Map<String, Double> figures, List<LogDir> logDirs) {
+        this.figures = new TreeMap<>(figures);
         this.logDirs = logDirs;
     }
 

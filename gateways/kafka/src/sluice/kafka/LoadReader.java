@@ -40,31 +40,20 @@ final class LoadReader {
     private static final String TIMES = "kafka.network:type=RequestMetrics,name=";
     private static final List<String> OF_CLIENTS = Arrays.asList("Produce", "FetchConsumer");
 
+    final LastingThread thread = new LastingThread("sluice-load", this::round, () -> {});
+
+    /** The load as of the last look; null before the second one. */
+    volatile Load load;
+
     private final BrokerSettings settings;
     private final MBeanServer server = ManagementFactory.getPlatformMBeanServer();
-    private final Map<String, ObjectName> names = new HashMap<>();
     private final Map<String, FileStore> volumes = new HashMap<>();
     private final Map<Object, Double> before = new HashMap<>();
     private final Set<KafkaMetric> processors = ConcurrentHashMap.newKeySet();
-    private final LastingThread thread = new LastingThread("sluice-load", this::round, () -> {});
     private long lookedNs = System.nanoTime();
-    private volatile Load load;
 
     LoadReader(BrokerSettings settings) {
         this.settings = settings;
-    }
-
-    void start() {
-        thread.start();
-    }
-
-    LastingThread thread() {
-        return thread;
-    }
-
-    /** The load as of the last look; null before the second one. */
-    Load load() {
-        return load;
     }
 
     /** Notes a metric that Kafka has made: each of its network threads has one that says how long it had nothing to do. */
@@ -96,14 +85,14 @@ final class LoadReader {
         boolean isFirst = before.isEmpty();
         double seconds = (nowNs - lookedNs) / NS_PER_S;
         lookedNs = nowNs;
-        Load read = new Load(
-                gained(TOPICS + "BytesInPerSec") / seconds,
-                gained(TOPICS + "BytesOutPerSec") / seconds,
-                part(handlersIdleNs() / NS_PER_S / seconds),
-                part(networkIdleNs() / NS_PER_S / seconds),
-                settings.isCombined ? Double.NaN : part(queued() / settings.queuedMaxRequests),
-                queueWaitMs(),
-                logDirs());
+        Map<String, Double> figures = Map.of(
+                "bytes_in_per_s", gained(TOPICS + "BytesInPerSec") / seconds,
+                "bytes_out_per_s", gained(TOPICS + "BytesOutPerSec") / seconds,
+                "handler_idle", part(handlersIdleNs() / NS_PER_S / seconds),
+                "network_idle", part(networkIdleNs() / NS_PER_S / seconds),
+                "queue_used", settings.isCombined ? Double.NaN : part(queued() / settings.queuedMaxRequests),
+                "queue_wait_ms", queueWaitMs());
+        Load read = new Load(figures, logDirs());
         load = isFirst ? null : read;
     }
 
@@ -180,13 +169,8 @@ final class LoadReader {
 
     /** NaN without such an MBean: Kafka makes some when they are used first. */
     private double attribute(String bean, String attribute) throws JMException {
-        ObjectName name = names.get(bean);
-        if (name == null) {
-            name = new ObjectName(bean);
-            names.put(bean, name);
-        }
         try {
-            return ((Number) server.getAttribute(name, attribute)).doubleValue();
+            return ((Number) server.getAttribute(new ObjectName(bean), attribute)).doubleValue();
         } catch (InstanceNotFoundException error) {
             return Double.NaN;
         }

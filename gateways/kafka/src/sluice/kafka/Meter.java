@@ -223,7 +223,7 @@ public abstract class Meter {
      * nothing, and its client is silent then, but other gateways have to know that it wants more.
      */
     synchronized boolean hasUnpublished() {
-        return amount() > 0 || isHoldUntold && !counter.kind.countsRequests; // an event counts one request at least
+        return amount() > 0 || isHoldUntold && !counter.kind.countsRequests(); // an event counts one request at least
     }
 
     /** Takes what is to be published. */
@@ -252,7 +252,7 @@ public abstract class Meter {
     }
 
     private boolean isOfInt() {
-        return counter.kind == Kind.MUTATION || counter.kind.countsRequests;
+        return counter.kind == Kind.MUTATION || counter.kind.countsRequests();
     }
 
     private double units(Sum sum) {

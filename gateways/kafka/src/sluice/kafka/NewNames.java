@@ -19,7 +19,8 @@ final class NewNames {
     static final double PER_S = 100;
     static final long FIRST_NS = 60_000_000_000L;
 
-    private final AtomicLong refused = new AtomicLong();
+    /** How many requests were charged to the counter of those who came too many at a time. */
+    final AtomicLong refused = new AtomicLong();
     private final long startNs;
     private double left = FIRST;
     private long leftNs;
@@ -40,10 +41,5 @@ final class NewNames {
         }
         left--;
         return true;
-    }
-
-    /** How many requests were charged to the counter of those who came too many at a time. */
-    long refused() {
-        return refused.get();
     }
 }

@@ -28,11 +28,7 @@ final class NotExempt {
 
     /** Whether a client-id is one that Sluice gives its clients. */
     boolean isOwn(String clientId) {
-        return begins(clientId, NAME) || secret != null && begins(clientId, secret);
-    }
-
-    private static boolean begins(String clientId, String with) {
-        return clientId.startsWith(with) && (clientId.length() == with.length() || clientId.charAt(with.length()) == '-');
+        return Exempt.begins(clientId, NAME) || Exempt.begins(clientId, secret);
     }
 
     /** Notes a request of such a client. Returns whether a line about it is due. */
@@ -50,7 +46,7 @@ final class NotExempt {
 
     /** A client-id without the secret, which exempts whoever knows it. */
     String shown(String clientId) {
-        boolean isSecret = secret != null && begins(clientId, secret);
+        boolean isSecret = Exempt.begins(clientId, secret);
         return Names.bounded(isSecret ? "..." + clientId.substring(secret.length()) : clientId);
     }
 

@@ -39,8 +39,8 @@ final class Overrides {
     /** The number of the operator's last command that is in force; 0 for none. */
     final long command;
 
-    private final Map<List<String>, Hold> holds = new HashMap<>(); // by user, client-id and tenant; all null is everybody
-    private final Map<List<String>, Hold> stops = new HashMap<>(); // those of them that consumers are under, too
+    private final Map<List<String>, Single> holds = new HashMap<>(); // by user, client-id and tenant; all null is everybody
+    private final Map<List<String>, Single> stops = new HashMap<>(); // those of them that consumers are under, too
     private final List<Object> numbers = new ArrayList<>(); // the same as long as gateways do the same
 
     /** Those of `said`, by decider, that hold at gateway `instance` now. */
@@ -58,10 +58,9 @@ final class Overrides {
                 if (each.kind.equals("tighten")) {
                     least = isHere ? Math.min(least, each.factor) : least;
                 } else if (isHere) {
-                    Hold hold = new Hold(record.getKey(), each.scope, each.reason, each.isOfConsumers);
-                    holds.putIfAbsent(each.scope, hold);
+                    holds.putIfAbsent(each.scope, each);
                     if (each.isOfConsumers) {
-                        stops.putIfAbsent(each.scope, hold);
+                        stops.putIfAbsent(each.scope, each);
                     }
                 }
             }
@@ -76,28 +75,28 @@ final class Overrides {
     }
 
     /** The hold of a client's producers or consumers, the strictest; null without one. Other requests have none. */
-    Hold hold(Kind kind, Tags client) {
+    Single hold(Kind kind, Tags client) {
         if (kind != Kind.PRODUCE && kind != Kind.FETCH) {
             return null;
         }
-        Hold stop = stop(client);
+        Single stop = stop(client);
         return stop == null && kind == Kind.PRODUCE ? found(holds, client) : stop;
     }
 
     /** The hold under which neither producers nor consumers of a client get anything; null if there is none. */
-    Hold stop(Tags client) {
+    Single stop(Tags client) {
         return found(stops, client);
     }
 
     /** The same of a client by all its names, which the tags of its counter may not have. */
-    Hold hold(Kind kind, String user, String clientId, Tenants tenants) {
+    Single hold(Kind kind, String user, String clientId, Tenants tenants) {
         if (holds.isEmpty()) {
             return null; // each request asks
         }
         return hold(kind, new Tags(Names.bounded(user), Names.bounded(clientId), tenants.of(user, clientId)));
     }
 
-    private static Hold found(Map<List<String>, Hold> holds, Tags client) {
+    private static Single found(Map<List<String>, Single> holds, Tags client) {
         if (holds.isEmpty()) {
             return null;
         }
@@ -107,7 +106,7 @@ final class Overrides {
                 scope(client.user, client.clientId, null),
                 scope(client.user, null, null),
                 scope(null, client.clientId, null))) {
-            Hold found = holds.get(scope);
+            Single found = holds.get(scope);
             if (found != null) {
                 return found;
             }
@@ -116,7 +115,7 @@ final class Overrides {
     }
 
     /** The hold of all producers; null if there is none. */
-    Hold holdOfAll() {
+    Single holdOfAll() {
         return holds.get(EVERYBODY);
     }
 
@@ -155,36 +154,6 @@ final class Overrides {
         return Arrays.asList(user, clientId, tenant);
     }
 
-    /** Why clients are throttled. */
-    static final class Hold {
-        /** Events have it as the name of a quota. */
-        final String decider;
-
-        final String reason;
-        private final List<String> scope;
-        private final boolean isOfConsumers;
-
-        Hold(String decider, List<String> scope, String reason, boolean isOfConsumers) {
-            this.decider = decider;
-            this.scope = scope;
-            this.reason = reason;
-            this.isOfConsumers = isOfConsumers;
-        }
-
-        /** Whether it stops what the other one doesn't; null is none. */
-        boolean isStricterThan(Hold other) {
-            return other == null || isOfConsumers && !other.isOfConsumers;
-        }
-
-        boolean isOfTenant() {
-            return scope.get(2) != null;
-        }
-
-        boolean isOfClientId() {
-            return scope.get(1) != null;
-        }
-    }
-
     /** The last record of a decider, by the gateway's clock, and until when it is believed. */
     static final class Said {
         private static final Set<String> PARTS = Set.of("user", "client_id", "tenant");
@@ -211,7 +180,7 @@ final class Overrides {
          * to read (`isPast`): then it is as old as the clocks say, as nothing else tells. `known` is the decider's record before;
          * the same again isn't believed anew.
          */
-        static Said read(byte[] value, long nowMs, boolean isPast, Said known) throws IOException {
+        static Said read(String decider, byte[] value, long nowMs, boolean isPast, Said known) throws IOException {
             JsonNode record = Json.object(value);
             long number = Json.whole(record, "number");
             long atMs = within(Json.whole(record, "at_ms"), 0, MAX_TIMESTAMP_MS);
@@ -222,15 +191,18 @@ final class Overrides {
             for (JsonNode each : Json.list(record, "overrides")) {
                 JsonNode until = each.path("until_ms");
                 boolean isEndless = until.isMissingNode() || until.isNull();
-                singles.add(new Single(
+                Single single = new Single(
+                        decider,
                         Json.text(each, "kind"),
                         each.has("factor") ? number(each, "factor") : 1.0,
                         scopeOf(each.path("entity")),
                         Json.textOrNull(each, "gateway"),
                         Json.textOrEmpty(each, "reason"),
                         isEndless ? Long.MAX_VALUE : within(Json.whole(each, "until_ms"), 0, MAX_TIMESTAMP_MS) + aheadMs,
-                        Json.flag(each, "consumers")));
-                Json.check(singles.get(singles.size() - 1).factor > 0, "the factor is not above 0");
+                        Json.flag(each, "consumers"));
+                Json.check(single.factor > 0, "the factor is not above 0");
+                Json.check(single.isPossible(), single.kind + " can't have this factor or scope");
+                singles.add(single);
             }
             for (JsonNode each : Json.list(record, "measured")) { // for people; a record is taken whole or not at all
                 Json.text(each, "name");
@@ -272,25 +244,29 @@ final class Overrides {
         }
     }
 
-    /** One override. */
+    /** One override; a hold says why clients are throttled. */
     static final class Single {
+        /** Events have that of a hold as the name of a quota. */
+        final String decider;
+
+        final String reason;
         private final String kind;
         private final double factor;
         private final List<String> scope;
         private final String gateway;
-        private final String reason;
         private final long untilMs;
         private final boolean isOfConsumers;
 
-        Single(
+        private Single(
+                String decider,
                 String kind,
                 double factor,
                 List<String> scope,
                 String gateway,
                 String reason,
                 long untilMs,
-                boolean isOfConsumers)
-                throws IOException {
+                boolean isOfConsumers) {
+            this.decider = decider;
             this.kind = kind;
             this.factor = factor;
             this.scope = scope;
@@ -298,7 +274,24 @@ final class Overrides {
             this.reason = reason;
             this.untilMs = untilMs;
             this.isOfConsumers = isOfConsumers;
-            Json.check(isPossible(), kind + " can't have this factor or scope");
+        }
+
+        /** The hold of all producers because of a disk of this broker. */
+        static Single ofDisk(String reason) {
+            return new Single(DISK_GUARD, "hold", 1, EVERYBODY, null, reason, Long.MAX_VALUE, false);
+        }
+
+        /** Whether it stops what the other one doesn't; null is none. */
+        boolean isStricterThan(Single other) {
+            return other == null || isOfConsumers && !other.isOfConsumers;
+        }
+
+        boolean isOfTenant() {
+            return scope.get(2) != null;
+        }
+
+        boolean isOfClientId() {
+            return scope.get(1) != null;
         }
 
         private boolean isPossible() {

@@ -96,7 +96,7 @@ final class PrecedenceLevels {
         return name instanceof String ? Names.bounded((String) name) : name;
     }
 
-    private static Entity entityAt(int level, String user, String clientId) {
+    private static Entity entityAt(int level, Object user, Object clientId) {
         switch (level) {
             case 1:
                 return new Entity(user, clientId);
@@ -117,17 +117,12 @@ final class PrecedenceLevels {
         }
     }
 
+    /** The level of an entity: the last that has it, as a default may stand for a name. */
     private static int levelOf(Entity entity) {
-        boolean defaultUser = entity.user == Entity.DEFAULT;
-        if (entity.user == null) {
-            return entity.clientId == Entity.DEFAULT ? 8 : 7;
+        int level = LEVELS;
+        while (!entityAt(level, entity.user, entity.clientId).equals(entity)) {
+            level--;
         }
-        if (entity.clientId == null) {
-            return defaultUser ? 6 : 3;
-        }
-        if (entity.clientId == Entity.DEFAULT) {
-            return defaultUser ? 5 : 2;
-        }
-        return defaultUser ? 4 : 1;
+        return level;
     }
 }

@@ -14,28 +14,23 @@ final class Quotas {
     /** Of the quotas table; -1 for quotas that Kafka itself keeps. */
     final long version;
 
-    private final Map<Kind, PrecedenceLevels> enforced = new EnumMap<>(Kind.class);
-    private final Map<Kind, PrecedenceLevels> shadow = new EnumMap<>(Kind.class);
-    private final Map<Kind, Map<Object, Double>> ofTenants = new EnumMap<>(Kind.class);
-    private final Map<Kind, Map<Object, Double>> trialsOfTenants = new EnumMap<>(Kind.class);
-    private final Map<Kind, Map<Object, Double>> reservationsOfTenants = new EnumMap<>(Kind.class);
+    private final Map<Kind, OfKind> kinds = new EnumMap<>(Kind.class);
     private final Set<Object> storageBudgets = new HashSet<>(); // of tenants that have one
     private final Tenants tenants = new Tenants();
 
     Quotas(long version) {
         this.version = version;
         for (Kind kind : Kind.values()) {
-            enforced.put(kind, new PrecedenceLevels());
-            shadow.put(kind, new PrecedenceLevels());
+            kinds.put(kind, new OfKind());
         }
     }
 
     PrecedenceLevels enforced(Kind kind) {
-        return enforced.get(kind);
+        return kinds.get(kind).enforced;
     }
 
     PrecedenceLevels shadow(Kind kind) {
-        return shadow.get(kind);
+        return kinds.get(kind).shadow;
     }
 
     /** The tenants. Members and their limits are added before any thread but the first asks. */
@@ -45,15 +40,15 @@ final class Quotas {
 
     /** Sets the limit of a tenant, or of the default one, enforced or on trial. */
     void putTenant(Kind kind, Object tenant, double limit, boolean isShadow) {
-        (isShadow ? trialsOfTenants : ofTenants).computeIfAbsent(kind, key -> new HashMap<>()).put(tenant, limit);
+        (isShadow ? kinds.get(kind).trialsOfTenants : kinds.get(kind).ofTenants).put(tenant, limit);
     }
 
     /** Sets the reservation beside the limit of a tenant, or else of clients. */
     void putReservation(Kind kind, Object tenant, Entity entity, double value) {
         if (tenant == null) {
-            enforced.get(kind).putReservation(entity, value);
+            enforced(kind).putReservation(entity, value);
         } else {
-            reservationsOfTenants.computeIfAbsent(kind, key -> new HashMap<>()).put(tenant, value);
+            kinds.get(kind).reservationsOfTenants.put(tenant, value);
         }
     }
 
@@ -64,7 +59,7 @@ final class Quotas {
 
     private boolean isOfTenants(Kind kind) {
         boolean isBudgeted = kind == Kind.PRODUCE && !storageBudgets.isEmpty();
-        return isBudgeted || ofTenants.containsKey(kind) || trialsOfTenants.containsKey(kind);
+        return isBudgeted || !kinds.get(kind).ofTenants.isEmpty() || !kinds.get(kind).trialsOfTenants.isEmpty();
     }
 
     /** The tenant of a client if it has a limit of this kind, enforced or on trial, or a storage budget; else "". */
@@ -73,7 +68,8 @@ final class Quotas {
             return "";
         }
         String tenant = tenants.of(user, clientId);
-        boolean isLimited = limitOf(ofTenants, kind, tenant) != null || limitOf(trialsOfTenants, kind, tenant) != null;
+        OfKind limits = kinds.get(kind);
+        boolean isLimited = limitOf(limits.ofTenants, tenant) != null || limitOf(limits.trialsOfTenants, tenant) != null;
         boolean isBudgeted = storageBudgets.contains(tenant) || storageBudgets.contains(Entity.DEFAULT);
         return isLimited || kind == Kind.PRODUCE && isBudgeted ? tenant : "";
     }
@@ -83,13 +79,8 @@ final class Quotas {
         return tenantOf(kind, tags.user, tags.clientId);
     }
 
-    private static Double limitOf(Map<Kind, Map<Object, Double>> limits, Kind kind, String tenant) {
-        Map<Object, Double> known = limits.get(kind);
-        if (known == null || tenant.isEmpty()) {
-            return null;
-        }
-        Double own = known.get(tenant);
-        return own == null ? known.get(Entity.DEFAULT) : own;
+    private static Double limitOf(Map<Object, Double> limits, String tenant) {
+        return tenant.isEmpty() ? null : limits.getOrDefault(tenant, limits.get(Entity.DEFAULT));
     }
 
     /**
@@ -101,8 +92,8 @@ final class Quotas {
      * its events to the shadow quota's own.
      */
     Resolution resolve(Kind kind, String anyUser, String anyClientId) {
-        PrecedenceLevels limits = enforced.get(kind);
-        PrecedenceLevels trials = shadow.get(kind);
+        PrecedenceLevels limits = enforced(kind);
+        PrecedenceLevels trials = shadow(kind);
         String user = Names.bounded(anyUser);
         // the hash of a name of 32 kB takes 50 to 250 us of a request thread: once, and only where a limit may need it
         String clientId = limits.haveClientIds() || trials.haveClientIds() ? Names.bounded(anyClientId) : "";
@@ -124,18 +115,27 @@ final class Quotas {
     Double reservationOf(CounterKey counter) {
         String tenant = counter.tags.tenant;
         if (!tenant.isEmpty()) {
-            boolean isOwn = ofTenants.getOrDefault(counter.kind, Map.of()).containsKey(tenant);
-            return reservationsOfTenants.getOrDefault(counter.kind, Map.of()).get(isOwn ? tenant : Entity.DEFAULT);
+            OfKind of = kinds.get(counter.kind);
+            return of.reservationsOfTenants.get(of.ofTenants.containsKey(tenant) ? tenant : Entity.DEFAULT);
         }
-        return enforced.get(counter.kind).reservationOf(counter.tags.user, counter.tags.clientId);
+        return enforced(counter.kind).reservationOf(counter.tags.user, counter.tags.clientId);
     }
 
     /** The limit of a counter, which is no meter's key; null is unlimited. */
     Double limitOf(CounterKey counter) {
         if (!counter.tags.tenant.isEmpty()) {
-            return limitOf(ofTenants, counter.kind, counter.tags.tenant);
+            return limitOf(kinds.get(counter.kind).ofTenants, counter.tags.tenant);
         }
         String name = counter.kind.isOfTopics() ? counter.tags.topic : counter.tags.user;
         return resolve(counter.kind, name, counter.tags.clientId).limit;
+    }
+
+    /** The limits of one kind. Those of tenants are by their names, or DEFAULT. */
+    private static final class OfKind {
+        private final PrecedenceLevels enforced = new PrecedenceLevels();
+        private final PrecedenceLevels shadow = new PrecedenceLevels();
+        private final Map<Object, Double> ofTenants = new HashMap<>();
+        private final Map<Object, Double> trialsOfTenants = new HashMap<>();
+        private final Map<Object, Double> reservationsOfTenants = new HashMap<>();
     }
 }

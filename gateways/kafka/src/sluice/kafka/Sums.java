@@ -49,13 +49,13 @@ final class Sums {
                 && fields.get("quota_version").isIntegralNumber(), "quota_version is no whole number");
         long baseMs = fields.has("base_ms") ? time(Json.whole(fields, "base_ms")) : 0;
         List<Kind> kinds = new ArrayList<>();
-        for (JsonNode quota : list(fields.path("quotas"))) {
+        for (JsonNode quota : Json.list(fields, "quotas")) {
             Json.check(quota.isTextual(), "a quota is no text");
             kinds.add(Kind.ofKey(Json.whole(quota.textValue(), "a quota")));
         }
         List<SummedGateway> gateways = new ArrayList<>();
         long untilMs = -1;
-        for (JsonNode gateway : list(fields.path("gateways"))) {
+        for (JsonNode gateway : Json.list(fields, "gateways")) {
             SummedGateway read = new SummedGateway(gateway);
             gateways.add(read);
             if (own.equals(read.instance)) {
@@ -64,7 +64,7 @@ final class Sums {
         }
         ownUntilMs = untilMs;
         counters = new ArrayList<>();
-        JsonNode sums = list(fields.path("sums"));
+        JsonNode sums = Json.list(fields, "sums");
         entities = sums.size();
         for (JsonNode sum : sums) {
             readEntity(sum, baseMs, kinds, gateways);
@@ -107,11 +107,6 @@ final class Sums {
     private static String textOf(JsonNode entity, String field) throws IOException {
         String text = Json.textOrNull(entity, field);
         return text == null ? "" : text;
-    }
-
-    static JsonNode list(JsonNode list) throws IOException {
-        Json.check(list.isArray() || list.isMissingNode(), "a list is none");
-        return list;
     }
 
     private static long time(long timeMs) throws IOException {

@@ -61,17 +61,20 @@ final class TopicReader {
         void brokers(int count);
     }
 
+    final LastingThread thread;
+    final Fence fence = new Fence();
+
+    /** How many records could not be handled. */
+    volatile long unreadable;
+
     private final String topic;
     private final Long lookbackMs;
     private final Map<String, Object> client;
     private final Map<String, Object> adminClient;
     private final Handler handler;
     private final Map<TopicPartition, Long> positions = new HashMap<>();
-    private final LastingThread thread;
     private final Map<TopicPartition, Long> past = new HashMap<>(); // where it ends that wasn't read yet
-    private volatile boolean isReading;
-    private volatile long unreadable;
-    private final Fence fence = new Fence();
+    private boolean isReading;
     private Uuid topicId; // null before the topic was there
     private boolean hasReadPast;
     private boolean hasReadAgain;
@@ -107,26 +110,6 @@ final class TopicReader {
         thread.start();
     }
 
-    /** The thread that reads. */
-    LastingThread thread() {
-        return thread;
-    }
-
-    /** Whether the topic is there and can be read. */
-    boolean isReading() {
-        return isReading;
-    }
-
-    /** How many records could not be handled. */
-    long unreadable() {
-        return unreadable;
-    }
-
-    /** How many records were left out because a driver of the job wrote them that had been replaced. */
-    long fenced() {
-        return fence.fenced();
-    }
-
     /** Reads until a client fails. What isn't an Exception ends the round, and the next one goes on at the same record. */
     private void round() throws InterruptedException {
         try {
@@ -134,13 +117,13 @@ final class TopicReader {
         } catch (OffsetOutOfRangeException | NoOffsetForPartitionException error) {
             beginAgain();
         } catch (Exception error) {
-            if (!thread.isClosing()) {
+            if (!thread.isClosing) {
                 report(error.toString());
             }
         } finally {
             isReading = false;
         }
-        if (!thread.isClosing()) {
+        if (!thread.isClosing) {
             Thread.sleep(RETRY_MS);
         }
     }
@@ -169,7 +152,7 @@ final class TopicReader {
     private void read(KafkaConsumer<byte[], byte[]> consumer, Admin admin) throws Exception {
         long lookAgainNs = System.nanoTime();
         long renewNs = System.nanoTime() + RENEW_NS;
-        while (!thread.isClosing()) {
+        while (!thread.isClosing) {
             thread.noteSign();
             if (System.nanoTime() - lookAgainNs >= 0) {
                 if (!look(consumer, admin, renewNs)) {

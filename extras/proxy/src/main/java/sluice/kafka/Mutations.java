@@ -48,7 +48,7 @@ public final class Mutations {
     /** The answer of a decision. Throws IOException for what the job wouldn't write. */
     static Answer answer(JsonNode decision) throws IOException {
         Map<String, Boolean> refused = new HashMap<>();
-        for (JsonNode topic : Sums.list(decision.path("topic_results"))) {
+        for (JsonNode topic : Json.list(decision, "topic_results")) {
             refused.put(Json.text(topic, "topic"), Json.whole(topic, "error_code") != 0);
         }
         return new Answer(Math.max(0, Json.whole(decision, "throttle_time_ms")), refused);

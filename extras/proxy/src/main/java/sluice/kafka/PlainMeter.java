@@ -166,7 +166,7 @@ final class PlainMeter extends Meter {
 
     /** How often it was reset, its limit raised, or a hold ended: nobody need wait as he was told before. */
     synchronized int reliefs() {
-        return reliefs + Arrays.stream(common()).mapToInt(CommonBucket::reliefs).sum();
+        return reliefs + Arrays.stream(queued).mapToInt(QueuedBucket::reliefs).sum();
     }
 
     /** Notes that a client which sends now is refused, and waits so long. */

@@ -270,6 +270,6 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
         double seconds = sinceMs / 1_000.0;
         double inPerS = bytesIn.sumThenReset() / seconds;
         double outPerS = bytesOut.sumThenReset() / seconds;
-        return new Load(inPerS, outPerS, Double.NaN, Double.NaN, Double.NaN, Double.NaN, List.of());
+        return new Load(Map.of("bytes_in_per_s", inPerS, "bytes_out_per_s", outPerS), List.of());
     }
 }

@@ -8,9 +8,29 @@ final class QueuedBucket extends CommonBucket {
     private final Turns turns = new Turns();
     private final Round round = new Round();
     private double promised; // to requests that were let through and aren't charged yet
+    private double whole = Double.NaN;
+    private int reliefs;
 
     QueuedBucket(CounterKey counter, Window window, LongestMute longestMute) {
         super(counter, window, longestMute);
+    }
+
+    @Override
+    synchronized void set(double ofLimit, double ofAll, boolean tight, long nowMs) {
+        reliefs += ofAll > whole ? 1 : 0; // not NaN
+        whole = ofAll;
+        super.set(ofLimit, ofAll, tight, nowMs);
+    }
+
+    @Override
+    synchronized void reset(long nowMs) {
+        super.reset(nowMs);
+        reliefs++;
+    }
+
+    /** How often it was reset or its limit raised: nobody need wait as he was told before. */
+    synchronized int reliefs() {
+        return reliefs;
     }
 
     /** Promises an amount to a request, unless it is overdrawn: returns how long that lasts still, and others' turns, in ms. */

@@ -40,8 +40,8 @@ public final class ClusterUse implements AutoCloseable, TopicReader.Handler {
 
     @Override
     public void close() {
-        reader.thread().close();
-        reader.thread().join(System.nanoTime() + CLOSE_NS);
+        reader.thread.close();
+        reader.thread.join(System.nanoTime() + CLOSE_NS);
     }
 
     @Override
