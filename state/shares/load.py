@@ -56,7 +56,7 @@ class DiskFloor(NamedTuple):
         >>> from sluice.state.contract.records import LogDirectory
         >>> low = Load(broker_id=2, log_dirs=[LogDirectory("/data", 9_000_000_000, 100_000_000_000)])
         >>> DiskFloor(free_bytes=10_000_000_000).low(low)
-        'broker 2: /data has 9000000000 of 100000000000 bytes free'
+        'broker 2: /data has 9.0 GB of 100.0 GB free'
         >>> DiskFloor(free_percent=9).low(low) is None
         True
         """
@@ -64,8 +64,18 @@ class DiskFloor(NamedTuple):
             least = max(self.free_bytes, self.free_percent / 100.0 * log_dir.total_bytes)
             if log_dir.free_bytes < least:
                 whose = "" if measured is None or measured.broker_id is None else f"broker {measured.broker_id}: "
-                return f"{whose}{log_dir.path} has {log_dir.free_bytes} of {log_dir.total_bytes} bytes free"
+                return f"{whose}{log_dir.path} has {_size(log_dir.free_bytes)} of {_size(log_dir.total_bytes)} free"
         return None
+
+
+def _size(size_bytes: int) -> str:
+    """Bytes as people write them.
+
+    >>> _size(999), _size(9_000_000_000), _size(2_500_000_000_000_000)
+    ('999 B', '9.0 GB', '2500.0 TB')
+    """
+    thousands = min(4, (len(str(size_bytes)) - 1) // 3)
+    return f"{size_bytes / 1_000**thousands:.1f} {'kMGT'[thousands - 1]}B" if thousands else f"{size_bytes} B"
 
 
 class BrokerLimits(NamedTuple):

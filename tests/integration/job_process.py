@@ -97,9 +97,18 @@ class JobProcess(SluiceJob):
         return [json.loads(record.value) for record in self.topic(self.settings.topics.dead_letters)]
 
     def answered(self, count: int, seconds: float = 120) -> None:
-        """Wait until this many events have a decision or a dead letter."""
+        """Wait until this many events have a decision or a dead letter. Raises RunError if the job ends before."""
         topics = self.settings.topics
-        wait_until(lambda: self.count(topics.decisions, topics.dead_letters) >= count, seconds)
+
+        def are_answered() -> bool:
+            was_alive = self.child is None or self.alive  # before it is counted: it may write its last ones and end
+            if self.count(topics.decisions, topics.dead_letters) >= count:
+                return True
+            if not was_alive:
+                self.running()
+            return False
+
+        wait_until(are_answered, seconds)
 
     def stop_after_a_micro_batch(self, requests: int) -> int:
         """Stop when it has answered something more of so many requests; how many are answered then."""

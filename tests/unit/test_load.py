@@ -132,7 +132,7 @@ def test_gateways_seen_have_the_mean_load_of_ten_seconds_the_busiest_gateway_fir
     assert (busiest.gateway.name, busiest.load and busiest.load.reason) == ("b", "request handlers 50 % busy")
     assert other.load is not None
     assert other.load.rho == pytest.approx(0.1145)
-    assert (busiest.low_disk, other.low_disk) == (None, "broker 1: /data has 5 of 100 bytes free")
+    assert (busiest.low_disk, other.low_disk) == (None, "broker 1: /data has 5 B of 100 B free")
 
     assert [each.gateway.name for each in seen.loads(AT_MS + 49_500)] == []
 
@@ -199,7 +199,7 @@ def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path)
         assert heartbeat.get("load_is_of_bytes", False) is (rate > 0)
         return heartbeat.get("low_disk")
 
-    assert told(5) == "broker 2: /data has 5 of 100 bytes free"
+    assert told(5) == "broker 2: /data has 5 B of 100 B free"
     assert told(6, rate=200.0) is None
 
 

@@ -17,7 +17,7 @@ from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice_proxy.java_server import JavaServer
 from sluice_proxy.processes import free_ports, is_free
-from sluice_toolbox.broker_plugin import property_line
+from sluice_reading.texts import property_line
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
 _FORMATTED: dict[JarSet, bytes] = {}

@@ -94,7 +94,7 @@ class LogDirs:
         >>> known = LogDirs(remembered_ms=60_000)
         >>> known.take([{"broker": 2, "log_dirs": [log_dir, {"log_dir": "/old", "error_code": 0, "topics": []}]}], 0)
         >>> known.low(DiskFloor(free_percent=10))
-        'broker 2: /data has 5 of 100 bytes free'
+        'broker 2: /data has 5 B of 100 B free'
         """
         for number, known in sorted(self._known.items()):
             directories = [each.directory for each in known.values() if each.directory is not None]

@@ -1,5 +1,6 @@
 """Clients in words, the same in commands and on pages."""
 
+import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
@@ -45,6 +46,15 @@ def java_double(value: float) -> str:
     digits = shortest.split("e")[0].replace(".", "").strip("0")
     mantissa, exponent = f"{value:.{max(2, len(digits)) - 1}e}".split("e")
     return f"{mantissa}E{int(exponent)}"
+
+
+def property_line(name: str, value: str) -> str:
+    """A line of a file of Java properties: read as Latin-1, with backslashes as escapes and without leading spaces."""
+    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
+    escaped = re.sub(r"^(?=\s)", r"\\", escaped)
+    units = escaped.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2)]
+    return f"{name}=" + "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)
 
 
 def value_text(entry: QuotaEntry) -> str:

@@ -14,6 +14,7 @@ from sluice.configs.settings import SECRET_NAME, Settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.properties import has_layer, java_properties
+from sluice_reading.texts import property_line
 
 PROPERTIES_NAME = "sluice.properties"
 """The file with the lines for `server.properties`."""
@@ -107,12 +108,3 @@ def are_principals(text: str) -> bool:
     (True, True, False)
     """
     return all(_PRINCIPAL.fullmatch(principal) for principal in text.split(";"))
-
-
-def property_line(name: str, value: str) -> str:
-    """A line of a file of Java properties: read as Latin-1, with backslashes as escapes and without leading spaces."""
-    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
-    escaped = re.sub(r"^(?=\s)", r"\\", escaped)
-    units = escaped.encode("utf-16-be", "surrogatepass")
-    codes = [int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2)]
-    return f"{name}=" + "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)

@@ -148,7 +148,7 @@ def test_a_broker_that_is_away_with_a_full_disk_releases_nobody_while_it_is_reme
     looks: Looks, away: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It isn't in the cluster any more, doesn't answer, or its log directory has failed, as a full one does."""
-    others, low = broker(1, log_dir(10)), "broker 2: /data has 5 of 100 bytes free"
+    others, low = broker(1, log_dir(10)), "broker 2: /data has 5 B of 100 B free"
     assert looks.poll(others, broker(2, full_disk())) == (low, "shop")
     assert looks.metric("sluice_brokers_disks_unknown") == 0.0
 
@@ -176,7 +176,7 @@ def test_nobody_is_released_while_no_broker_can_be_asked_and_what_they_said_coun
     looks.now_ms += 90_000
     with pytest.raises(KafkaUnavailableError):
         looks.disks.poll(no_answer)
-    assert looks.held() == ("broker 2: /data has 5 of 100 bytes free", "shop")
+    assert looks.held() == ("broker 2: /data has 5 B of 100 B free", "shop")
     assert looks.hold_metric("disk_guard") == 0.0
     assert looks.metric("sluice_brokers_disks_unknown") == 1.0
 
@@ -295,7 +295,7 @@ def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(
 
     said = [message.partition("): ")[2] for message in caplog.messages]
     assert said == [
-        "All producers are throttled: broker 2: /data has 5 of 100 bytes free",
+        "All producers are throttled: broker 2: /data has 5 B of 100 B free",
         "Producers of tenant 'shop' are throttled: its topics take all of its stored_bytes",
         "nothing is overridden",
         "nothing is overridden",

@@ -38,7 +38,7 @@ from sluice_insight.console.slow import MADE_LATER, SlowPage
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import MINUTE_MS, CounterId, CounterRow, CounterState, LiveModel, SeenWait
 from sluice_insight.reports.explained import decision_of, decisions_by_id
-from sluice_insight.row_marks import RowMarks
+from sluice_insight.row_marks import RowMarks, stops
 from sluice_insight.texts import tightened_text
 from sluice_insight.troubles_now import TroublesNow
 from sluice_reading.errors import QueryError
@@ -349,8 +349,13 @@ def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind
         yield from ((kind, found) for kind, found in of_tenant if found is not None)
 
 
-def _holds_of(facts: Facts, tags: CounterId | Tags, waits: Sequence[SeenWait], now_ms: int) -> Iterator[Override]:
-    """The holds that stop this client, or tenant, or some of its requests: those that waited, or have more names."""
+def _holds_of(
+    facts: Facts, tags: CounterId | Tags, waits: Sequence[SeenWait], now_ms: int
+) -> Iterator[tuple[Override, bool]]:
+    """The holds that stop this client, or tenant, or some of its requests: those that waited, or have more names.
+
+    Each with whether it stops all of them: others are of some client whose requests are counted here.
+    """
     tenant = tags.tenant or (facts.tenants.of(tags.user, tags.client_id) if tags.topic is None else "")
     clients = {(wait.user, wait.client_id) for wait in waits if _is_of(wait, tags)} | {(tags.user, tags.client_id)}
     for override in facts.overrides(now_ms):
@@ -359,7 +364,7 @@ def _holds_of(facts: Facts, tags: CounterId | Tags, waits: Sequence[SeenWait], n
             if has_more_names or any(
                 held.user in (None, user) and held.client_id in (None, client_id) for user, client_id in clients
             ):
-                yield override
+                yield override, stops(override, Tags(tags.user, tags.client_id, tenant=tenant))
 
 
 def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:

@@ -155,7 +155,7 @@ def verdicts(evidence: Evidence) -> list[Verdict]:
 
     >>> wait = Wait("producer_byte_rate", "user 'alice'", 0.88, limit=1e6, used=1.0)
     >>> [each.text for each in verdicts(Evidence(600_000, [wait], 0.88))]
-    ["throttled by producer_byte_rate 1 MB/s of user 'alice', 88 % of the last 10 min (100 % of the limit is in use): \
+    ["throttled by producer_byte_rate 1 MB/s of user 'alice', 88 % of the last 10 min (all of the limit is in use): \
 ask for a larger limit, or send less"]
     >>> [each.text for each in verdicts(Evidence(600_000, own=Own(between_polls_ms=9_000.0, poll_idle=0.1)))]
     ['not by the cluster: the consumer polled every 9.0 s; look at what it does between two polls']
@@ -173,7 +173,12 @@ def near_text(wait: Wait) -> str:
     >>> near_text(Wait("producer_byte_rate", "user 'alice'", 0.0, limit=1e6, used=0.8))
     "80 % of producer_byte_rate 1 MB/s of user 'alice' is in use"
     """
-    return f"{percent(wait.used)} of {wait.quota} {quota_amount(wait.quota, wait.limit)} of {wait.whose} is in use"
+    return f"{_used(wait.used)} of {wait.quota} {quota_amount(wait.quota, wait.limit)} of {wait.whose} is in use"
+
+
+def _used(used: float | None) -> str:
+    """The part of a limit; who is throttled may have moved more than all of it."""
+    return "all" if used is not None and used >= 0.995 else percent(used)
 
 
 def _weight(wait: Wait) -> float:
@@ -202,7 +207,7 @@ def _wait_text(wait: Wait, span_ms: int) -> str:
     limit = f"{wait.quota} {quota_amount(wait.quota, wait.limit)} of {wait.whose}, {part}"
     if wait.cause is Cause.TIGHTENED:
         return f"throttled below {limit}, as limits gave way{why}: it ends with the load"
-    used = "" if wait.used is None else f" ({percent(wait.used)} of the limit is in use)"
+    used = "" if wait.used is None else f" ({_used(wait.used)} of the limit is in use)"
     return f"throttled by {limit}{used}: ask for a larger limit, or send less"
 
 
@@ -227,7 +232,8 @@ def _client(own: Own) -> Iterator[Verdict]:
     elif busy > BUSY and every_ms is None:  # librdkafka says no more
         yield found(f"the consumer's own work takes {percent(busy)} of its time, between two polls", busy)
     if own.rebalancing >= LEAST_SHARE or own.rebalances_per_min >= REBALANCES_PER_MIN:
-        often = f"{own.rebalances_per_min:.1f} times a minute, {percent(own.rebalancing)} of the time"
+        part = percent(own.rebalancing) if own.rebalancing >= 0.005 else "less than 1 %"
+        often = f"{own.rebalances_per_min:.1f} times a minute, {part} of the time"
         yield found(f"its group rebalanced {often}; see which members come and go", own.rebalancing)
     if own.produce_bytes is not None and own.produce_bytes < SMALL_BYTES and own.produces_per_s >= MANY_PER_S:
         size, rate = quantity(own.produce_bytes, "B"), f"{own.produces_per_s:.0f} requests/s"

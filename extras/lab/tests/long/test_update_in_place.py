@@ -53,6 +53,15 @@ def replace_files(package: Path, release: Callable[[str], str]) -> None:
         library.unlink()
 
 
+def half_of_them_decided(job: JobProcess) -> tuple[list[bytes], int]:
+    """Requests of which the job has decided the first half, and how many those are."""
+    requests = requests_of(time.time_ns() // 1_000_000)
+    half = len(requests) // 2
+    job.publish(requests[:half])
+    job.answered(half)
+    return requests, half
+
+
 def end_workers(job: JobProcess, *, daemon: bool) -> None:
     """End the workers, so that others are forked; with the daemon, so that another one starts before."""
     workers = python_workers(job.running().pid)
@@ -66,10 +75,7 @@ def test_workers_that_are_forked_after_an_update_decide_and_audit_by_the_release
     job: JobProcess, package: Path
 ) -> None:
     """Nothing of the next release is loaded: it would raise."""
-    requests = requests_of(time.time_ns() // 1_000_000)
-    half = len(requests) // 2
-    job.publish(requests[:half])
-    job.answered(half)
+    requests, half = half_of_them_decided(job)
 
     replace_files(package, lambda _: "raise RuntimeError('the next release')\n")
     end_workers(job, daemon=False)
@@ -93,10 +99,7 @@ def audited(job: JobProcess) -> int:
 def test_a_job_whose_workers_start_anew_by_another_release_ends_and_goes_on_when_it_is_started(
     job: JobProcess, package: Path
 ) -> None:
-    requests = requests_of(time.time_ns() // 1_000_000)
-    half = len(requests) // 2
-    job.publish(requests[:half])
-    job.answered(half)
+    requests, half = half_of_them_decided(job)
 
     replace_files(package, lambda text: text + "\n")
     end_workers(job, daemon=True)

@@ -1,6 +1,7 @@
 package sluice.kafka;
 
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
 
@@ -20,11 +21,18 @@ final class Load {
     String lowDisk(Settings settings) {
         for (LogDir dir : logDirs) {
             if (dir.freeBytes < Math.max(settings.diskMinFreeBytes, settings.diskMinFreePercent / 100.0 * dir.totalBytes)) {
-                return "broker " + settings.node + ": " + dir.path + " has " + dir.freeBytes + " of " + dir.totalBytes
-                        + " bytes free";
+                return "broker " + settings.node + ": " + dir.path + " has " + size(dir.freeBytes) + " of "
+                        + size(dir.totalBytes) + " free";
             }
         }
         return null;
+    }
+
+    /** Bytes as people write them. */
+    private static String size(long bytes) {
+        int thousands = Math.min(4, (Long.toString(bytes).length() - 1) / 3);
+        double amount = bytes / Math.pow(1_000, thousands);
+        return thousands == 0 ? bytes + " B" : String.format(Locale.ROOT, "%.1f %cB", amount, "kMGT".charAt(thousands - 1));
     }
 
     /** A log directory, and the bytes of its volume. */
