@@ -290,7 +290,7 @@ def dead_letter_record(
     max_record_bytes: int,
     source_topic_id: str | None = None,
 ) -> OutputRecord:
-    """The record of an event that can't be decided, with the reason; of a giant event only the beginning is kept."""
+    """The record of an event that can't be decided, with the reason; of a giant event it keeps 4 MiB at most."""
     kept = None
     if value is not None:
         in_base64 = max(0, max_record_bytes - OVERHEAD_BYTES)

@@ -101,12 +101,11 @@ class JobProcess(SluiceJob):
         topics = self.settings.topics
 
         def are_answered() -> bool:
-            was_alive = self.child is None or self.alive  # before it is counted: it may write its last ones and end
-            if self.count(topics.decisions, topics.dead_letters) >= count:
-                return True
-            if not was_alive:
+            has_ended = self.child is not None and not self.alive  # asked before they are counted: they may be its last
+            is_done = self.count(topics.decisions, topics.dead_letters) >= count
+            if has_ended and not is_done:
                 self.running()
-            return False
+            return is_done
 
         wait_until(are_answered, seconds)
 
