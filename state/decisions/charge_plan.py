@@ -174,18 +174,11 @@ def with_keys(kind: QuotaKind, resolved: Sequence[Resolution]) -> Sequence[Resol
     return [*beside, structs.replace(tenant, key=common)]
 
 
-def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
-    """The counters this request is charged to, and the limits that apply under these quotas; none for a heartbeat.
+def plan_charges(plan: Plan, request: Request, quotas: Quotas, settings: QuotaSettings) -> None:
+    """Add the charges of this request to a plan, with the limits that apply under these quotas; none for a heartbeat.
 
     Shadow quotas are planned after the enforced ones and on counters of their own, so they change nothing for those.
     """
-    plan = ChargePlan()
-    add_charges(plan, request, quotas, settings)
-    return plan
-
-
-def add_charges(plan: Plan, request: Request, quotas: Quotas, settings: QuotaSettings) -> None:
-    """Add the charges of `plan_charges` to a plan of any class."""
     if request.api == HEARTBEAT_API:
         return
     _plan(plan, request, quotas, settings)
@@ -204,12 +197,14 @@ def plan_limited(request: Request, quotas: ModeQuotas, settings: QuotaSettings) 
 def _plan(plan: Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     """Add the charges under the quotas of one mode."""
     if request.api in MUTATION_APIS:
-        _plan_mutations(plan, request, quotas, settings)
+        if request.mutations and quotas.enabled(_MUTATION_RATE) and not is_validation(request, settings):
+            amounts = charged_mutations(request, settings)
+            plan.add_client(_MUTATION_RATE, quotas, request, amounts, strict=is_strict(request))
     elif request.api in BYTE_APIS:
         if not (request.api == "Fetch" and request.cluster_action):  # replication has quotas of its own (KIP-73)
             _plan_bytes(plan, request, quotas, *BYTE_APIS[request.api])
     elif request.api in COUNTED_APIS and quotas.enabled(COUNTED_APIS[request.api]):
-        plan.add_client(COUNTED_APIS[request.api], quotas, request, counted_requests(request))
+        plan.add_client(COUNTED_APIS[request.api], quotas, request, [float(request.requests)])
     if request.mutations_charged is not None and quotas.enabled(_MUTATION_RATE):
         # They were executed elsewhere, so it is too late to refuse them: they are charged as a permissive request's.
         plan.add_client(_MUTATION_RATE, quotas, request, charged_mutations(request, settings))
@@ -291,12 +286,6 @@ def is_validation(request: Request, settings: QuotaSettings) -> bool:
     return request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS
 
 
-def _plan_mutations(plan: Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
-    if request.mutations and quotas.enabled(_MUTATION_RATE) and not is_validation(request, settings):
-        amounts = charged_mutations(request, settings)
-        plan.add_client(_MUTATION_RATE, quotas, request, amounts, strict=is_strict(request))
-
-
 def _plan_bytes(
     plan: Plan, request: Request, quotas: ModeQuotas, client_kind: QuotaKind, topic_kind: QuotaKind
 ) -> None:
@@ -359,15 +348,6 @@ def charged_mutations(request: Request, settings: QuotaSettings) -> list[float]:
         amounts.append(float(charged))
         left -= charged
     return amounts
-
-
-def counted_requests(request: Request) -> list[float]:
-    """[number] of requests that the event sums up.
-
-    >>> counted_requests(Request(api="Connect", requests=3))
-    [3.0]
-    """
-    return [float(request.requests)]
 
 
 def bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:

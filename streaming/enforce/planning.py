@@ -7,7 +7,7 @@ import msgspec
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.records import Decision, Request, Unmute
-from sluice.state.decisions.charge_plan import CounterCharges, plan_charges, plan_resets
+from sluice.state.decisions.charge_plan import ChargePlan, CounterCharges, plan_charges, plan_resets
 from sluice.state.decisions.decision import OfBatch, undecided, undecided_unmute
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import client_key, entity_text
@@ -63,7 +63,8 @@ class Planner:
         return self._plan_unmute(event, source, own_id, batch)
 
     def _plan_request(self, request: Request, source: Source, own_id: str, batch: OfBatch) -> Planned:
-        plan = plan_charges(request, self._quotas, self._settings.quota)
+        plan = ChargePlan()
+        plan_charges(plan, request, self._quotas, self._settings.quota)
         decision = undecided(request, own_id, plan.reported, batch)
         record_key = client_key(request.user or "", request.client_id or "").encode()
         if not plan.counters:

@@ -25,7 +25,7 @@ from sluice.jvm.plugin import JAR_NAME
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity
-from sluice.state.decisions.charge_plan import plan_charges
+from sluice.state.decisions.charge_plan import ChargePlan, plan_charges
 from sluice.state.decisions.checks import EventLimits
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
@@ -713,7 +713,8 @@ def decided_by_the_job(quotas: Quotas, events: Sequence[str]) -> CounterSums:
     sums: CounterSums = {}
     for event in events:
         request = parse_request(event.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**9))
-        for counters in plan_charges(request, quotas, QuotaSettings()).counters.values():
+        plan_charges(plan := ChargePlan(), request, quotas, QuotaSettings())
+        for counters in plan.counters.values():
             for charge in counters.charges:
                 if charge.kind in CLIENT_KINDS and not charge.shadow:
                     counter = charge.kind, None if charge.limit is None else counters.tags

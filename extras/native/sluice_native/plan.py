@@ -25,8 +25,8 @@ from sluice.state.decisions.charge_plan import (
     POINTS_PER_NANOSECOND,
     CounterCharges,
     Plan,
-    add_charges,
     bytes_by_partition,
+    plan_charges,
 )
 from sluice.state.decisions.checks import most_mutations
 from sluice.state.decisions.decision import OfBatch, undecided
@@ -213,7 +213,7 @@ class NativePlanner:
         buffer = ctypes.create_string_buffer(native.MAX_KEY_BYTES)
         length = self._native.plan_key_of(self._handle, buffer)
         plan = PlanAlike()
-        add_charges(plan, request_like(plan_key(request)), self._resolving, self._settings.quota)
+        plan_charges(plan, request_like(plan_key(request)), self._resolving, self._settings.quota)
         self._keep(buffer.raw[:length], self._made(plan))
         for of_mode in plan.partitions:
             if of_mode.quotas is not None:
