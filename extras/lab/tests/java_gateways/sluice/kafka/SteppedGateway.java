@@ -120,7 +120,7 @@ public final class SteppedGateway {
 
         @Override
         void send(byte[] key, byte[] value, long timestampMs, Runnable onFailure) {
-            published.add(value);
+            SteppedGateway.this.published.add(value);
         }
     }
 }
