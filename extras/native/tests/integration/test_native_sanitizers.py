@@ -13,7 +13,7 @@ from native_fuzz.builds import SEED, TESTS
 from sluice.jvm.jars import REPOSITORY
 from sluice_native.build import NativeBuildError, compile_source
 
-_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-Og")  # a fifth of the time of -O1
 _FUZZ = """
 import sys
 from importlib import import_module
@@ -50,7 +50,15 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
     return Sanitized(made, environment)
 
 
-@pytest.mark.parametrize(("fuzz", "events"), [("native_fuzz.plans", 10_000), ("native_fuzz.pages", 1_000)])
+@pytest.mark.parametrize(
+    ("fuzz", "events"),
+    [
+        ("native_fuzz.plans", 4_000),
+        ("native_fuzz.pages", 1_000),
+        pytest.param("native_fuzz.plans", 40_000, marks=pytest.mark.long),
+        pytest.param("native_fuzz.pages", 10_000, marks=pytest.mark.long),
+    ],
+)
 def test_no_event_and_no_page_makes_the_sanitizers_speak(fuzz: str, events: int, sanitized: Sanitized) -> None:
     command = [sys.executable, "-c", _FUZZ, fuzz, str(sanitized.library), str(events), str(SEED)]
     ended = subprocess.run(
