@@ -65,8 +65,10 @@ class NamedStages(SCCallSiteSync):
 
 
 class KafkaSink:
-    """Spark's writer of rows to Kafka, without the plan of `DataFrameWriter.save`, which only leads to the same call.
+    """Spark's writer of rows to Kafka, without the plan of `DataFrameWriter.save`, which only leads to the same writer.
 
+    `KafkaWriter`, to which `save` leads, runs its job by closures of RDD and SparkContext. For each of them Spark reads
+    and parses a class of 200 kB (docs/decisions/0014-cost-of-a-micro-batch.md).
     A name of Java's is asked for once: for each part of it Java looks into all jars.
     """
 
@@ -75,8 +77,10 @@ class KafkaSink:
         packages = java(spark)
         serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
         serializers = {"key.serializer": serializer, "value.serializer": serializer}
-        self._arguments = packages.java.util.HashMap({**properties, **serializers}), packages.scala.Option.empty()
-        self._write = packages.org.apache.spark.sql.kafka010.KafkaWriter.write
+        self._properties = packages.java.util.HashMap({**properties, **serializers})
+        self._none = packages.scala.Option.empty()
+        self._batch_write = packages.org.apache.spark.sql.kafka010.KafkaBatchWrite
+        self._plan = packages.org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec
         self._context = spark.sparkContext
 
     def write(self, rows: DataFrame) -> None:
@@ -92,7 +96,9 @@ class KafkaSink:
 
     def _write_rows_of(self, execution: Any) -> None:
         self._context.setLocalProperty("callSite.short", "decide requests and write the answers")  # for Spark's UI
-        self._write(execution, *self._arguments)
+        rows = execution.executedPlan()
+        write = self._batch_write(self._none, self._properties, rows.schema())
+        self._plan(write, None, rows, self._none.toList(), self._none).writeWithV2(write)
 
 
 def is_stopped(spark: SparkSession) -> bool:
