@@ -16,6 +16,7 @@ from sluice.cli.errors import BadInputError, CheckError, CheckWarningError, Usag
 from sluice.cli.extras import CommandLine
 from sluice.cli.options import (
     BootstrapServersOption,
+    Command,
     ConfigOption,
     JobConfigOption,
     command_group,
@@ -74,7 +75,7 @@ def show_version(
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     config: JobConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
@@ -146,7 +147,7 @@ def _log_end(error: Exception, *, in_file: bool) -> None:
         log.error("the job ends: %s", error)
 
 
-@app.command()
+@app.command(cls=Command)
 def simulate(
     quotas: Annotated[Path, typer.Option(help="Quota YAML: a list of {entity: ..., quotas: ...}.")],
     events: Annotated[Path, typer.Option(help="Request events, one JSON object a line; - reads standard input.")],
@@ -171,7 +172,7 @@ def simulate(
             target.write(record.value.decode() + "\n")
 
 
-@app.command()
+@app.command(cls=Command)
 def doctor(config: ConfigOption = None, bootstrap_servers: BootstrapServersOption = None) -> None:
     """Check Java, jars, broker, topics, checkpoint and tables, a line for each."""
     settings = job_settings(config, bootstrap_servers)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, load_settings, reach_stores, with_bootstrap_servers
 from sluice.jvm.jars import REPOSITORY, in_checkout, sluice_home
@@ -90,6 +91,24 @@ BootstrapServersOption = Annotated[
 ]
 
 
+ORDER = "order"
+"""Key of the order of the options given, by their parameters' names, in a command context's `meta`."""
+
+
+class Command(TyperCommand):
+    """A command that refuses an option with one value that is given twice: the last one would count, unseen."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, and note the order. Raises UsageError."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        ctx.meta[ORDER] = [each.name for each in given]
+        for option in given:  # a plain flag says the same however often
+            takes_one = option.param_type_name == "option" and not (option.multiple or option.count)
+            if takes_one and given.count(option) > 1 and not (option.is_flag and not option.secondary_opts):
+                raise UsageError(f"{option.opts[0]} is given twice; expected once")
+        return super().parse_args(ctx, args)
+
+
 class Group(TyperGroup):
     """A group whose help has each command's first sentence whole: Typer cuts it at the width of the terminal."""
 
@@ -116,7 +135,7 @@ def command_group(help_text: str, group: type[Group] = Group, *, completes: bool
     )
 
 
-def command_app(command: Callable[..., None], cls: type[TyperCommand] | None = None) -> typer.Typer:
+def command_app(command: Callable[..., None], cls: type[Command] = Command) -> typer.Typer:
     """A Typer application of one command, for an entry point of the group `sluice.commands`."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(cls=cls)(command)

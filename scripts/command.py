@@ -31,7 +31,7 @@ def run_command(
     `options` is a dataclass: its fields are annotated as Typer's parameters are, and its docstring is the help text.
     """
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(options)
+    app.command(cls=Command)(options)
     return run_app(name, app, arguments, lambda parsed: run(parsed) if isinstance(parsed, options) else 0)
 
 

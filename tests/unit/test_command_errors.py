@@ -1,10 +1,15 @@
 """An error of the command line is one printable line, whatever was in it."""
 
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.main import get_command
 
+from sluice.cli.main import app
 from tests.commands import invoke
 
 
@@ -49,3 +54,33 @@ def test_a_standby_needs_a_checkpoint_in_shared_storage(tmp_path: Path) -> None:
     ended = invoke("run", "--standby", "--config", settings, code=2)
 
     assert ended.error_line.endswith(f"but enforce.checkpoint is the path {tmp_path}/checkpoint; expected a URI")
+
+
+def commands(group: Any, parent: typer.Context | None = None) -> Iterator[tuple[list[str], Any]]:
+    """The words and the command of each below a group, those of installed extras too."""
+    context = typer.Context(group, parent, info_name=getattr(group, "name", None))
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if hasattr(command, "commands"):
+            yield from (([name, *words], inner) for words, inner in commands(command, context))
+        else:
+            yield [name], command
+
+
+def test_no_command_takes_an_option_with_one_value_twice() -> None:
+    """The last one would count alone, and nobody would see it."""
+    tried = 0
+    for words, command in commands(get_command(app)):
+        for option in command.params:
+            if option.param_type_name == "option" and not (option.is_flag or option.multiple or option.count):
+                ended = invoke(*words, option.opts[0], "a", option.opts[0], "a", code=2)
+
+                assert ended.error_line == f"sluice: error: {option.opts[0]} is given twice; expected once", words
+                tried += 1
+    assert tried >= 10
+
+
+def test_names_of_one_option_are_the_same_option() -> None:
+    settings = ("--config", "a.yaml", "--config=b.yaml")
+
+    assert invoke("doctor", *settings, code=2).error_line == "sluice: error: --config is given twice; expected once"

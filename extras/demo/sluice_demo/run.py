@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sluice.cli.errors import UsageError
+from sluice.cli.options import Command
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
@@ -67,7 +68,7 @@ _GATEWAYS = 2
 def main(arguments: Sequence[str]) -> int:
     """Run the demo with these options; returns its exit code. Raises TyperException and as `run_demo` does."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(DemoOptions)
+    app.command(cls=Command)(DemoOptions)
     options = app(args=[*arguments], prog_name="sluice demo", standalone_mode=False)
     return run_demo(options) if isinstance(options, DemoOptions) else 0  # the code after --help
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.options import command_app
+from sluice.cli.options import Command, command_app
 from sluice.kafka_io.client import principal_of
 from sluice.kafka_io.properties import has_layer
 from sluice.process.clock import now_ms
@@ -23,7 +23,7 @@ from sluice_reading.options import TableOptions, grouped
 from sluice_reading.own_clients import is_own_client_id, is_own_login
 from sluice_reading.times import read_length
 from sluice_toolbox.operator_holds import MAX_HOLDS
-from sluice_toolbox.quota_options import AuthorOption, EntityCommand, EntityOptions, YesOption, ask, changed_from
+from sluice_toolbox.quota_options import AuthorOption, EntityOptions, YesOption, ask, changed_from
 
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait until gateways have it.", min=0)]
 
@@ -31,7 +31,7 @@ _PURPOSES = ("sums", "limits", "requests")
 """Ends of the client-ids of gateways."""
 
 
-class ClientCommand(EntityCommand):
+class ClientCommand(Command):
     """A command of one client by its name: its help leaves out the options of EntityOptions that it refuses."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

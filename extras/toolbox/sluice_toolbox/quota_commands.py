@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.options import command_app
+from sluice.cli.options import Command, command_app
 from sluice.process.format import moment, printable
 from sluice.process.texts import counter_text
 from sluice.sinks.errors import QuotasTableError
@@ -32,7 +32,7 @@ from sluice_reading.times import from_ms
 from sluice_toolbox.alteration import FilterComponent, matches, with_altered
 from sluice_toolbox.cluster import RawEntity
 from sluice_toolbox.cluster_changes import SLUICES_OWN, is_mirrored
-from sluice_toolbox.quota_options import AuthorOption, EntityCommand, EntityOptions, YesOption, ask, changed_from
+from sluice_toolbox.quota_options import AuthorOption, EntityOptions, YesOption, ask, changed_from
 from sluice_toolbox.quota_text import (
     KEY_MEANINGS,
     change_text,
@@ -59,7 +59,7 @@ ModeOption = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes only.")]
 
 
-class _AlterCommand(EntityCommand):
+class _AlterCommand(Command):
     """`alter`, whose help says what each key means."""
 
     def format_epilog(self, _ctx: Any, formatter: Any) -> None:
@@ -219,8 +219,8 @@ def export_quotas(
 
 
 alter = command_app(alter_quotas, _AlterCommand)
-describe = command_app(describe_quotas, EntityCommand)
-history = command_app(quotas_history, EntityCommand)
+describe = command_app(describe_quotas)
+history = command_app(quotas_history)
 
 
 def merging(

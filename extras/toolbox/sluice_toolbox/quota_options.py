@@ -7,13 +7,13 @@ from enum import StrEnum
 from getpass import getuser
 from pwd import getpwuid
 from socket import gethostname
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 from typer.exceptions import Abort
 
 from sluice.cli.errors import UsageError
+from sluice.cli.options import ORDER
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import principal_of
 from sluice.state.quotas.entity import DEFAULT
@@ -24,9 +24,6 @@ from sluice_toolbox.alteration import check_entity, check_filter
 from sluice_toolbox.cluster import RawEntity
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-
-ENTITY_ORDER = "entity_order"
-"""Key of the order of --entity-name and --entity-default in the context's `meta`."""
 
 
 class EntityType(StrEnum):
@@ -55,18 +52,6 @@ _FLAGS = {"user": "user", "client": "client-id", "topic": "topic", "tenant": "te
 
 _DEFAULTS = {kind: f"--{option}-defaults" for option, kind in _FLAGS.items()}
 """The protocol's entity type -> the option for its default entity."""
-
-
-class EntityCommand(TyperCommand):
-    """Keeps the order of --entity-name and --entity-default: each belongs to the --entity-type at the same place."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and note the order."""
-        _, _, in_order = self.make_parser(ctx).parse_args(args=list(args))
-        ctx.meta[ENTITY_ORDER] = [
-            option.name for option in in_order if option.name in ("entity_name", "entity_default")
-        ]
-        return super().parse_args(ctx, args)
 
 
 @dataclass(frozen=True)
@@ -141,7 +126,9 @@ class EntityOptions:
 
     def _typed(self, ctx: typer.Context) -> list[EntityFilter]:
         types, given = self.entity_type or [], iter(self.entity_name or [])
-        names = [None if option == "entity_default" else next(given) for option in ctx.meta[ENTITY_ORDER]]
+        # each name or default belongs to the type at the same place
+        order = (option for option in ctx.meta[ORDER] if option in ("entity_name", "entity_default"))
+        names = [None if option == "entity_default" else next(given) for option in order]
         if len(names) > len(types):
             raise UsageError("more names than entity types; give --entity-type before each --entity-name")
         filters = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.options import ConfigOption, command_group, job_settings
+from sluice.cli.options import Command, ConfigOption, command_group, job_settings
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.log import OWNER_ONLY
 from sluice_toolbox.errors import StateFileError
@@ -26,7 +26,7 @@ def owner_only() -> None:
     os.umask(OWNER_ONLY)
 
 
-@app.command("export")
+@app.command("export", cls=Command)
 def export_state(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist yet.")], config: ConfigOption = None
 ) -> None:
@@ -51,7 +51,7 @@ def export_state(
     typer.echo(f"exported {known}, charged up to {_position(balances)}, to {file}")
 
 
-@app.command("import")
+@app.command("import", cls=Command)
 def import_state(
     file: Annotated[Path, typer.Argument(help="A file of sluice state export.")], config: ConfigOption = None
 ) -> None:
