@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from threading import Thread
 from typing import TypeVar
 
-from kafka.errors import KafkaConnectionError, KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError, LeaderNotAvailableError
 
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.start_checks import Check, start_checks
@@ -66,12 +66,17 @@ def _passes(name: str, check: Check, show: Callable[[str], object]) -> bool:
     except CheckWarningError as warning:
         show(f"warn  {name}: {printable(' '.join(str(warning).split()))}")
     except (SluiceError, OSError, KafkaError) as error:
-        unread = f"can't be read ({error}); check that the user may describe topics, and read them"
         is_of_topics = isinstance(error, KafkaError) and not isinstance(error, KafkaConnectionError)
-        words = unread if is_of_topics else str(error)
+        words = unread_text(error, "describe topics, and read them") if is_of_topics else str(error)
         show(f"FAIL  {name}: {printable(' '.join(words.split()))}")
         return False
     return True
+
+
+def unread_text(error: Exception, right: str) -> str:
+    """The reason why a topic can't be read, and the right that a login may lack, if it has a leader."""
+    cure = "" if isinstance(error, LeaderNotAvailableError) else f"; check that the user may {right}"
+    return f"can't be read ({error}){cure}"
 
 
 def _begun(checks: Mapping[str, Check], longest_s: float, why: str) -> Iterator[tuple[str, Check]]:

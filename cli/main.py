@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from traceback import walk_tb
 from typing import Annotated
@@ -96,8 +97,7 @@ def run(
     A query that ends by itself is started again on its checkpoint. Exit codes: 0 after Ctrl-C or SIGTERM, 1 when the
     job can't start or the enforce query can't be kept going, 2 for bad usage or settings.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))  # there is nothing to end first yet
+    _on_signals(lambda _: sys.exit(0))  # there is nothing to end first yet
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running demo has a job already
     settings = with_absolute_paths(with_bootstrap_servers(load_settings(path), bootstrap_servers))
@@ -124,8 +124,7 @@ def run(
     from sluice.streaming.job import Job  # Spark takes a second to import, while Java starts
 
     job = Job(settings, status_file, standby, java)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: job.request_stop())
+    _on_signals(job.request_stop)
     try:
         job.run()
     except Exception as error:
@@ -137,6 +136,12 @@ def run(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # the exit code is known; Python's own end would make it 143
         end_java(_JAVA_END_S)
+
+
+def _on_signals(stop: Callable[[str], object]) -> None:
+    """Let SIGTERM and Ctrl-C call it with their names."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: stop(signal.Signals(number).name))
 
 
 def _log_end(error: Exception, *, in_file: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
@@ -103,10 +103,13 @@ class Command(TyperCommand):
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[ORDER] = [each.name for each in given]
         for option in given:  # a plain flag says the same however often
-            takes_one = option.param_type_name == "option" and not (option.multiple or option.count)
-            if takes_one and given.count(option) > 1 and not (option.is_flag and not option.secondary_opts):
+            if isinstance(option, TyperOption) and given.count(option) > 1 and _takes_one(option):
                 raise UsageError(f"{option.opts[0]} is given twice; expected once")
         return super().parse_args(ctx, args)
+
+
+def _takes_one(option: TyperOption) -> bool:
+    return not (option.multiple or option.count or (option.is_flag and not option.secondary_opts))
 
 
 class Group(TyperGroup):

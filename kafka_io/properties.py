@@ -117,8 +117,19 @@ def check_properties(kafka: Mapping[str, str]) -> None:
     if protocol.upper() not in PROTOCOLS:
         expected = ", ".join(PROTOCOLS)
         raise UnsupportedPropertyError(f"security.protocol is {protocol!r}; expected one of {expected}")
-    if has_layer(kafka, "SASL") and "sasl.jaas.config" in kafka:
-        check_login(kafka["sasl.jaas.config"], kafka.get("sasl.mechanism", "GSSAPI"))
+    if not has_layer(kafka, "SASL"):
+        return
+    mechanism, jaas = kafka.get("sasl.mechanism"), kafka.get("sasl.jaas.config")
+    missing = [name for name in ("sasl.mechanism", "sasl.jaas.config") if name not in kafka]
+    # Java's default is GSSAPI, whose login may be in another file
+    if missing and mechanism not in ("GSSAPI", "OAUTHBEARER") and "Krb5" not in (jaas or ""):
+        them = " and ".join(missing) + (" are" if missing[1:] else " is")
+        example = f"sasl.mechanism SCRAM-SHA-512 and sasl.jaas.config {EXAMPLE}"
+        raise UnsupportedPropertyError(
+            f"{them} missing, and security.protocol is {protocol}; expected such as {example}"
+        )
+    if jaas is not None:
+        check_login(jaas, mechanism or "GSSAPI")
 
 
 _SERVER = re.compile(r"(?:[0-9A-Za-z\-%._]*://)?\[?(?P<host>[0-9A-Za-z\-%._:]*)]?:(?P<port>[0-9]+)")

@@ -11,6 +11,7 @@ from kafka.errors import KafkaError
 from typer.exceptions import TyperException
 
 from sluice.cli.errors import UsageError
+from sluice.cli.options import Command
 from sluice.configs.errors import InvalidSettingsError
 from sluice.state.errors import SluiceError
 

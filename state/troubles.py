@@ -192,8 +192,8 @@ class Facts:
     """The last record of each decider."""
     dead_letters: DeadLettersSeen | None = None
     unwritten: Unwritten | None = None
-    own_login: str | None = None
-    """Words on the quota that limits Sluice's own login; "" if none does."""
+    own_login: tuple[str, str] | None = None
+    """Words on the quota that limits Sluice's own login, and the cure; "" if none does."""
     inputs: Mapping[str, str | None] | None = None
     """Inputs beside the requests -> the reason why one can't be read."""
     tables: Mapping[str, str | None] | None = None
@@ -273,7 +273,7 @@ def job_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         waits = f"the job starts, {flow.waiting} requests wait"
         yield Trouble("starting", "warn", waits, looked_ms - seen.step_ms, meanwhile, step)
     elif is_late and not (facts.queries or {}).get("enforce"):
-        look = "`sluice doctor` and the job's log say what it waits for"
+        look = "the job's log says what it waits for"
         yield Trouble("decisions_stale", "fail", f"no decision, {wait}", since_ms, meanwhile, look)
 
 
@@ -315,7 +315,7 @@ def broker_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     texts = [f"{some(seen.silent)} of bootstrap.servers doesn't answer"] if seen.silent else []
     texts += [f"broker {node} has replicas of {topic} and is away" for node, topic in sorted(seen.away.items())]
     if texts:
-        meanwhile = "the others take over, with fewer replicas"
+        meanwhile = "partitions with replicas on other brokers go on, with fewer"
         yield Trouble("broker_away", "warn", "; ".join(texts[: MOST_NAMED + 1]), meanwhile=meanwhile, next=step)
 
 
@@ -383,7 +383,7 @@ def load_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
         busiest = max(loads, key=lambda name: loads[name].rho)
         text = f"{full} of {len(loads)} brokers are at their capacity; the busiest of {len(loads)} is {busiest}"
         meanwhile = "quotas hold, and clients below theirs may wait for it too"
-        step = "`sluice top` shows who loads it; lower quotas, or add brokers"
+        step = "lower the quotas of its busiest clients, or add brokers"
         yield Trouble("broker_full", "warn", f"{text}: {loads[busiest].reason}", meanwhile=meanwhile, next=step)
 
 
@@ -397,7 +397,7 @@ def override_troubles(facts: Facts, now_ms: int) -> Iterator[Trouble]:
         get = f"clients get {factors[0]:.2f} to {factors[-1]:.2f} of their shares there, or their reservations"
         text = f"{len(tight)} brokers are tightened, {get} ({reasons})"
         meanwhile = "the other brokers give whole shares"
-        step = "it ends by itself with the load; `sluice top` shows who makes it"
+        step = "it ends by itself, with the load of the busiest clients there"
         yield Trouble("tightened", "warn", text, meanwhile=meanwhile, next=step)
     held = [
         f"{scope_text(each)}{_until(each)} by {decider} ({each.reason})" for decider, each in now if each.kind == "hold"
@@ -415,22 +415,23 @@ def dead_letter_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     if seen is not None and seen.number:
         most = f', most "{seen.problem}"' if seen.problem else ""
         meanwhile = "nothing is charged for them, and all other requests are decided"
+        text = f"{seen.number} dead letters in the last hour{most}"
         step = "the tables dead_letters and unreadable have each; see who else writes to these topics"
-        yield Trouble("dead_letters", "warn", f"{seen.number} in the last hour{most}", meanwhile=meanwhile, next=step)
+        yield Trouble("dead_letters", "warn", text, meanwhile=meanwhile, next=step)
 
 
 def login_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     """A quota that limits Sluice itself."""
-    if facts.own_login:
-        meanwhile, step = "clients keep their shares, and changes come late", "`sluice doctor` says when it is over"
-        yield Trouble("own_login", "warn", facts.own_login, meanwhile=meanwhile, next=step)
+    if facts.own_login and any(facts.own_login):
+        text, step = facts.own_login
+        yield Trouble("own_login", "warn", text, None, "clients keep their shares, and changes come late", step)
 
 
 def source_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     """Tables, files and quotas that can't be read, and native code that isn't there."""
     if tables := [reason for _, reason in sorted((facts.tables or {}).items()) if reason]:
         meanwhile = "requests are decided; commands and pages that read it fail or lack rows"
-        step = "`sluice doctor` says when it can be read again"
+        step = "no restart is needed once it can be read"
         yield Trouble("table_unreadable", "fail", "; ".join(tables), meanwhile=meanwhile, next=step)
     inputs = [f"{name}: {reason}" for name, reason in sorted((facts.inputs or {}).items()) if reason]
     if inputs:
@@ -441,7 +442,10 @@ def source_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
         step = "mend it: no restart is needed"
         yield Trouble("mirror_down", "warn", text, meanwhile=meanwhile, next=step)
     if facts.native:
-        meanwhile, step = "decisions are the same", "`sluice doctor` says why on the job's machine, and what to install"
+        meanwhile, step = (
+            "decisions are the same",
+            "line `native code` of `sluice doctor` on the job's machine has the cure",
+        )
         yield Trouble("native_missing", "warn", facts.native, meanwhile=meanwhile, next=step)
 
 
@@ -450,13 +454,13 @@ def clock_troubles(facts: Facts, _now_ms: int) -> Iterator[Trouble]:
     ahead = sorted((facts.ahead_ms or {}).items())
     troubles, effects = [], []
     if fast := [f"{name} by {ms / 1000:.0f} s" for name, ms in ahead if ms > MAX_AHEAD_MS]:
-        troubles.append(f"ahead of this machine's: gateway {', '.join(fast)}")
+        troubles.append(f"clocks ahead of this machine's: gateway {', '.join(fast)}")
         effects.append(
             "after a request through one that is ahead, mutations of the same client are refused elsewhere until its"
             " time is reached"
         )
     if slow := [f"{name} by {-ms / 1000:.0f} s" for name, ms in ahead if ms < -MAX_BEHIND_MS]:
-        troubles.append(f"behind this machine's: gateway {', '.join(slow)}")
+        troubles.append(f"clocks behind this machine's: gateway {', '.join(slow)}")
         effects.append(
             "tables have requests of one that is behind at times that were over, and waits for them are over elsewhere"
             " so much too early"

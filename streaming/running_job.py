@@ -75,6 +75,7 @@ class RunningJob:
         self._status.wait_for("queries", "the queries to start")
         queries = self._queries()
         with ExitStack() as stack:  # the end is in reverse: queries are told to stop first and waited for last
+            stack.callback(self._note_end, queries)
             for query in queries:
                 stack.callback(query.join)
             for service in self._services():
@@ -86,6 +87,10 @@ class RunningJob:
                 query.start()
             self._status.run(self._watch.quotas.version)
             self._follow(queries, stop)
+
+    def _note_end(self, queries: list[SupervisedQuery]) -> None:
+        self._health.heartbeat({query.name: query.state for query in queries}, self._watch.quotas.version)
+        self._status.publish(queries=self._health.queries())
 
     def _services(self) -> list[BackgroundService]:
         settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka

@@ -128,9 +128,9 @@ class EventPublisher:
         With BLOCK a call waits for room while too many are unsent; one that may not block drops the events instead.
         Raises GatewayClosedError after close, which also ends a wait for room.
         """
-        records = [self._record(part) for part in parts]
+        records, most = [self._record(part) for part in parts], self._options.max_unsent
         with self._lock:
-            while not self._is_closed and self._is_full():
+            while not self._is_closed and (self.unsent >= most or self._unsent_bytes >= most * MEAN_BYTES):
                 if not may_block or self._options.when_full is WhenFull.DROP:
                     self.dropped += len(records)
                     return None
@@ -173,10 +173,6 @@ class EventPublisher:
             log.error(
                 "request events given up because Kafka hadn't taken them when the gateway was closed: %d", given_up
             )
-
-    def _is_full(self) -> bool:
-        most = self._options.max_unsent
-        return self.unsent >= most or self._unsent_bytes >= most * MEAN_BYTES
 
     def _record(self, event: Request) -> EventRecord:
         key = client_key(event.user or "", event.client_id or "").encode()

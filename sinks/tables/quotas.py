@@ -106,7 +106,7 @@ class QuotasTable(OperatorsTable):
 
     def entries(self, version: int | None = None) -> list[QuotaEntry]:
         """The quotas of a version, by default the latest, sorted by entity, key and mode."""
-        return self._entries(self._open(version))
+        return list(self._read(self._open(version)).entries.values())
 
     def create(self, entries: Iterable[QuotaEntry], changed_by: str, at: datetime) -> int:
         """Creates the table with these quotas as version 0; returns the latest version.
@@ -148,14 +148,12 @@ class QuotasTable(OperatorsTable):
         found = {field.name: field.type for field in table.schema().fields}
         for field in QUOTAS_SCHEMA.fields:
             if found.get(field.name) != field.type:
+                kind = field.type.type if isinstance(field.type, PrimitiveType) else str(field.type)
                 raise QuotasTableError(
                     f"the Delta table {self.path} is no quotas table: it has no column {field.name} of type"
-                    f" {_type_name(field)}; check delta.quotas"
+                    f" {kind}; check delta.quotas"
                 )
         return table
-
-    def _entries(self, table: DeltaTable) -> list[QuotaEntry]:
-        return list(self._read(table).entries.values())
 
     def _read(self, table: DeltaTable) -> "_Content":
         try:
@@ -269,7 +267,3 @@ def commit_properties(changed_by: str, at: datetime, **more: str) -> CommitPrope
     """Metadata of a commit: author, time of the change, and more. It isn't retried: any other commit makes it fail."""
     said = {"userName": changed_by, CHANGED_AT: at.isoformat(), **more}
     return CommitProperties(custom_metadata=said, max_commit_retries=0)
-
-
-def _type_name(field: Field) -> str:
-    return field.type.type if isinstance(field.type, PrimitiveType) else str(field.type)

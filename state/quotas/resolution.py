@@ -250,7 +250,8 @@ class ModeQuotas:
         """
         self.mode = mode
         entries = list(entries)
-        self.tenants = Tenants(_members(entries)) if tenants is None else tenants
+        members = [entry.entity for entry in entries if isinstance(entry.kind, Membership)]
+        self.tenants = Tenants(members) if tenants is None else tenants
         by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
         of_tenants: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in CLIENT_KINDS}
         reservations: dict[QuotaKind, dict[QuotaEntity, float]] = {}
@@ -417,7 +418,7 @@ def _names(entity: QuotaEntity) -> tuple[EntityName, ...]:
 
 def bounded_entity(entity: QuotaEntity) -> QuotaEntity:
     """The entity with the names that counters of its requests have."""
-    return QuotaEntity(*map(_bounded_part, _names(entity)))
+    return QuotaEntity(*(bounded_name(name) if isinstance(name, str) else name for name in _names(entity)))
 
 
 def _own_names(names: Iterable[EntityName]) -> frozenset[str]:
@@ -427,14 +428,6 @@ def _own_names(names: Iterable[EntityName]) -> frozenset[str]:
 def level_of(entity: QuotaEntity) -> PrecedenceLevel:
     """The level on which a request finds quotas of this entity."""
     return _LEVEL_OF[_part(entity.user), _part(entity.client_id), _part(entity.topic), _part(entity.tenant)]
-
-
-def _members(entries: Iterable[QuotaEntry]) -> list[QuotaEntity]:
-    return [entry.entity for entry in entries if isinstance(entry.kind, Membership)]
-
-
-def _bounded_part(name: EntityName) -> EntityName:
-    return bounded_name(name) if isinstance(name, str) else name
 
 
 def _part(name: EntityName) -> Part:

@@ -150,10 +150,6 @@ _NOBODY: dict[str, GatewayUse] = {}
 """The others of a counter that only this gateway charges: one for all of them, which stays empty."""
 
 
-def _nobody() -> dict[str, GatewayUse]:
-    return _NOBODY
-
-
 class CounterShare(msgspec.Struct, gc=False):
     """One counter on one gateway: its own meter, the use of the others, its share and its waits. Reads no clock.
 
@@ -174,7 +170,7 @@ class CounterShare(msgspec.Struct, gc=False):
     _mutations: EntityCounters | None = None  # the same and a bucket, for a counter of mutations
     _pace_tokens: float = inf
     _pace_ms: int = 0
-    others: dict[str, GatewayUse] = msgspec.field(default_factory=_nobody)
+    others: dict[str, GatewayUse] = msgspec.field(default_factory=lambda: _NOBODY)
     _left_tokens: float = inf  # of all gateways, by the decisions
     _left_ms: int = 0
     _decided_ms: int = 0  # newest time of a decided request

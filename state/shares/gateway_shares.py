@@ -154,7 +154,7 @@ class GatewayShares:
 
     def _admission(self, request: Request, charged: Sequence[_Charged], now_ms: int, delivered: bool) -> Admission:
         refused = tuple(map(any, zip(*(inline.refused for *_, inline in charged if inline.refused), strict=True)))
-        _, deciding, _, longest = max(charged, key=_wait_ms)
+        _, deciding, _, longest = max(charged, key=lambda each: each[3].wait_ms)
         least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
         wait_ms = min(max(longest.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_wait_ms)
         withhold = wait_ms > 0 and request.api == "Fetch" and not delivered
@@ -360,10 +360,6 @@ def _applied(throttled: Sequence[ThrottledCounter], now_ms: int) -> tuple[Applie
     if len(throttled) > MAX_APPLIED_WAITS:
         throttled = nlargest(MAX_APPLIED_WAITS, throttled, key=attrgetter("until_ms"))
     return tuple([AppliedWait(each.counter[0], each.counter[1].entity(), each.until_ms - now_ms) for each in throttled])
-
-
-def _wait_ms(charged: _Charged) -> int:
-    return charged[3].wait_ms
 
 
 def _is_shown(tags: Tags) -> bool:

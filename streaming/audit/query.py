@@ -292,7 +292,9 @@ class AuditQuery(GatedQuery):
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
         try:
             with NamedStages(self._spark, "record answers in the tables"):
-                self.writer.write_batch(records, self._requests(batch_id), batch_id, commit, self._tables.opened())
+                # as the topic is now, after all answers of the micro-batch were written
+                requests = self._request_ends.of_batch(batch_id, *current_ends(self._settings))
+                self.writer.write_batch(records, requests, batch_id, commit, self._tables.opened())
         except SluiceError:
             raise
         except Exception as error:  # of delta-rs, a worker or Spark, which don't say what is wrong with a table
@@ -305,7 +307,3 @@ class AuditQuery(GatedQuery):
         options = dict(delta.storage_options)
         paths = delta.decisions, delta.dead_letters
         return {each for path in paths for each in topic_ids(DeltaTable(path, storage_options=options))}
-
-    def _requests(self, batch_id: int) -> RequestsTopic:
-        """The requests topic as it is now, after all answers of the micro-batch were written."""
-        return self._request_ends.of_batch(batch_id, *current_ends(self._settings))

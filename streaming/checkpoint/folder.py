@@ -69,7 +69,8 @@ class CheckpointFiles:
             if draft != target:
                 filesystem.move(draft, target)
         except _NOT_DONE as error:
-            raise self._not_written(name, error) from error
+            reason = f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
+            raise _unreachable(self._location, reason) from error
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder of this one; none if it doesn't exist. Raises CheckpointError."""
@@ -89,10 +90,6 @@ class CheckpointFiles:
             f"{PurePosixPath(self._subfolder, name)} in {self._location} is damaged ({reason}); restore the checkpoint"
             " from a backup, or name a new one (balances start from zero)"
         )
-
-    def _not_written(self, name: str, error: OSError | RuntimeError) -> CheckpointError:
-        reason = f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
-        return _unreachable(self._location, reason)
 
     def _open(self) -> tuple[fs.FileSystem, PurePosixPath]:
         filesystem, path = _opened(self._location)

@@ -153,9 +153,14 @@ def ensure_quotas_table(settings: Settings) -> QuotasTable:
     """
     table = QuotasTable(settings.delta.quotas, polled(settings.delta.storage_options))
     if not QuotaSnapshots(Checkpoint(settings.enforce.checkpoint)).kept() and not table.exists():
-        seed = settings.quotas.seed
-        entries = load_quotas_file(Path(seed)) if seed else []
-        if settings.quotas.source == "table":
-            check_entries(entries)
-        table.create(entries, changed_by="seed", at=datetime.now(UTC))
+        table.create(seed_quotas(settings), changed_by="seed", at=datetime.now(UTC))
     return table
+
+
+def seed_quotas(settings: Settings) -> list[QuotaEntry]:
+    """The quotas that a new table begins with. Raises InvalidSettingsError and InvalidQuotaError as the file's."""
+    seed = settings.quotas.seed
+    entries = load_quotas_file(Path(seed)) if seed else []
+    if settings.quotas.source == "table":
+        check_entries(entries)
+    return entries

@@ -239,7 +239,8 @@ class SupervisedQuery:
         self._note_progress(query)
 
     def _note_progress(self, query: StreamingQuery) -> None:
-        if not self._progressed and _has_progressed(query):
+        # Spark reports progress for a query's first trigger, even one without data
+        if not self._progressed and query.lastProgress is not None:
             self._progressed = True
             self._first_trigger_ended.set()
             self.state = replace(self.state, state=RunState.RUNNING, failures_in_a_row=0)
@@ -263,11 +264,6 @@ def backoff_s(failures: int, restart: RestartSettings) -> float:
     """The pause in seconds after `failures` failures in a row: doubled each time, up to the limit."""
     doublings = min(failures - 1, 31)  # the limit is reached long before; no huge numbers
     return float(min(restart.backoff_ms * 2**doublings, restart.max_backoff_ms)) / 1000.0
-
-
-def _has_progressed(query: StreamingQuery) -> bool:
-    """True if a trigger has ended well: Spark reports progress for a query's first trigger, even one without data."""
-    return query.lastProgress is not None
 
 
 def times(failures: int) -> str:

@@ -93,11 +93,8 @@ class TopicGrowth:
         before, self._ends = self._ends, dict(ends)
         if before is None:
             return 0
-        return sum(end - _start(before.get(partition, 0), end) for partition, end in ends.items())
-
-
-def _start(before: int, end: int) -> int:
-    return before if before <= end else 0
+        starts = {partition: start for partition, start in before.items() if start <= ends.get(partition, 0)}
+        return sum(end - starts.get(partition, 0) for partition, end in ends.items())
 
 
 @projects(Decision)

@@ -22,3 +22,4 @@ def test_a_job_with_a_log_file_leaves_the_signals_of_logrotate_alone(tmp_path: P
             job.send_signal(number)
 
         assert job.wait(120) == 0
+    assert "the job ends: SIGTERM asked it to" in log.read_text().splitlines()[-1]

@@ -72,6 +72,8 @@ def test_a_signal_to_all_processes_ends_the_job_cleanly(job: JobProcess, send: C
     wait_until(lambda: not any(map(psutil.pid_exists, below)), 120)
     assert not faults(job.log_file)
     assert job.status()["state"] == "stopped"
+    assert {query["state"] for query in job.status()["queries"].values()} == {"stopped"}
+    assert " asked it to" in job.log()[-1]["message"]
     decisions = [decision["decision_id"] for decision in job.decisions()]
     assert len(decisions) == len(set(decisions))
 
@@ -88,6 +90,7 @@ def test_a_signal_while_java_starts_ends_the_job_cleanly(job: JobProcess, number
     assert child.wait(60) == 0
     wait_until(lambda: not any(map(psutil.pid_exists, below)), 120)
     assert not faults(job.log_file)
+    assert job.log()[-1]["message"] == f"the job ends: {number.name} asked it to"
 
 
 def test_a_killed_driver_leaves_no_process_behind(job: JobProcess) -> None:

@@ -5,9 +5,10 @@ from threading import Event
 from unittest.mock import Mock
 
 import pytest
+from kafka.errors import LeaderNotAvailableError, TopicAuthorizationFailedError
 
 from sluice.cli import doctor
-from sluice.cli.doctor import Ask, run_doctor
+from sluice.cli.doctor import Ask, run_doctor, unread_text
 from sluice.configs.settings import Settings
 from tests.builders import DEFAULTS
 
@@ -62,3 +63,10 @@ def test_an_extra_that_does_not_fit_is_a_failure_and_the_others_are_asked(
 
     assert code == 1
     assert lines[1].startswith("FAIL  beside is of beside 9, which doesn't fit this sluice-kafka (no name x); install")
+
+
+def test_a_partition_without_a_leader_is_no_question_of_rights() -> None:
+    leaderless = LeaderNotAvailableError("partition 0 of topic quota-requests has no leader")
+
+    assert unread_text(leaderless, "read it") == f"can't be read ({leaderless})"
+    assert unread_text(TopicAuthorizationFailedError("x"), "read it").endswith("; check that the user may read it")

@@ -102,7 +102,7 @@ def test_a_job_that_is_stopped_while_it_waits_for_the_broker_ends_well(
     ended = pool.submit(job.run)
     try:
         answer(settings, "/readyz", ended)
-        job.request_stop()
+        job.request_stop("SIGTERM")
     finally:
         seen.set()
 
@@ -123,7 +123,7 @@ def test_a_job_that_is_stopped_while_java_starts_does_not_wait_for_it(
         assert not ended.done(), ended
     ended_before = java.process.poll()
 
-    job.request_stop()
+    job.request_stop("SIGTERM")
 
     ended.result()
     assert ended_before is None, "the job waits for the Java that was started for it"

@@ -54,7 +54,7 @@ def test_what_no_client_takes_is_refused_in_settings_and_gateways_alike(
 
 @pytest.mark.parametrize("protocol", [word for each in PROTOCOLS for word in (each, each.lower(), each.title())])
 def test_the_protocol_is_read_in_any_case(tmp_path: Path, protocol: str) -> None:
-    file = file_of(tmp_path / "settings.yaml", f"kafka: {{security.protocol: {protocol}}}\n")
+    file = file_of(tmp_path / "settings.yaml", f"kafka: {{security.protocol: {protocol}, sasl.mechanism: GSSAPI}}\n")
 
     kafka = load_settings(file).kafka
 
@@ -67,8 +67,20 @@ def test_the_protocol_is_read_in_any_case(tmp_path: Path, protocol: str) -> None
     [
         ("security.protocol: TLS", "'TLS'; expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ("security.protocol: ssl, ssl.ca.location: /ca.pem", r"expected kafka\.ssl\.truststore\.location"),
+        (
+            "security.protocol: SASL_PLAINTEXT",
+            r"kafka\.sasl\.mechanism and sasl\.jaas\.config are missing, .*_PLAINTEXT",
+        ),
+        ("security.protocol: sasl_ssl, sasl.mechanism: PLAIN", r"kafka\.sasl\.jaas\.config is missing, .* sasl_ssl"),
+        ("security.protocol: SASL_SSL, sasl.jaas.config: x required;", r"kafka\.sasl\.mechanism is missing"),
     ],
-    ids=["unknown, so no plain text", "an authority that Java would not read"],
+    ids=[
+        "unknown, so no plain text",
+        "an authority that Java would not read",
+        "no login",
+        "no password",
+        "no mechanism",
+    ],
 )
 def test_a_protocol_that_not_all_clients_have_is_refused(tmp_path: Path, kafka: str, message: str) -> None:
     file = file_of(tmp_path / "settings.yaml", f"kafka: {{{kafka}}}\n")

@@ -67,7 +67,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("tables behind, audit down", {"queries": {"audit": "is down"}, "unwritten": Unwritten(9)}, ["audit_down"], ""),
     ("tables up to date", {"unwritten": Unwritten(0, NOW_MS - 90_000)}, [], ""),
     ("two jobs", {"foreign": ["a1"]}, ["foreign_decisions"], "(a1)"),
-    ("server away", {"brokers": BrokersSeen(["b:2"])}, ["broker_away"], "b:2 of bootstrap.servers doesn't answer: the"),
+    ("server away", {"brokers": BrokersSeen(["b:2"])}, ["broker_away"], "b:2 of bootstrap.servers doesn't answer: par"),
     ("away", {"brokers": BrokersSeen(away={3: "t"})}, ["broker_away"], "broker 3 has replicas of t and is away"),
     ("no leader", {"brokers": BrokersSeen(leaderless=["t-1"])}, ["no_leader"], "no broker leads t-1"),
     ("topic gone", {"topics": TopicsSeen(["t"])}, ["topic_unfit"], "not there: topic t (`sluice topics` makes"),
@@ -121,15 +121,20 @@ CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("hold", {"overrides": said(HOLD)}, ["hold"], "producers of client-id batch until 03:46:45 UTC by operator (eve: "),
     ("release", {"overrides": said(HOLD)}, ["hold"], "; `sluice quotas release` ends"),
     ("nothing overridden", {"overrides": said()}, [], ""),
-    ("garbage", {"dead_letters": DeadLettersSeen(17, "bad")}, ["dead_letters"], '17 in the last hour, most "bad": '),
+    (
+        "garbage",
+        {"dead_letters": DeadLettersSeen(17, "bad")},
+        ["dead_letters"],
+        '17 dead letters in the last hour, most "bad": ',
+    ),
     ("no garbage", {"dead_letters": DeadLettersSeen(0)}, [], ""),
-    ("own login", {"own_login": "sluice is limited"}, ["own_login"], "sluice is limited"),
-    ("own login free", {"own_login": ""}, [], ""),
+    ("own login", {"own_login": ("sluice is limited", "exempt it")}, ["own_login"], "come late; exempt it"),
+    ("own login free", {"own_login": ("", "")}, [], ""),
     ("input", {"inputs": {"quotas": "no table", "holds": None}}, ["input_unreadable"], "read last of quotas: no table"),
     ("table", {"tables": {"decisions": "/d can't be read", "x": None}}, ["table_unreadable"], "/d can't be read"),
     ("mirror", {"mirror": "no rights"}, ["mirror_down"], "(no rights): the last ones stay in force"),
     ("native", {"native": "no library"}, ["native_missing"], "no library"),
-    ("clock", {"ahead_ms": {"a": 3_000}}, ["clocks"], "gateway a by 3 s"),
+    ("clock", {"ahead_ms": {"a": 3_000}}, ["clocks"], "clocks ahead of this machine's: gateway a by 3 s"),
     ("clocks right", {"ahead_ms": {"a": 900, "b": -1_900}}, [], ""),
 ]
 
@@ -177,3 +182,10 @@ def test_failures_come_first_and_of_each_name_the_first_counts() -> None:
     found = in_order([hold, Trouble("no_leader", "fail", "x"), Trouble("hold", "warn", "told")])
 
     assert [(each.name, each.text) for each in found] == [("no_leader", "x"), ("hold", "own")]
+
+
+@pytest.mark.parametrize("viewer", ["`sluice top`", "`sluice doctor` says", "`sluice doctor` and"])
+def test_no_line_sends_its_reader_to_a_viewer_that_shows_this_very_line(viewer: str) -> None:
+    assert not [
+        each.line for _, facts, *_ in CASES for each in troubles_of(Facts(**facts), NOW_MS) if viewer in each.line
+    ]

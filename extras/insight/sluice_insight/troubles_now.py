@@ -127,6 +127,7 @@ class TroublesNow:
                         self.compare_clocks(clock_ms)
                     with suppress(KafkaError):
                         self.seen = replace(self.seen, flow=newest.flow())
+                    with suppress(KafkaError):
                         self.seen = replace(self.seen, dead_letters=newest.dead_letters(clock_ms()))
                     if self._reads_limits:
                         with suppress(KafkaError):

@@ -13,7 +13,7 @@ from sluice.configs.settings import Settings
 from sluice.process.clock import now_ms
 from sluice.process.texts import counter_text
 from sluice_reading.format import figure, short
-from sluice_reading.options import ClientIdOption, UserOption
+from sluice_reading.options import ClientIdOption, UserOption, quotas_in_force
 from sluice_reading.output import print_json, print_lines
 from sluice_reading.text_tables import MAX_NAME, table_lines, terminal_width
 from sluice_reading.texts import client_text
@@ -70,6 +70,7 @@ def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "
     The time is that before the state is read, which takes seconds: decisions of that time are missing, and a later time
     would make a busy client look idle.
     """
+    from sluice.state.quotas.resolution import Quotas
     from sluice.state.quotas.tenants import Tenants
     from sluice.streaming.checkpoint.folder import Checkpoint
     from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -79,7 +80,11 @@ def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "
     at_ms = now_ms()
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
     newest = next(reversed(snapshots.kept()), None)
-    quotas = None if newest is None else snapshots.load(newest.version, newest.digest)
+    if newest is not None:
+        quotas: Quotas | None = snapshots.load(newest.version, newest.digest)
+    else:  # balances that were just imported: no job has made a snapshot of the table yet
+        entries = quotas_in_force(settings)
+        quotas = Quotas(entries) if entries else None
     tenants = Tenants() if quotas is None else quotas.tenants
     other = Client(wanted.client_id, wanted.user)
     clients = [

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 from msgspec import structs
 
-from sluice.cli.doctor import Ask, in_thread
+from sluice.cli.doctor import Ask, in_thread, unread_text
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.start_checks import Check
 from sluice.configs.capacity import broker_limits
@@ -62,6 +62,7 @@ from sluice.state.troubles import (
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import check_origin, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
+from sluice.streaming.enforce.quota_watch import seed_quotas
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables
@@ -509,7 +510,7 @@ def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> 
         with TopicReader(settings.kafka, topic) as reader:
             offsets = reader.offsets()
     except KafkaError as error:
-        raise CheckError(f"the end of {topic} can't be read ({error}); check that the user may read it") from error
+        raise CheckError(f"the end of {topic} {unread_text(error, 'read it')}") from error
     if not offsets:
         return f"{topic}, which is not there"
     records = sum(max(each.end - read_to.get(partition, each.first), 0) for partition, each in offsets.items())
@@ -564,7 +565,9 @@ def check_quotas_table(settings: Settings) -> str:
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
     check_commits("quotas", table.path, settings.delta.storage_options)
     if not table.exists() and _is_new(settings):
-        return f"{table.path} will be created by sluice run"
+        entries, seed = seed_quotas(settings), settings.quotas.seed
+        with_quotas = f", with {len(entries)} quotas of {seed}" if seed else ""
+        return f"{table.path} will be created by sluice run{with_quotas}"
     version = table.version()
     return f"{table.path} is at version {version} with {len(table.entries(version))} quotas"
 

@@ -167,4 +167,4 @@ def _put_in_force(
     names, origin = (client.user, client.client_id, client.tenant), changed_from(table.settings)
     command = OperatorHold(*names, 0, now_ms(), lasting_ms, reason, author.name(), *origin)
     with InForceWatch(table.settings) as watch:
-        return watch.wait_for(table.holds_table().append(command), timeout_s)
+        return watch.wait_for(table.holds_table().append(command), timeout_s, holds=bool(lasting_ms))

@@ -14,12 +14,14 @@ from sluice.kafka_io.client import OF_COMMANDS
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
+from sluice.process.clock import now_ms
 from sluice.process.format import error_line, moment
 from sluice.state.contract.gateway_topics import DecidedHeartbeat, Overrides
 from sluice.state.contract.instances import gateway_name, server_text
 from sluice.state.errors import UNREADABLE
 from sluice.state.quotas.limits import OPERATOR, overrides_key
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS, heartbeat_in
+from sluice.state.troubles import STALE_MS
 from sluice_toolbox.errors import NotInForceError
 
 _WAIT_MS = 100
@@ -43,6 +45,7 @@ class InForceWatch:
         self._readers: tuple[TopicReader, TopicReader] | None = None
         self._trouble: Exception | None = None
         self._taken = 0
+        self._later = ""
         self._heard: dict[str, DecidedHeartbeat] = {}
 
     def __enter__(self) -> Self:
@@ -60,8 +63,12 @@ class InForceWatch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def wait_for(self, command: int, timeout_s: float) -> str:
-        """Wait until this command is in force. Returns where. Raises NotInForceError with what is missing."""
+    def wait_for(self, command: int, timeout_s: float, *, holds: bool) -> str:
+        """Wait until this command, which holds a client or releases one, is in force. Returns where.
+
+        Raises NotInForceError with what is missing.
+        """
+        self._later = "it takes effect when the job is back" + (", a hold for all of its time" if holds else "")
         try:
             if self._readers is None:
                 raise self._trouble or KafkaUnavailableError("no broker")
@@ -84,7 +91,9 @@ class InForceWatch:
             if now_s >= settled_s and self._heard and not self._missing(command) and self._taken >= command:
                 return self._where(command)
         if self._taken < command:
-            raise NotInForceError(f"written, but no job has taken it: {self._silence()}")
+            if not timeout_s:
+                raise NotInForceError("written, and not waited for (--timeout 0); `sluice quotas history` has it")
+            raise NotInForceError(f"written, but no job has taken it: {self._silence(timeout_s)}")
         if not self._heard:
             raise NotInForceError(f"the job has taken it, but no gateway was heard of for {timeout_s:g} s")
         names = sorted(map(self._text, self._missing(command)))
@@ -120,7 +129,7 @@ class InForceWatch:
         }
         return " and ".join(f"{sum(are)} of {len(are)} {name}" for name, are in counts.items() if are)
 
-    def _silence(self) -> str:
+    def _silence(self, timeout_s: float) -> str:
         if self._heard:
             return "one answers, but reads another table, or can't read this one; `sluice doctor` says more"
         since_ms = 0
@@ -128,5 +137,7 @@ class InForceWatch:
             reader.skip_to_last(dict.fromkeys(reader.partitions(), 1))
             for _, record in reader.read_to_end():
                 since_ms = max(since_ms, record.timestamp_ms)
+        if now_ms() - since_ms < STALE_MS:
+            return f"one answered a moment ago, and took nothing in {timeout_s:g} s; `sluice doctor` says more"
         since = f"none answers since {moment(since_ms)} UTC" if since_ms else "none answers"
-        return f"{since}; it takes effect when the job is back, a hold for all of its time; see `sluice doctor`"
+        return f"{since}; {self._later}; see `sluice doctor`"

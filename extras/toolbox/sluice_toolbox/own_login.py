@@ -11,13 +11,14 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.troubles import some
 from sluice_reading.brokers_seen import CALLBACK, EXEMPT, BrokerConfigs
+from sluice_reading.quota_text import plain_number
 
 
 class OwnLogin(NamedTuple):
-    """Words on the login, and on the quota that limits it; "" if none does."""
+    """Words on the login; on the quota that limits it, and the cure, "" if none does."""
 
     text: str
-    limited: str = ""
+    limited: tuple[str, str] = ("", "")
 
 
 def own_login(
@@ -42,8 +43,11 @@ def own_login(
         clients = some([f"{name} (client-id {each.client_id})" for name, each in sorted(held.items())])
         return OwnLogin(
             "",
-            f"brokers don't exempt {clients}, by its client-id one of Sluice: under a quota on it requests, decisions"
-            f" and limits wait. {how_to_exempt(held)}",
+            (
+                f"brokers don't exempt {clients}, by its client-id the job, a command or a gateway of Sluice (sluice is"
+                " that of each which is given none): under a quota on it requests, decisions and limits wait",
+                how_to_exempt(held),
+            ),
         )
     if principal is None and has_layer(kafka, "SSL") and kafka.get("ssl.keystore.location"):
         return OwnLogin("unknown; brokers make a name of its certificate")
@@ -56,13 +60,16 @@ def own_login(
         for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE):
             found = quotas.resolve_client(kind, user, client_id)
             if found.limit is not None and not found.shadow:
-                texts[f"{kind} {found.limit:g}"] = None
+                texts[f"{kind} {plain_number(found.limit)}"] = None
     if texts:
         unless = ", unless brokers exempt it: no heartbeat can be read, which would say so" if beats is None else ""
         return OwnLogin(
             "",
-            f"{user}, which is Sluice's own, is limited: {', '.join(texts)}; requests, decisions and limits wait for"
-            f" it{unless}. {how_to_exempt({f'User:{user}'})}, or give it a larger quota",
+            (
+                f"{user}, which is Sluice's own, is limited: {', '.join(texts)}; requests, decisions and limits wait"
+                f" for it{unless}",
+                f"{how_to_exempt({f'User:{user}'})}; or give it a larger quota",
+            ),
         )
     return OwnLogin(f"{user} has no quota")
 
@@ -71,18 +78,20 @@ def how_to_exempt(principals: Collection[str]) -> str:
     """The step by which every broker with the plugin exempts these logins of Sluice, and nobody else.
 
     >>> how_to_exempt({"User:ANONYMOUS"})
-    'Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same; \
-User:ANONYMOUS in sluice.exempt.principals would exempt all clients without a login'
+    'set client.id in section kafka, and of each Python gateway, to a secret, and sluice.exempt.client.id of every \
+broker with the plugin to the same (User:ANONYMOUS in sluice.exempt.principals would exempt all clients without a \
+login)'
     """
     steps = []
     if named := sorted(set(principals) - {f"User:{NO_LOGIN}"}):
         steps.append(
-            f"Name exactly {some(named)} in sluice.exempt.principals of every broker with the plugin: the type, each"
+            f"name exactly {some(named)} in sluice.exempt.principals of every broker with the plugin: the type, each"
             " letter, blanks and case count, and semicolons separate names"
         )
     if len(named) < len(principals):
         steps.append(
-            "Set kafka.client.id to a secret, and sluice.exempt.client.id of every broker with the plugin to the same;"
-            f" User:{NO_LOGIN} in sluice.exempt.principals would exempt all clients without a login"
+            "set client.id in section kafka, and of each Python gateway, to a secret, and sluice.exempt.client.id of"
+            f" every broker with the plugin to the same (User:{NO_LOGIN} in sluice.exempt.principals would exempt all"
+            " clients without a login)"
         )
-    return ". ".join(steps)
+    return "; ".join(steps)

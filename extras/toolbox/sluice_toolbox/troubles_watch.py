@@ -1,5 +1,6 @@
 """Facts of what is wrong now: gateways, topics, brokers and tables, for `/healthz`, `/readyz` and `/metrics`."""
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,8 +16,9 @@ from sluice.kafka_io.client import connect
 from sluice.process.background import BackgroundService
 from sluice.process.clock import now_ms
 from sluice.state.contract.records import Heartbeat
+from sluice.state.errors import SluiceError
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.troubles import Facts, is_stale
+from sluice.state.troubles import BrokersSeen, Facts, is_stale
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.job_parts import JobParts, JobView
 from sluice.streaming.runtime.recorded import see_tables
@@ -50,6 +52,18 @@ def parts(job: JobView) -> JobParts:
     gateways = GatewayMetrics(job.capacities())
     watch = TroublesWatch(settings, gateways.facts, job.limits)
     return JobParts(services=watch.services(), observers={"gateways": gateways}, facts=watch.facts)
+
+
+def each_alone(*looks: Callable[[], None]) -> None:
+    """Call each; raise the first error once all have looked: what makes one fail is what another one sees."""
+    errors = list[Exception]()
+    for look in looks:
+        try:
+            look()
+        except (KafkaError, SluiceError, OSError) as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 class TroublesWatch:
@@ -98,17 +112,11 @@ class TroublesWatch:
         """The services that poll: storage that hangs stops that of the tables alone."""
 
         def poll() -> Iterator[None]:
-            count = 0
             with NewestRecords(self._settings.kafka, self._settings.topics) as newest:
-                while True:
+                for count in itertools.count():
                     self.note_poll()
-                    self._polled = replace(
-                        self._polled, flow=newest.flow(), dead_letters=newest.dead_letters(self._clock_ms())
-                    )
-                    if count % _BROKERS_EVERY == 0:
-                        self._look_at_brokers()
-                        self._look_at_answers()
-                    count += 1
+                    rare = () if count % _BROKERS_EVERY else (self._look_at_brokers, self._look_at_answers)
+                    each_alone(partial(self._look_at_flow, newest), partial(self._look_at_letters, newest), *rare)
                     yield
 
         log, failure = logging.getLogger("sluice.troubles"), "can't look for what is wrong"
@@ -116,19 +124,25 @@ class TroublesWatch:
         tables = polling("tables", self._poll_tables, _TABLES_S, stop_timeout_s=0.0)
         return [polling("troubles", poll, _POLL_S), tables]
 
+    def _look_at_flow(self, newest: NewestRecords) -> None:
+        self._polled = replace(self._polled, flow=newest.flow())
+
+    def _look_at_letters(self, newest: NewestRecords) -> None:
+        self._polled = replace(self._polled, dead_letters=newest.dead_letters(self._clock_ms()))
+
     def _look_at_brokers(self) -> None:
         """Ask brokers what this login may know; what it may not stays unknown."""
         kafka, topics = self._settings.kafka, self._settings.topics
         names = (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
-        with suppress(KafkaError, OSError):
+        with suppress(KafkaError, SluiceError, OSError):
             in_shared_storage = "://" in self._settings.enforce.checkpoint
             seen = topics_seen(topics, kafka, self._refused, in_shared_storage=in_shared_storage)
             self._polled = replace(self._polled, topics=seen)
+        silent = silent_servers(kafka)
+        self._polled = replace(self._polled, brokers=(self._polled.brokers or BrokersSeen())._replace(silent=silent))
         with connect(ClientQuotasAdmin, kafka) as admin:
             with suppress(KafkaError):
-                self._polled = replace(
-                    self._polled, brokers=read_replicas(admin, names)._replace(silent=silent_servers(kafka))
-                )
+                self._polled = replace(self._polled, brokers=read_replicas(admin, names)._replace(silent=silent))
             configs: BrokerConfigs = {}
             with suppress(KafkaError):
                 configs = read_broker_configs(admin)
@@ -145,6 +159,6 @@ class TroublesWatch:
         with suppress(KafkaError, CheckpointError):
             self._polled = replace(self._polled, unwritten=self._answers.look(self._clock_ms()))
 
-    def _own_login(self, cluster: Iterable[QuotaEntry], configs: BrokerConfigs) -> str:
+    def _own_login(self, cluster: Iterable[QuotaEntry], configs: BrokerConfigs) -> tuple[str, str]:
         beats: Mapping[str, Heartbeat] = self._gateways(self._clock_ms()).beats or {}
         return own_login(self._settings.kafka, self._limits(), cluster, configs, CALLBACK_CLASS, beats).limited

@@ -309,7 +309,11 @@ def test_kafka_is_asked_with_the_given_login_and_not_with_sluices_own(monkeypatc
     ("kafka", "options", "said"),
     [
         ("", [], "kafka.security.protocol has no SASL and no SSL"),
-        (", security.protocol: SASL_SSL", ["--address", "0.0.0.0"], "passwords would pass in clear text to 0.0.0.0"),  # noqa: S104 # refused
+        (
+            ", security.protocol: SASL_SSL, sasl.mechanism: GSSAPI",
+            ["--address", "0.0.0.0"],  # noqa: S104 # refused
+            "passwords would pass in clear text to 0.0.0.0",
+        ),
     ],
 )
 def test_it_does_not_start_where_a_login_is_none_or_would_be_seen(

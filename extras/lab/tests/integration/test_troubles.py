@@ -95,7 +95,9 @@ def test_doctor_fails_for_a_job_that_is_away_while_requests_wait(left: Left) -> 
 
     found = {line[6:].split(":")[0]: line for line in lines}
     assert found["job"].startswith("FAIL  job: no job runs, 7 requests wait since ")
-    assert found["dead letters"].startswith('warn  dead letters: 30 in the last hour, most "value: is no JSON": ')
+    assert found["dead letters"].startswith(
+        'warn  dead letters: 30 dead letters in the last hour, most "value: is no JSON": '
+    )
     assert "clients of user alice until" in found["overrides"]
     assert found["audit query"].startswith("warn  audit query: 31 decisions and dead letters should be in tables ")
     assert found["tables"].startswith(f"FAIL  tables: {left.settings.delta.unreadable} can't be read (")
@@ -175,7 +177,7 @@ def test_top_says_that_no_job_runs_and_shows_no_figures_of_then(left: Left, tmp_
     first, second, third, *_ = table.output.splitlines()
     assert first.startswith("FAIL  no job runs, 7 requests wait since ")
     assert "clients of user alice until" in second
-    assert third.startswith('warn  30 in the last hour, most "value: is no JSON"')
+    assert third.startswith('warn  30 dead letters in the last hour, most "value: is no JSON"')
     (row,) = (line for line in table.output.splitlines() if line.startswith("alice"))
     assert row.split()[:7] == ["alice", "producer_byte_rate", "—", "1", "kB/s", "—", "—"]
     assert [each["name"] for each in snapshot["troubles"]] == ["job_away", "hold", "dead_letters"]
@@ -188,7 +190,7 @@ def test_each_page_of_the_console_says_that_no_job_runs(left: Left, tmp_path: Pa
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1].rstrip("/")
-        told = ("no job runs, 7 requests wait since ", "30 in the last hour, most ")
+        told = ("no job runs, 7 requests wait since ", "30 dead letters in the last hour, most ")
         eventually(lambda: all(each.encode() in asked(f"{url}/", 30.0) for each in told))
         pages = {path: asked(f"{url}{path}", 30.0).decode() for path, _, _ in PAGES.values()}
         process.terminate()

@@ -124,7 +124,7 @@ def test_a_misspelt_exemption_is_named_everywhere_with_the_login_as_the_broker_s
         assert not any(SECRET in text for text in warnings)  # nobody may learn it from a log
         sluice, admin = (java_login(plugin.servers, user) for user in ("sluice", "admin"))
         beats = checks.read_heartbeats(replace(load_settings(), kafka=sluice)).by_instance
-        with pytest.raises(CheckWarningError, match=r"brokers don't exempt .*User:sluice \(client-id .*Name exactly"):
+        with pytest.raises(CheckWarningError, match=r"brokers don't exempt .*User:sluice \(client-id .*name exactly"):
             checks.own_login_verdict(sluice, [], [], checks.broker_configs(admin), beats)
 
 

@@ -48,6 +48,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.troubles import TopicsSeen
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, write_topic_id
+from sluice.streaming.enforce.quota_watch import ensure_quotas_table
 from sluice.streaming.errors import CheckpointError
 from sluice_elastic.settings import ElasticSettings
 from sluice_toolbox import checks
@@ -404,8 +405,8 @@ def test_brokers_that_are_tightened_and_clients_that_are_held_back_are_a_warning
 
     assert str(raised.value) == (
         "2 brokers are tightened, clients get 0.10 to 0.21 of their shares there, or their reservations (broker 1:"
-        " bytes in, broker 2: bytes in): the other brokers give whole shares; it ends by itself with the load;"
-        " `sluice top` shows who makes it; throttled whatever their limits are: producers of tenant shop until 00:00:09"
+        " bytes in, broker 2: bytes in): the other brokers give whole shares; it ends by itself, with the load of"
+        " the busiest clients there; throttled whatever their limits are: producers of tenant shop until 00:00:09"
         " UTC by holds (862 % of its budget), clients of client-id x until 00:00:09 UTC by holds (by ops): all other"
         " clients have their limits; it ends with its reason"
     )
@@ -478,7 +479,7 @@ def beats_with(*principals: str) -> dict[str, Request]:
 def test_a_misspelt_exemption_is_named_with_the_login_as_brokers_see_it(kafka: dict[str, str], principal: str) -> None:
     """Also before any quota holds it; a broker's configuration only shows that somebody is exempt."""
     name = re.escape(principal)
-    words = rf"^brokers don't exempt {name} \(client-id sluice-doctor\), .* Name exactly {name} in"
+    words = rf"^brokers don't exempt {name} \(client-id sluice-doctor\), .* come late; name exactly {name} in"
     with pytest.raises(CheckWarningError, match=words):
         checks.own_login_verdict(kafka, [], [], {1: EXEMPTS}, beats_with(principal))
 
@@ -490,7 +491,7 @@ def test_a_login_that_is_too_throttled_to_read_heartbeats_is_named_with_its_limi
     entries = [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000.0, QuotaEntity(user=DEFAULT))]
 
     words = (
-        r"^sluice, which is Sluice's own, is limited: consumer_byte_rate 1000; .* unless .* Name exactly User:sluice in"
+        r"^sluice, which is Sluice's own, is limited: consumer_byte_rate 1000; .* unless .* name exactly User:sluice in"
     )
     with pytest.raises(CheckWarningError, match=words):
         checks.own_login_verdict(PLAIN, entries, [], {1: EXEMPTS}, None)
@@ -510,8 +511,8 @@ def test_no_advice_exempts_all_clients_without_a_login() -> None:
     for brokers, beats in (({1: EXEMPTS}, beats_with("User:ANONYMOUS")), ({1: WITH_PLUGIN}, {}), ({1: {}}, {})):
         with pytest.raises(CheckWarningError) as warned:
             checks.own_login_verdict({}, entries, entries, brokers, beats)
-        assert "Name exactly" not in str(warned.value)
-        assert "Set kafka.client.id to a secret, and sluice.exempt.client.id" in str(warned.value)
+        assert "name exactly" not in str(warned.value)
+        assert "; set client.id in section kafka, and of each Python gateway, to a secret" in str(warned.value)
         assert "would exempt all clients without a login" in str(warned.value)
 
 
@@ -563,5 +564,31 @@ def test_a_gateway_whose_clock_is_behind_is_named_from_2_s_on_and_one_that_has_j
     with pytest.raises(CheckError) as raised:
         checks.clocks_verdict(seen(new, old={"ended": 490_500, "little": 495_000}).ahead_ms)
 
-    assert "ahead of this machine's: gateway ahead by 3 s;" in str(raised.value)
-    assert "; behind this machine's: gateway behind by 180 s, little by 2 s: " in str(raised.value)
+    assert "clocks ahead of this machine's: gateway ahead by 3 s;" in str(raised.value)
+    assert "; clocks behind this machine's: gateway behind by 180 s, little by 2 s: " in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "- {entity: {user: a}}\n", "- {entity: {user: a}, quotas: {topic_bytes: 1}}\n"]
+)
+def test_a_seed_that_the_first_start_can_not_read_fails_before_it(
+    settings: Settings, tmp_path: Path, content: str | None
+) -> None:
+    seed = tmp_path / "seed.yaml"
+    if content is not None:
+        seed.write_text(content)
+    seeded = changed(settings, "quotas", seed=str(seed))
+
+    with pytest.raises(SluiceError, match=rf"^{seed}"):
+        checks.check_quotas_table(seeded)
+    with pytest.raises(SluiceError, match=rf"^{seed}"):
+        ensure_quotas_table(seeded)
+
+
+def test_the_quotas_of_a_seed_are_counted_before_the_first_start(settings: Settings, tmp_path: Path) -> None:
+    seed = tmp_path / "seed.yaml"
+    seed.write_text("- {entity: {user: a}, quotas: {request_percentage: 1}}\n")
+
+    said = checks.check_quotas_table(changed(settings, "quotas", seed=str(seed)))
+
+    assert said.endswith(f"/quotas will be created by sluice run, with 1 quotas of {seed}")

@@ -1,6 +1,15 @@
 """The facts that the job polls for what is wrong now."""
 
-from sluice.state.troubles import Facts
+from contextlib import nullcontext
+from unittest.mock import Mock
+
+import pytest
+from kafka.errors import LeaderNotAvailableError
+
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts, Flow, TopicsSeen, troubles_of
+from sluice_reading.newest_records import NewestRecords
+from sluice_toolbox import troubles_watch
 from sluice_toolbox.troubles_watch import TroublesWatch
 from tests.builders import DEFAULTS
 
@@ -15,3 +24,44 @@ def test_no_broker_is_silent_to_a_job_that_has_just_begun_to_read_or_was_suspend
         heard_s[at_s[0]] = watch.facts().heard_s
 
     assert heard_s == {5.0: 0, 34.0: 0, 63.0: 60, 423.0: 0, 452.0: 0, 481.0: 0, 484.0: 60}
+
+
+def test_a_fault_that_makes_one_poll_fail_is_seen_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition without a leader made the poll of the newest records fail, and with it the search for leaders."""
+    seen, logged = BrokersSeen([], leaderless=["quota-requests-0"]), DeadLettersSeen(3, "garbage")
+
+    def no_leader(_: object) -> Flow:
+        raise LeaderNotAvailableError("partition 0 of topic quota-requests has no leader")
+
+    monkeypatch.setattr(NewestRecords, "flow", no_leader)
+    monkeypatch.setattr(NewestRecords, "dead_letters", lambda *_: logged)
+    for name, answer in {"topics_seen": TopicsSeen(), "connect": nullcontext(Mock()), "read_replicas": seen}.items():
+        monkeypatch.setattr(troubles_watch, name, lambda *_, answer=answer, **__: answer)
+    monkeypatch.setattr(troubles_watch, "silent_servers", lambda _: [])
+    monkeypatch.setattr(troubles_watch, "read_broker_configs", lambda _: {})
+    monkeypatch.setattr(troubles_watch, "client_quotas", lambda _: Mock(entries=[]))
+    watch = TroublesWatch(DEFAULTS, lambda _: Facts(), tuple)
+    monkeypatch.setattr(watch, "_own_login", lambda *_: ("", ""))
+    polling, _ = watch.services()
+
+    with pytest.raises(LeaderNotAvailableError):
+        next(iter(polling._work()))  # type: ignore[arg-type]
+
+    assert watch.facts().brokers == seen
+    assert watch.facts().dead_letters == logged
+    assert "no_leader" in {each.name for each in troubles_of(watch.facts(), 0)}
+
+
+def test_addresses_that_are_silent_are_known_where_no_broker_answers_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_: object, **__: object) -> None:
+        raise KafkaUnavailableError("no Kafka broker answers")
+
+    monkeypatch.setattr(troubles_watch, "topics_seen", nobody)
+    monkeypatch.setattr(troubles_watch, "connect", nobody)
+    monkeypatch.setattr(troubles_watch, "silent_servers", lambda _: ["b:9092"])
+    watch = TroublesWatch(DEFAULTS, lambda _: Facts(), tuple)
+
+    with pytest.raises(KafkaUnavailableError):
+        watch._look_at_brokers()
+
+    assert watch.facts().brokers == BrokersSeen(silent=["b:9092"])
