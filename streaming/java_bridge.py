@@ -79,6 +79,7 @@ class KafkaSink:
         serializers = {"key.serializer": serializer, "value.serializer": serializer}
         self._properties = packages.java.util.HashMap({**properties, **serializers})
         self._none = packages.scala.Option.empty()
+        self._no_metrics = self._none.toList()
         self._batch_write = packages.org.apache.spark.sql.kafka010.KafkaBatchWrite
         self._plan = packages.org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec
         self._context = spark.sparkContext
@@ -98,7 +99,7 @@ class KafkaSink:
         self._context.setLocalProperty("callSite.short", "decide requests and write the answers")  # for Spark's UI
         rows = execution.executedPlan()
         write = self._batch_write(self._none, self._properties, rows.schema())
-        self._plan(write, None, rows, self._none.toList(), self._none).writeWithV2(write)
+        self._plan(write, None, rows, self._no_metrics, self._none).writeWithV2(write)
 
 
 def is_stopped(spark: SparkSession) -> bool:
