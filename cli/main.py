@@ -27,6 +27,7 @@ from sluice.cli.options import (
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_stores, with_absolute_paths, with_bootstrap_servers
+from sluice.kafka_io.errors import UnsupportedPropertyError
 from sluice.process.format import printable
 from sluice.process.surroundings import foreign_python, refused_output
 from sluice.state.errors import InvalidQuotaError, SluiceError
@@ -37,6 +38,8 @@ log = logging.getLogger("sluice.job")
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+
+_ENDS_AS_ASKED = "the job ends: %s asked it to"
 
 _JAVA_END_S = 10.0
 """Longest wait for Java to remove its temporary files."""
@@ -97,7 +100,7 @@ def run(
     A query that ends by itself is started again on its checkpoint. Exit codes: 0 after Ctrl-C or SIGTERM, 1 when the
     job can't start or the enforce query can't be kept going, 2 for bad usage or settings.
     """
-    _on_signals(lambda _: sys.exit(0))  # there is nothing to end first yet
+    _on_signals(_end_at_once)
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running demo has a job already
     settings = with_absolute_paths(with_bootstrap_servers(load_settings(path), bootstrap_servers))
@@ -127,6 +130,7 @@ def run(
     _on_signals(job.request_stop)
     try:
         job.run()
+        log.info(_ENDS_AS_ASKED, job.stopped_by)
     except Exception as error:
         _log_end(error, in_file=log_file is not None)
         raise
@@ -142,6 +146,11 @@ def _on_signals(stop: Callable[[str], object]) -> None:
     """Let SIGTERM and Ctrl-C call it with their names."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stop(signal.Signals(number).name))
+
+
+def _end_at_once(by: str) -> None:
+    log.info(_ENDS_AS_ASKED, by)
+    sys.exit(0)  # there is nothing to end first yet
 
 
 def _log_end(error: Exception, *, in_file: bool) -> None:
@@ -189,7 +198,7 @@ def doctor(config: ConfigOption = None, bootstrap_servers: BootstrapServersOptio
 UNEXPECTED = "Sluice didn't expect this:"
 """Begins the line of an error that no command knows."""
 
-BAD_INPUT = (InvalidSettingsError, InvalidQuotaError, BadInputError)
+BAD_INPUT = (InvalidSettingsError, InvalidQuotaError, BadInputError, UnsupportedPropertyError)
 """Errors that end a command with exit code 2."""
 
 

@@ -102,14 +102,10 @@ class Command(TyperCommand):
         """Parse the arguments, and note the order. Raises UsageError."""
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[ORDER] = [each.name for each in given]
-        for option in given:  # a plain flag says the same however often
-            if isinstance(option, TyperOption) and given.count(option) > 1 and _takes_one(option):
-                raise UsageError(f"{option.opts[0]} is given twice; expected once")
+        for each in (each for each in given if isinstance(each, TyperOption) and given.count(each) > 1):
+            if not (each.multiple or each.count or each.is_flag):  # a flag has no value to lose
+                raise UsageError(f"{each.opts[0]} is given twice; expected once")
         return super().parse_args(ctx, args)
-
-
-def _takes_one(option: TyperOption) -> bool:
-    return not (option.multiple or option.count or (option.is_flag and not option.secondary_opts))
 
 
 class Group(TyperGroup):

@@ -1,5 +1,6 @@
 """Quota files: quotas that people write as YAML."""
 
+import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import product
@@ -52,7 +53,7 @@ def load_quotas_file(path: Path) -> list[QuotaEntry]:
 def _check_new(quota: QuotaEntry, path: Path, first: int, index: int) -> None:
     """Raise InvalidQuotaError if there is an entry with the quota's entity and mode before this one."""
     if first != index:
-        entity = quota.entity.to_mapping()
+        entity = json.dumps(quota.entity.to_mapping(), ensure_ascii=False)
         problem = f"the entity {entity} is already in {path}[{first}] in mode {quota.mode}; expected it once"
         raise InvalidQuotaError("duplicate_entity", problem)
 

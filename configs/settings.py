@@ -54,6 +54,8 @@ _DISTINCT = (
 _ODD_IN_TABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]|\\]")
 """Parts of a path that Delta's client reads as others, or refuses: it takes paths for URLs."""
 
+_LEAST_RETENTION_MS = 60_000
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _SHARED = (
@@ -383,7 +385,7 @@ def _settings(given: Mapping[str, Mapping[str, object]], environment: Mapping[st
     settings = Settings(**values)
     _check_spark(settings.spark)
     _check_places(settings)
-    _check_stalled(settings.health.stalled_after_s, settings.enforce.trigger_ms)
+    _check_times(settings)
     if not settings.spark.get("spark.master", "local").startswith("local"):
         _check_shared({key: attrgetter(key)(settings) for key in _SHARED})
     topics, places = ({key: attrgetter(key)(settings) for key in keys} for keys in _DISTINCT)
@@ -478,14 +480,21 @@ def _check_places(settings: Settings) -> None:
             raise _SettingError(str(error)) from None
 
 
-def _check_stalled(stalled_after_s: int, trigger_ms: int) -> None:
-    """A query that waits for its trigger mustn't look stuck."""
+def _check_times(settings: Settings) -> None:
+    """A query that waits for its trigger mustn't look stuck, pauses grow, and records stay until they are read."""
+    stalled_after_s, trigger_ms = settings.health.stalled_after_s, settings.enforce.trigger_ms
     least_s = 2 * trigger_ms // 1000
     if 0 < stalled_after_s <= least_s:
         raise _SettingError(
             f"health.stalled_after_s is {stalled_after_s}, but a micro-batch may begin only every {trigger_ms} ms"
             f" (enforce.trigger_ms); expected more than {least_s}, or 0 for never"
         )
+    if (most_ms := settings.restart.max_backoff_ms) < (first_ms := settings.restart.backoff_ms):
+        raise _SettingError(f"restart.max_backoff_ms is {most_ms}; expected restart.backoff_ms, {first_ms}, or more")
+    for name in ("requests_retention_ms", "decisions_retention_ms", "dead_letters_retention_ms"):
+        if 0 <= (kept_ms := getattr(settings.topics, name)) < _LEAST_RETENTION_MS:
+            most = f"expected {_LEAST_RETENTION_MS} or more, so that records are read before, or -1 for ever"
+            raise _SettingError(f"topics.{name} is {kept_ms}; {most}")
 
 
 def _check_shared(values: Mapping[str, str]) -> None:

@@ -40,6 +40,7 @@ def read_yaml(path: Path) -> object:
     except yaml.MarkedYAMLError as error:
         problem = _UNUSUAL if "tag handle" in str(error.problem) else error.problem  # PyYAML quotes the tag
         mark: Any = error.problem_mark or error.context_mark
+        problem = "a tab; YAML is indented with spaces" if text[mark.index : mark.index + 1] == "\t" else problem
         raise InvalidSettingsError(f"{path}:{mark.line + 1}:{mark.column + 1}: {problem}") from None
     return content
 

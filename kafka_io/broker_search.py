@@ -157,11 +157,8 @@ class SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-py
         if not self._failures.keys() >= set(servers):
             return False
         is_late = time.monotonic() > self._give_up_s and all(self._tries[server] >= TRIES for server in servers)
-        return is_late or all(self._is_out(server) for server in servers)
-
-    def _is_out(self, server: str) -> bool:
-        failure = self._failures[server]
-        return failure.is_final or (failure.is_out_of_reach and self._tries[server] > 1)
+        failed = ((self._failures[server], self._tries[server]) for server in servers)
+        return is_late or all(each.is_final or (each.is_out_of_reach and tries > 1) for each, tries in failed)
 
     async def _do_bootstrap(self, deadline: float | None) -> Any:
         """Search on until a broker is reached where its cluster says it is: all that follows is asked there."""

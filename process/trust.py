@@ -3,7 +3,6 @@
 import os
 import pwd
 import stat
-from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -54,26 +53,17 @@ def _stranger(path: Path, links: int) -> str | None:
 
 
 def _fault(status: os.stat_result) -> str | None:
-    if status.st_uid not in _trusted():
+    if status.st_uid not in (0, os.geteuid(), _OWNER_OF_CODE):
         return f"belongs to {_name(status.st_uid)}"
     if stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         return None  # a link has no rights; in a folder such as /tmp nobody replaces what another owns
     if status.st_mode & stat.S_IWOTH:
         return "can be written by every user"
-    if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+    # root's group, or one that has this user alone, as many systems make one of the user's name
+    is_own_group = status.st_gid == 0 or status.st_gid == os.getegid() == os.geteuid()
+    if status.st_mode & stat.S_IWGRP and not is_own_group:
         return f"can be written by the group {status.st_gid}"
     return None
-
-
-@cache
-def _trusted() -> frozenset[int]:
-    return frozenset({0, os.geteuid(), _OWNER_OF_CODE})
-
-
-@cache
-def _is_own_group(gid: int) -> bool:
-    """True for root's group, and for one that has this user alone, as many systems make one of the user's name."""
-    return gid == 0 or (gid == os.getegid() and gid == os.geteuid())
 
 
 def _name(uid: int) -> str:

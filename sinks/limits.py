@@ -38,9 +38,6 @@ _SEND_TIMEOUT_S = 30.0
 QuotasInForce = Callable[[], tuple[int, Iterable[QuotaEntry]]]
 """The version in force and its quotas."""
 
-SaidOverrides = Callable[[], Mapping[str, Overrides]]
-"""The last records of all deciders."""
-
 _SAY_AGAIN_MS = 20_000
 """Longest time between two records of a decider: a gateway with a wrong clock believes none from before its start."""
 
@@ -49,7 +46,7 @@ def limits_publisher(
     topics: TopicSettings,
     kafka: Mapping[str, str],
     in_force: QuotasInForce,
-    overrides: SaidOverrides = dict,
+    overrides: Callable[[], Mapping[str, Overrides]] = dict,
     remember: Callable[[Mapping[str, Overrides]], None] = lambda _: None,
 ) -> BackgroundService:
     """A service that makes the limits topic equal to the quotas in force, whatever the topic said before.

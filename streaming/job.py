@@ -55,7 +55,7 @@ class Job:
         self._source: SourceOfQuotas | None = None if source == "table" else quota_source(source)
         self._standby = standby
         self._stop = Event()
-        self._stopped_by = ""
+        self.stopped_by = ""  # the signal's name
         self._java = java
         self._spark: SparkSession | None = None
         self._health = JobHealth(enforce.QUERY_NAME, settings.health.stalled_after_s)
@@ -67,7 +67,7 @@ class Job:
         A session that is starting is not waited for: nothing is decided yet.
         """
         if not self._stop.is_set():  # of many signals the first one counts: handlers interrupt each other
-            self._stopped_by = by
+            self.stopped_by = by
             self._stop.set()
             self._end_java()
 
@@ -90,7 +90,6 @@ class Job:
             stack.callback(self._stop_session)
             self._create_topics()
             self._decide(checkpoint, self._lead(checkpoint, stack), stack)
-        log.info("the job ends: %s asked it to", self._stopped_by)
 
     def _create_topics(self) -> None:
         self._status.wait_for("broker", f"the broker at {self._settings.kafka['bootstrap.servers']}")

@@ -248,16 +248,13 @@ class LimitsView:
             raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
         known = self._entries.keys()
         self.missed_removals = end.count < len(known)
-        if not len(known) <= end.count <= len({*known, *filter(_may_be_limit, self.unreadable)}):
+        # a quota's key is a JSON object in UTF-8
+        objects = (key for key in self.unreadable if key[:1] == b"{" and key == key.decode(errors="ignore").encode())
+        if not len(known) <= end.count <= len({*known, *objects}):
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow
         self.in_force = LimitsInForce(end.version, quotas, shadow)
-
-
-def _may_be_limit(key: bytes) -> bool:
-    """True for a JSON object in UTF-8, as a quota's key is."""
-    return key.startswith(b"{") and key == key.decode(errors="ignore").encode()
 
 
 def _mode(entry: QuotaEntry) -> Literal["enforce", "shadow"]:

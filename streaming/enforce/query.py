@@ -70,10 +70,6 @@ _MAX_CLOCK_DIFFERENCE_MS = 60_000
 """Largest lag of the broker's clock behind the job's. A larger value makes a repeated micro-batch read more records."""
 
 
-LimitsNow = Callable[[], Overrides | None]
-"""Says how far limits give way now; None if all are the quotas."""
-
-
 @dataclass(frozen=True, slots=True)
 class JobContext:
     """The session, settings and quotas of a running job. A driver with a `leadership` decides as `epoch`.
@@ -99,7 +95,7 @@ class EnforceQuery(GatedQuery):
         self,
         job: JobContext,
         tracked: "Accumulator[Tracked] | None" = None,
-        limits_now: LimitsNow = lambda: None,
+        limits_now: Callable[[], Overrides | None] = lambda: None,  # how far limits give way
         topic: RequestsTopicWatch | None = None,
         max_record_bytes: int | None = None,
         start: int = 0,

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Quotas of one entity after an alteration, and the checks of entities and filters, as Kafka's controller does."""
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_entries, check_number, check_value, quota_kind
 from sluice.state.quotas.kinds import KEY_ALIASES, QuotaKind
-from sluice_toolbox.cluster import RawEntity
+from sluice_toolbox.cluster import RawEntity, raw_text
 
 ENTITY_TYPES = ("user", "client-id", "topic", "tenant", "ip")
 
@@ -63,7 +63,7 @@ def altered(
         if name in given:
             if given[name] == key:
                 raise InvalidQuotaError(
-                    "duplicate_entity", f"{key} is given twice for {dict(entity)}; expected it once"
+                    "duplicate_entity", f"{key} is given twice for {raw_text(entity)}; expected it once"
                 )
             raise InvalidQuotaError(
                 "duplicate_key", f"two of {given[name]}, {key} are the same quota; expected each once"
@@ -180,7 +180,9 @@ def with_altered(
     unset = [key for key in deleted if KEY_ALIASES.get(key, key) not in own]
     if unset:
         hint = _other_mode_hint(unset, target, others)
-        raise InvalidQuotaError("key_not_set", f"Invalid config(s): {','.join(unset)}{hint}")
+        raise InvalidQuotaError(
+            "key_not_set", f"Invalid config(s): {','.join(unset)} not set on {raw_text(entity)}{hint}"
+        )
     own_after = [QuotaEntry(target, quota_kind(target, key), *quota) for key, quota in after.items()]
     check_entries(own_after)
     return others + own_after

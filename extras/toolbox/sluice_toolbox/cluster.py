@@ -13,6 +13,15 @@ RawEntity = Mapping[str, str | None]
 """An entity as Kafka's protocol names it: type (`user`, `client-id`, ...) to name, None for the default."""
 
 
+def raw_text(entity: RawEntity) -> str:
+    """The entity in words.
+
+    >>> raw_text({"user": None, "client-id": "app"})
+    "the default user, client-id 'app'"
+    """
+    return ", ".join(f"the default {kind}" if name is None else f"{kind} '{name}'" for kind, name in entity.items())
+
+
 class ClusterQuota(NamedTuple):
     """The quotas of one entity as the cluster returns them: entity type to name, None for the default."""
 
@@ -31,7 +40,7 @@ def client_quotas(cluster: Iterable[ClusterQuota]) -> ClientQuotas:
     """The quotas of users and client-ids that Sluice can take; those of ips, which limit connections, are not named.
 
     >>> client_quotas([ClusterQuota({"user": None}, {"request_percentage": 50.0, "xyz": 1.0})]).left_out
-    ["xyz of {'user': None}: unknown quota key 'xyz'; expected one of producer_byte_rate, \
+    ["xyz of the default user: unknown quota key 'xyz'; expected one of producer_byte_rate, \
 consumer_byte_rate, request_percentage, controller_mutation_rate, connection_rate, connection_count on users and \
 client-ids"]
     """
@@ -48,7 +57,7 @@ def _take(found: ClientQuotas, entity: RawEntity, values: Mapping[str, float]) -
         try:
             found.entries.append(_entry(entity, key, value))
         except InvalidQuotaError as error:
-            found.left_out.append(f"{key} of {dict(entity)}: {error}")
+            found.left_out.append(f"{key} of {raw_text(entity)}: {error}")
 
 
 def _entry(entity: RawEntity, key: str, value: float) -> QuotaEntry:

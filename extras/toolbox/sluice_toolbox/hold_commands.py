@@ -112,7 +112,7 @@ hold, release = command_app(hold_client, ClientCommand), command_app(release_cli
 
 def _client(ctx: typer.Context, entity: EntityOptions) -> Tags:
     """The user, client-id or tenant given. Raises UsageError for others, and for names that counters don't have."""
-    named = entity.entity(ctx)
+    named = entity.entity(ctx, one_of="--user, --client, both, or --tenant")
     if "topic" in named or None in named.values():
         raise UsageError("a hold is of a user, a client-id, both, or a tenant, each by its name")
     if longest := max((name for name in named.values() if name and len(name) > MAX_TAG_LENGTH), key=len, default=None):

@@ -11,7 +11,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey
 from sluice_reading.options import TableOptions, grouped
 from sluice_reading.texts import odd_names
-from sluice_toolbox.cluster import client_quotas
+from sluice_toolbox.cluster import client_quotas, raw_text
 from sluice_toolbox.cluster_changes import is_mirrored
 from sluice_toolbox.quota_commands import DryRunOption, edit, merging
 from sluice_toolbox.quota_options import AuthorOption, YesOption
@@ -57,7 +57,7 @@ def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tupl
     properties = read_properties(command_config) if command_config else {}
     cluster = read_cluster_quotas(OF_PERSONS | properties | OF_COMMANDS | {"bootstrap.servers": bootstrap_servers})
     for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
-        typer.echo(f"left out {entity}: Sluice has no quotas on ips", err=True)
+        typer.echo(f"left out {raw_text(entity)}: Sluice has no quotas on ips", err=True)
     entries, refused = client_quotas(cluster)
     for line in refused:
         typer.echo(f"refused {line}", err=True)

@@ -14,6 +14,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.options import Command, command_app
+from sluice.configs.yaml_file import read_yaml
 from sluice.process.format import moment, printable
 from sluice.process.texts import counter_text
 from sluice.sinks.errors import QuotasTableError
@@ -180,7 +181,7 @@ def _holds_told(table: TableOptions) -> list[OperatorHold]:
 def revert_quotas(
     table: TableOptions,
     author: AuthorOption,
-    to_version: Annotated[int, typer.Option("--to-version", help="The version to restore, see `history`.")],
+    to_version: Annotated[int, typer.Option("--to-version", min=0, help="The version to restore, see `history`.")],
     _yes: Annotated[bool, typer.Option("--yes", "-y", help="As for other commands; this one never asks.")] = False,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -200,6 +201,8 @@ def apply_quotas(
 ) -> None:
     """Set the quotas of a file in one commit, after showing the changes and asking."""
     wanted = quotas_of_file(file)
+    if prune and not wanted and read_yaml(file) is None:
+        raise UsageError(f"{file} is empty, and --prune would remove all quotas; write [] into it if that is meant")
     edit(table, merging(table, wanted, (lambda _: True) if prune else None), author, dry_run=dry_run, yes=yes)
 
 
@@ -274,7 +277,7 @@ def edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: 
         return change(entries)
 
     if not yes:
-        ask(f"Apply {len(changed)} change(s)?")
+        ask(f"Apply {len(changed)} changes?" if changed[1:] else "Apply 1 change?")
     version, _, _ = _commit(table, confirmed, author.name())
     typer.echo(f"Quotas are now at version {version}.")
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from getpass import getuser
@@ -33,10 +34,9 @@ class EntityType(StrEnum):
     CLIENTS = "clients"
     TOPICS = "topics"
     TENANTS = "tenants"
-    IPS = "ips"
 
 
-FILTER_TYPES = {
+FILTER_TYPES: Mapping[str, str] = {
     EntityType.USERS: "user",
     EntityType.CLIENTS: "client-id",
     EntityType.TOPICS: "topic",
@@ -54,13 +54,23 @@ _DEFAULTS = {kind: f"--{option}-defaults" for option, kind in _FLAGS.items()}
 """The protocol's entity type -> the option for its default entity."""
 
 
+def _known_types(given: list[str] | None) -> list[str] | None:
+    """The entity types, with ips, which are refused by their own words. Raises UsageError for others."""
+    for name in given or ():
+        if name not in (*FILTER_TYPES, "ips"):
+            raise UsageError(f"--entity-type is {name!r}; expected one of {', '.join(FILTER_TYPES)}")
+    return given
+
+
 @dataclass(frozen=True)
 class EntityOptions:
     """The entity options of kafka-configs.sh, in both of its forms."""
 
     entity_type: Annotated[
-        list[EntityType] | None,
-        typer.Option("--entity-type", metavar=_TYPES, help="Repeatable, for a user with a client-id."),
+        list[str] | None,
+        typer.Option(
+            "--entity-type", metavar=_TYPES, help="Repeatable, for a user with a client-id.", callback=_known_types
+        ),
     ] = None
     entity_name: Annotated[
         list[str] | None, typer.Option("--entity-name", help="Name for the entity type.", callback=as_written)
@@ -88,7 +98,7 @@ class EntityOptions:
         Raises UsageError, and InvalidQuotaError for a filter that Kafka refuses. The name `<default>`, which elsewhere
         is the default entity, is refused with the option for that, unless the name is meant `literal`ly.
         """
-        if self.ip is not None or self.ip_defaults or EntityType.IPS in (self.entity_type or []):
+        if self.ip is not None or self.ip_defaults or "ips" in (self.entity_type or []):
             raise UsageError("Sluice has no quotas on ips; use users or clients")
         flags = self._flags()
         if flags and (self.entity_type or self.entity_name or self.entity_default):
@@ -103,13 +113,16 @@ class EntityOptions:
                 raise UsageError(f"no {component.entity_type} is called <default>; for the default give {option}")
         return filters
 
-    def entity(self, ctx: typer.Context, *, literal: bool = False) -> RawEntity:
-        """The one entity given, in kafka-configs.sh's order. Raises like `filters`, and if a name is missing."""
+    def entity(
+        self, ctx: typer.Context, *, literal: bool = False, one_of: str = "--user, --client, --topic or --tenant"
+    ) -> RawEntity:
+        """The one entity given, in kafka-configs.sh's order. Raises like `filters`, and if a name is missing.
+
+        `one_of` are the options to give.
+        """
         filters = self.filters(ctx, literal=literal)
         if not filters:
-            raise UsageError(
-                "no entity; give --user, --client, --topic or --tenant, or --entity-type with --entity-name"
-            )
+            raise UsageError(f"no entity; give {one_of}, or --entity-type with --entity-name")
         for component in filters:
             if component.match == "specified":
                 raise UsageError(f"the {component.entity_type} has no name; give --entity-name or --entity-default")

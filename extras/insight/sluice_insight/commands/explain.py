@@ -84,7 +84,12 @@ def explain(
     else:
         decisions = _throttled(tables, user, client_id, before, count)
     if not decisions:
-        say_no_rows(delta, delta.decisions)
+        asked, requests = None if decision_id is None else DecisionId.of(decision_id), settings.topics.requests
+        if asked is not None and asked.topic != requests:
+            told = f"no decision {decision_id}: this job's requests are in topic {requests}"
+            typer.echo(f"sluice: {printable(told)}", err=True)
+        else:
+            say_no_rows(delta, delta.decisions)
         raise typer.Exit(1)
     _print([explain_decision(tables, decision) for decision in decisions], json_output=json_output)
     if decision_id is None:
@@ -124,10 +129,7 @@ def _throttled(
 
     Standard error says if they are of a client of the other kind, and if there are none, what else is known of it.
     """
-    from sluice.sinks.errors import QuotasTableError
-    from sluice.sinks.tables.quotas import QuotasTable
     from sluice_insight.reports.explained import last_throttled
-    from sluice_reading.last_decisions import last_seen_ms
 
     clients = [(user, client_id)]
     if (user is None) != (client_id is None):
@@ -138,19 +140,27 @@ def _throttled(
                 told = f"no {client_text(*clients[0])} was throttled; these are requests of {client_text(*client)}"
                 typer.echo(f"sluice: {told}", err=True)
             return found
-    if user is None and client_id is None:
-        return []
+    if user is not None or client_id is not None:
+        say_known(tables, clients, before, "was not throttled")
+    return []
+
+
+def say_known(tables: "Tables", clients: Sequence[tuple[str | None, str | None]], before: datetime, what: str) -> None:
+    """Say on standard error what is known of the first of these clients that has a decision, else of the first."""
+    from sluice.sinks.errors import QuotasTableError
+    from sluice.sinks.tables.quotas import QuotasTable
+    from sluice_reading.last_decisions import last_seen_ms
+
     for client in clients:
         if (seen_ms := last_seen_ms(tables, *client, before)) is not None:
-            known = f"{client_text(*client)} was not throttled; the last request is of {_time(seen_ms)}"
+            known = f"{client_text(*client)} {what}; the last request is of {_time(seen_ms)}"
             break
     else:
         try:
-            known = unknown_text(user, client_id, QuotasTable(tables.quotas, tables.storage_options).entries())
+            known = unknown_text(*clients[0], QuotasTable(tables.quotas, tables.storage_options).entries())
         except QuotasTableError as error:
-            known = f"no decision names {client_text(user, client_id)}; the quotas can't be read: {error}"
+            known = f"no decision names {client_text(*clients[0])}; the quotas can't be read: {error}"
     typer.echo(f"sluice: {printable(known)}", err=True)
-    return []
 
 
 def _say_none_of(tenant: str, entries: Sequence[QuotaEntry]) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import json, structs
 
+from sluice.cli.errors import UsageError
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings
+from sluice.kafka_io.topic_needs import lease_needs, needs
 from sluice_reading.output import print_json
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ def notices(
     minutes for a counter and a threshold; shadow quotas have none. Run one process: two would say all twice.
     """
     settings, ended = job_settings(config, bootstrap_servers), Event()
+    if topic in {**needs(settings.topics), **lease_needs(settings.topics)}:
+        raise UsageError(f"--topic {topic} is one of the job's own topics; expected one of notices alone")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     from sluice.process.background import BackgroundService

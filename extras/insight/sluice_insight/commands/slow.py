@@ -36,8 +36,14 @@ def explain_slow(
     if json_output:
         print_json(json_answer(answer))
     else:
-        print_lines(lines(answer, terminal_width()))
+        said = lines(answer, terminal_width())
+        print_lines(said if answer.evidence.is_known else [next(said)])  # else every row is empty
     if not answer.evidence.is_known:
+        from sluice_insight.commands.explain import say_known
+        from sluice_reading.query import Tables
+
+        tables = Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options)
+        say_known(tables, [(user or None, client_id or None)], until, f"sent nothing in {since}")
         say_no_rows(settings.delta, settings.delta.decisions)
         raise typer.Exit(1)
     say_of_then(settings.delta, until)

@@ -77,8 +77,9 @@ def token_of(token: str | None, file: Path | None) -> str | None:
         try:
             token = file.read_text(encoding="utf-8").partition("\n")[0].strip()
         except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise ConsoleError(
-                f"the token file {file} can't be read ({error}); expected a file with the token"
+                f"the token file {file} can't be read: {reason}; expected a file with the token"
             ) from None
     if token is not None and len(token) < MIN_TOKEN:
         raise ConsoleError(

@@ -824,7 +824,7 @@ def test_a_token_comes_from_a_file_and_is_long_enough(tmp_path: Path) -> None:
     assert token_of(None, file) == TOKEN
     with pytest.raises(ConsoleError, match="expected at least 16"):
         token_of("short", None)
-    with pytest.raises(ConsoleError, match="can't be read"):
+    with pytest.raises(ConsoleError, match="can't be read: No such file"):
         token_of(None, tmp_path / "missing")
 
 

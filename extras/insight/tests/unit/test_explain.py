@@ -134,9 +134,17 @@ def test_without_an_id_the_last_throttled_request_of_the_client_or_of_anybody_is
 
 
 @pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize("name", ["quota-requests-0-99", "it's-0-1"])
-def test_an_unknown_decision_says_how_fresh_the_tables_are(name: str) -> None:
-    assert "no rows; the audit query last wrote" in explain(name, code=1)
+def test_an_unknown_decision_says_how_fresh_the_tables_are() -> None:
+    assert "no rows; the audit query last wrote" in explain("quota-requests-0-99", code=1)
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("name", ["foo-0-1", "it's-0-1"])
+def test_a_decision_of_another_topic_is_no_question_of_freshness(name: str) -> None:
+    said = explain(name, code=1)
+
+    assert f"no decision {name}: this job's requests are in topic quota-requests" in said
+    assert "no rows" not in said
 
 
 @pytest.mark.usefixtures("tables")

@@ -26,6 +26,7 @@ from sluice_insight.notices import (
     usages_of,
 )
 from tests.builders import decision
+from tests.commands import invoke
 
 ALICE, BOB = Tags(user="alice"), Tags(user="bob", client_id="app")
 STEPS = st.lists(st.tuples(st.integers(1_000, 300_000), st.floats(0, 3), st.integers(0, 60_000)), max_size=60)
@@ -129,3 +130,10 @@ def test_the_topic_of_notices_is_read_once_at_the_start_and_once_after_an_error(
     assert told.read == 1
     next(steps())  # as its service begins again
     assert told.read == 2
+
+
+@pytest.mark.parametrize("topic", ["quota-requests", "quota-limits", "quota-claims"])
+def test_notices_go_to_no_topic_of_the_job(topic: str) -> None:
+    said = invoke("notices", "--topic", topic, code=2).error
+
+    assert f"--topic {topic} is one of the job's own topics" in said

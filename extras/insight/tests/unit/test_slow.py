@@ -174,6 +174,8 @@ def test_waits_of_a_few_seconds_are_normal(slow: Callable[..., Ended]) -> None:
 def test_a_client_that_nobody_saw_has_exit_code_1(slow: Callable[..., Ended]) -> None:
     ended = slow([produces(0)], "--client-id", "nobody", code=1)
     assert ended.output.startswith("no request and no telemetry of it is known in the last 10 min: see whether")
+    assert len(ended.output.splitlines()) == 1, "no table of empty rows"
+    assert "sluice: no decision names client-id 'nobody'" in ended.error
     assert "sluice: no rows; " in ended.error
 
 

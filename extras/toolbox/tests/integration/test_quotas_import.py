@@ -72,7 +72,7 @@ def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_b
         alter_all(kafka_broker, remove=True)
 
     assert merged == ENTRIES | {*SLUICES_OWN, *OLD}
-    assert ended.error == "left out {'ip': '127.0.0.9'}: Sluice has no quotas on ips\n"
+    assert ended.error == "left out ip '127.0.0.9': Sluice has no quotas on ips\n"
     assert set(table.entries()) == ENTRIES | set(SLUICES_OWN)
 
 

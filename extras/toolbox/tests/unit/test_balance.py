@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from hypothesis import given
 
 from sluice.configs.settings import load_settings
+from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
@@ -255,3 +257,11 @@ def test_settings_with_other_windows_are_refused(place: Place) -> None:
     place.file.write_text(place.file.read_text() + "quota: {quota.window.num: 3}\n")
 
     assert "give the settings of its job" in place.refusal("--user", "alice")
+
+
+def test_limits_of_the_table_count_while_no_job_has_taken_them(place: Place, tmp_path: Path) -> None:
+    """A limit was missing although it was in force, until the first job after an import."""
+    place.file.write_text(place.file.read_text() + f"delta: {{quotas: {tmp_path}/quotas}}\n")
+    QuotasTable(str(tmp_path / "quotas")).create([quota(MUTATIONS, 7.0, user="alice")], "ops", datetime.now(UTC))
+
+    assert place.counters("--user", "alice")["counters"][0]["limit"] == 7.0

@@ -61,7 +61,7 @@ def test_all_keys_and_kafkas_doubles_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("entity", "key", "value", "said"),
     [
-        (ALICE, "fetch_rate", 1.0, "fetch_rate of {'user': 'alice'}: unknown quota key 'fetch_rate'"),
+        (ALICE, "fetch_rate", 1.0, "fetch_rate of user 'alice': unknown quota key 'fetch_rate'"),
         (ALICE, "connection_creation_rate", 1.0, "unknown quota key 'connection_creation_rate'"),
         (ALICE, "request_percentage", math.nan, "request_percentage is nan; expected a finite number"),
         (ALICE, "request_percentage", 0.0, "request_percentage is 0; expected a number > 0"),

@@ -323,3 +323,18 @@ class TestHold:
                 )
         shell.table.alter(lambda _: members[1:], "test", datetime.now(UTC))
         assert shell.run(f"hold --tenant gateways --reason x --yes --config {without}").code == 2
+
+
+def test_a_hold_without_a_client_offers_no_topic(shell: Shell) -> None:
+    ended = shell.run("hold --reason x")
+
+    assert (ended.code, "--topic" in ended.error) == (2, False)
+    assert "no entity; give --user, --client, both, or --tenant" in ended.error
+
+
+def test_a_hold_that_is_not_waited_for_says_so(shell: Shell, said: type[Said]) -> None:
+    said.decider = None
+
+    ended = shell.run("hold --client-id app --reason x --timeout 0")
+
+    assert (ended.code, "written, and not waited for (--timeout 0)" in ended.error) == (1, True)

@@ -9,6 +9,7 @@ from sluice.state.quotas.kinds import ElasticKey
 from sluice_toolbox.cluster import client_quotas
 from sluice_toolbox.cluster_changes import is_mirrored
 from sluice_toolbox.import_command import absent_from
+from tests.commands import invoke
 from tests.strategies import as_cluster, quota_entries
 
 
@@ -28,3 +29,9 @@ def test_a_table_without_what_is_absent_has_nothing_that_a_cluster_could_have_an
     ]
     others = [entry for entry in table if not is_mirrored(entry) and not isinstance(entry.kind, ElasticKey)]
     assert [entry for entry in stay if entry in others] == others
+
+
+def test_what_is_no_address_is_bad_usage() -> None:
+    ended = invoke("quotas", "import", "--bootstrap-servers", "nowhere", code=2)
+
+    assert ended.error_line.endswith("bootstrap.servers has 'nowhere'; expected host:port, such as kafka-1:9092")

@@ -165,10 +165,12 @@ def test_removing_a_quota_that_is_set_in_the_other_mode_only_names_that_mode(she
     shell.lines("alter --user alice --add-config producer_byte_rate=512 --mode shadow")
     shell.lines("alter --user alice --add-config request_percentage=5")
     assert shell.error("alter --user alice --delete-config producer_byte_rate").endswith(
-        "Invalid config(s): producer_byte_rate; producer_byte_rate is set in mode shadow: add --mode shadow"
+        "Invalid config(s): producer_byte_rate not set on user 'alice';"
+        " producer_byte_rate is set in mode shadow: add --mode shadow"
     )
     assert shell.error("alter --user alice --delete-config request_percentage --mode shadow").endswith(
-        "Invalid config(s): request_percentage; request_percentage is set in mode enforce: add --mode enforce"
+        "Invalid config(s): request_percentage not set on user 'alice';"
+        " request_percentage is set in mode enforce: add --mode enforce"
     )
     assert len(shell.table.entries()) == 2
 
@@ -253,13 +255,17 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
             "--user a --user-defaults --add-config request_percentage=9",
             "user is given twice; expected it once, by name or",
         ),
-        ("--user alice --delete-config nope,request_percentage,nada", "Invalid config(s): nope,nada"),
+        (
+            "--user alice --delete-config nope,request_percentage,nada",
+            "Invalid config(s): nope,nada not set on user 'alice'",
+        ),
         ("--topic orders --user alice --add-config request_percentage=5", "can't be combined"),
         ("--add-config request_percentage=5", "no entity; give --user"),
         ("--user alice", "nothing to alter"),
         ("--entity-type users --user alice", "can't be mixed"),
         ("--entity-type users --add-config request_percentage=5", "the user has no name"),
         ("--entity-name alice --add-config request_percentage=5", "more names than entity types"),
+        ("--entity-type brokers --entity-name 1", "expected one of users, clients, topics, tenants"),
         ("--entity-type ips --entity-name 127.0.0.1", "Sluice has no quotas on ips"),
         ("--ip 127.0.0.1", "Sluice has no quotas on ips"),
         ("--user alice --add-config a=1 --add-config-file f", "are both given"),
@@ -786,3 +792,22 @@ def test_alter_tells_what_brokers_let_through_under_a_lowered_limit_and_how_to_s
     told = [shell.run(f"{set_to}{value}").error.partition("sluice: for 5 minutes")[2] for value in (1000, 1, 2)]
     assert [bool(line) for line in told] == [False, True, False]
     assert told[1].endswith("sluice quotas hold --client-id app --for 10m --reason ...\n")
+
+
+@pytest.mark.parametrize("content", ["", "# all is commented out\n"])
+def test_an_empty_file_prunes_nothing_unless_it_says_so(shell: Shell, tmp_path: Path, content: str) -> None:
+    shell.lines("alter --user alice --add-config request_percentage=5")
+    file = tmp_path / "quotas.yaml"
+    file.write_text(content)
+
+    assert shell.error(f"apply {file} --prune --yes").endswith(
+        "would remove all quotas; write [] into it if that is meant"
+    )
+    assert len(shell.table.entries()) == 1
+    file.write_text("[]\n")
+    shell.lines(f"apply {file} --prune --yes")
+    assert shell.table.entries() == []
+
+
+def test_a_version_below_0_is_bad_usage(shell: Shell) -> None:
+    assert shell.run("revert --to-version -1").code == 2

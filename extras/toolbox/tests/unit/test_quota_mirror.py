@@ -214,7 +214,7 @@ def test_what_sluice_cannot_take_is_left_out_and_said_once(
         mirrored.cluster.quotas = [({"user": "alice"}, {"producer_byte_rate": 1024.0}), *quotas]
         mirrored.poll()
 
-    said = [message for message in messages(caplog) if message.startswith("left out fetch_rate of {'user': 'eve'}: ")]
+    said = [message for message in messages(caplog) if message.startswith("left out fetch_rate of user 'eve': ")]
     assert len(said) == 2
     assert [left_out for _, left_out in mirrored.reports] == [1, 1, 0, 1]
     assert ALICE in mirrored.table.entries()
