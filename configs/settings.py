@@ -493,7 +493,7 @@ def _check_times(settings: Settings) -> None:
         raise _SettingError(f"restart.max_backoff_ms is {most_ms}; expected restart.backoff_ms, {first_ms}, or more")
     for name in ("requests_retention_ms", "decisions_retention_ms", "dead_letters_retention_ms"):
         if 0 <= (kept_ms := getattr(settings.topics, name)) < _LEAST_RETENTION_MS:
-            most = f"expected {_LEAST_RETENTION_MS} or more, so that records are read before, or -1 for ever"
+            most = f"expected {_LEAST_RETENTION_MS} or more, or -1 for ever"
             raise _SettingError(f"topics.{name} is {kept_ms}; {most}")
 
 

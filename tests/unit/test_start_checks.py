@@ -90,7 +90,7 @@ def _limited(kind: int, soft: int, hard: int) -> Foreign:
 
 
 def _login(_: Path, __: pytest.MonkeyPatch) -> str:
-    login = """security.protocol: SASL_SSL, sasl.jaas.config: 'x required a="1"'"""
+    login = """security.protocol: SASL_SSL, sasl.mechanism: PLAIN, sasl.jaas.config: 'x required a="1"'"""
     return f'kafka: {{bootstrap.servers: "127.0.0.1:1", {login}}}\n'
 
 

@@ -155,7 +155,10 @@ KEY = {"storeFile": "/c.pem", "storeType": "PEM", "keyPassword": {"password": SE
 @pytest.mark.parametrize(
     ("properties", "tls"),
     [
-        *((f"security.protocol: {protocol}", TRUST) for protocol in ("SASL_SSL", "sasl_ssl", "Sasl_Ssl", "ssl")),
+        *(
+            (f"sasl.mechanism: GSSAPI, security.protocol: {protocol}", TRUST)
+            for protocol in ("SASL_SSL", "sasl_ssl", "Sasl_Ssl", "ssl")
+        ),
         (
             f"security.protocol: SSL, {PROTOCOLS}, {STORE}",
             TRUST | {"protocols": {"allow": ["TLSv1.3", "TLSv1.2"]}, "cipherSuites": {"allow": ["A"]}, "key": KEY},

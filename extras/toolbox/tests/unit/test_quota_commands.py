@@ -492,7 +492,7 @@ def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: 
     refused = shell.run(f"apply {file}", answer="n\n")
     assert (refused.code, shell.table.version()) == (130, 1)
     asked = shell.lines(f"apply {file}", answer="y\n")
-    assert asked == [*changes, "Apply 2 change(s)? [y/N]: y", "Quotas are now at version 2."]
+    assert asked == [*changes, "Apply 2 changes? [y/N]: y", "Quotas are now at version 2."]
     assert len(shell.table.entries()) == 3
 
 
@@ -717,7 +717,8 @@ def test_quotas_that_no_broker_has_stay_in_the_table(mirroring: MirroringShell) 
 
 
 def test_a_login_of_the_settings_is_named_in_the_command(mirroring: MirroringShell) -> None:
-    mirroring.settings.write_text(mirroring.settings.read_text().replace("9092'", "9092', security.protocol: SASL_SSL"))
+    login = "9092', security.protocol: SASL_SSL, sasl.mechanism: GSSAPI"
+    mirroring.settings.write_text(mirroring.settings.read_text().replace("9092'", login))
     said = mirroring.error("alter --user alice --add-config producer_byte_rate=1")
     assert "--bootstrap-server kafka:9092 --command-config login.properties --alter" in said
 
