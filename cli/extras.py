@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 from typer.main import get_command as command_of
 
 from sluice.cli.errors import UsageError
@@ -49,7 +50,7 @@ class CommandLine(Group):
         return own + sorted({name for name in of_extras if "." not in name} - {*own})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name, None if there is none. Raises UsageError if its extra is missing or doesn't fit."""
+        """The command of a name, None if there is none. Raises UsageError if its extra is missing."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
@@ -76,5 +77,15 @@ def _loaded(point: EntryPoint) -> Any:
     try:
         found = point.load()
         return command_of(found if isinstance(found, typer.Typer) else command_app(found))
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"the command {misfit_text(point, error)}") from error
+    except (Exception, SystemExit) as error:  # an extra's own code runs, and may raise anything
+        return _unfit(f"the command {misfit_text(point, error)}")
+
+
+def _unfit(text: str) -> Any:
+    """In the place of a command that can't be loaded: the help of all commands shows it, and using it says why not."""
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+    def refuse() -> None:
+        raise UsageError(text)
+
+    return TyperCommand(None, callback=refuse, help=text, context_settings=settings)

@@ -80,11 +80,11 @@ def loaded(point: EntryPoint) -> Any:
     """The object that an extra names. Raises InvalidSettingsError if the extra doesn't fit."""
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
+    except (Exception, SystemExit) as error:  # an extra's own code runs, and may raise anything
         raise InvalidSettingsError(misfit_text(point, error)) from error
 
 
-def misfit_text(point: EntryPoint, error: Exception) -> str:
+def misfit_text(point: EntryPoint, error: BaseException) -> str:
     """The reason why an extra's part can't be used, and the cure."""
     of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
     return f"{point.name} is of {of}, which doesn't fit this sluice-kafka ({error}); install the same version of both"

@@ -65,10 +65,8 @@ class NamedStages(SCCallSiteSync):
 
 
 class KafkaSink:
-    """Spark's writer of rows to Kafka, without the plan of `DataFrameWriter.save`, which only leads to the same writer.
+    """Spark's writer of rows to Kafka, without the plan of `DataFrameWriter.save`, which only leads to the same call.
 
-    `KafkaWriter`, to which `save` leads, runs its job by closures of RDD and SparkContext. For each of them Spark reads
-    and parses a class of 200 kB (docs/decisions/0014-cost-of-a-micro-batch.md).
     A name of Java's is asked for once: for each part of it Java looks into all jars.
     """
 
@@ -77,11 +75,8 @@ class KafkaSink:
         packages = java(spark)
         serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
         serializers = {"key.serializer": serializer, "value.serializer": serializer}
-        self._properties = packages.java.util.HashMap({**properties, **serializers})
-        self._none = packages.scala.Option.empty()
-        self._no_metrics = self._none.toList()
-        self._batch_write = packages.org.apache.spark.sql.kafka010.KafkaBatchWrite
-        self._plan = packages.org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec
+        self._arguments = packages.java.util.HashMap({**properties, **serializers}), packages.scala.Option.empty()
+        self._write = packages.org.apache.spark.sql.kafka010.KafkaWriter.write
         self._context = spark.sparkContext
 
     def write(self, rows: DataFrame) -> None:
@@ -97,9 +92,7 @@ class KafkaSink:
 
     def _write_rows_of(self, execution: Any) -> None:
         self._context.setLocalProperty("callSite.short", "decide requests and write the answers")  # for Spark's UI
-        rows = execution.executedPlan()
-        write = self._batch_write(self._none, self._properties, rows.schema())
-        self._plan(write, None, rows, self._no_metrics, self._none).writeWithV2(write)
+        self._write(execution, *self._arguments)
 
 
 def is_stopped(spark: SparkSession) -> bool:

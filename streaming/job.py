@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from sluice.configs.extras import quota_source
@@ -179,7 +180,8 @@ class Job:
     def _stop_session(self) -> None:
         spark, self._spark = self._spark, None
         if spark is not None:
-            spark.stop()
+            with suppress(Py4JError, ConnectionError):  # of a Java that was killed, whose end has been told
+                spark.stop()
 
     def _end_java(self) -> None:
         """End a Java whose session has not started yet."""

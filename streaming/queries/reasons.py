@@ -124,6 +124,8 @@ _REPORTS = {
 The first that is found counts: a full disk before all that it leads to.
 """
 
+_JAVA_GONE = "Java, in which Spark runs, is gone ({cause}): killed, or out of memory; start the job again"
+
 _ERROR_LINE = re.compile(r"(?:Caused by: |: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
 _OF_TABLES = re.compile(r"^sluice\.sinks\.errors\.\w+: |^[\w.]+: (?=S3 at )")
 """The class before an error whose words are meant for operators."""
@@ -177,8 +179,10 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     lacking = "".join(filter(None, found.groups())) if (found := _LACKING.search(report)) else ""
     package = lacking.replace("sluice", "sluice-kafka", 1).replace("_", "-")
     text = _REPORTS[pattern].format(cause=innermost, query=query, package=package) if pattern else innermost
-    if isinstance(error, Py4JNetworkError) or pattern == _UNLOADED:
+    if pattern == _UNLOADED:
         return Reason(Cause.PROCESS_BROKEN, text)
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return Reason(Cause.PROCESS_BROKEN, _JAVA_GONE.format(cause=innermost))
     of_worker = next((cause for error, cause in _OF_WORKERS.items() if error.search(innermost)), None)
     if of_worker is not None and pattern != _NO_ROOM:
         return Reason(of_worker, text)

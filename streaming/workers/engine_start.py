@@ -69,7 +69,7 @@ def found_engine() -> FoundEngine:
         return FoundEngine(None, f"{of} is of another release than {_CORE} {own}; install the same version of both")
     try:
         engine = point.load()()
-    except (ImportError, AttributeError) as error:
+    except (Exception, SystemExit) as error:  # an extra's own code runs, and may raise anything
         return FoundEngine(None, f"{of} doesn't fit this {_CORE} ({error}); install both again, in the same version")
     if not isinstance(engine, EngineStart):
         return FoundEngine(None, f"{of} gives no engine; uninstall it")

@@ -56,6 +56,29 @@ def test_a_module_that_pythonpath_hides_is_one_line_that_names_it(tmp_path: Path
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize(
+    "body", ["import sluice.missing", "raise ValueError('no such thing')", "import sys; sys.exit(3)"]
+)
+def test_an_extra_that_can_not_be_loaded_takes_no_other_command_away(tmp_path: Path, body: str) -> None:
+    """The help of all commands shows the reason in its place, and using it is one line with the extra's name."""
+    folder = tmp_path / "other_extra-9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: other-extra\nVersion: 9\n")
+    (folder / "entry_points.txt").write_text("[sluice.commands]\nother = other_extra:command\n")
+    (tmp_path / "other_extra.py").write_text(body)
+    environment = {"PYTHONPATH": str(tmp_path)}
+
+    help_ = started("--help", env=environment, stdout=subprocess.PIPE)
+    used = started("other", "--way", "x", env=environment, stdout=subprocess.PIPE)
+
+    reason = "the command other is of other-extra 9, which doesn't fit this sluice-kafka ("
+    assert reason in " ".join(help_.stdout.split())
+    assert " doctor " in help_.stdout
+    assert help_.returncode == 0
+    assert used.stderr.splitlines()[-1].startswith(f"sluice: error: {reason}")
+    assert used.returncode == 2
+
+
 def test_a_module_that_is_damaged_is_one_line() -> None:
     damaged = f"import sys; sys.modules['yaml'] = None; {COMMAND}"
     done = subprocess.run([sys.executable, "-c", damaged], capture_output=True, text=True, check=False)

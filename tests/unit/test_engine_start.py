@@ -65,9 +65,14 @@ def _broken() -> object:
     raise ImportError("cannot import name 'Planner'")
 
 
+def _raising() -> object:
+    raise ValueError("no such thing")
+
+
 FAULTS: dict[str, tuple[Callable[[], object], str, str]] = {
     "of another release": (lambda: OtherEngine, "0.0.1", "sluice-kafka-native 0.0.1 is of another release than"),
     "unfit": (_broken, OWN, "doesn't fit this sluice-kafka (cannot import name 'Planner'); install both again"),
+    "raising": (_raising, OWN, "doesn't fit this sluice-kafka (no such thing); install both again"),
     "no engine": (lambda: dict, OWN, "gives no engine; uninstall it"),
     "none": (lambda: OtherEngine, "", "it is of the extra native; pip install 'sluice-kafka[native]'"),
 }

@@ -151,6 +151,12 @@ def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> Non
         (RuntimeError(), "RuntimeError", Cause.OTHER),
         (None, "no error was given", Cause.OTHER),
         (Py4JNetworkError("Answer from Java side is empty"), None, Cause.PROCESS_BROKEN),
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            "Java, in which Spark runs, is gone ([Errno 111] Connection refused): killed, or out of memory;"
+            " start the job again",
+            Cause.PROCESS_BROKEN,
+        ),
         # Only Spark's report decides, never words: this is the text of lost input, in an error that isn't.
         (JobError("Kafka no longer has the next records to read"), None, Cause.OTHER),
     ],
