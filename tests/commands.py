@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -40,6 +42,17 @@ def invoke(*arguments: object, answer: str | None = None, code: int | None = 0) 
     done = Ended(int(ended.value.code or 0), *texts)
     assert code in (done.code, None), done
     return done
+
+
+def with_values(command: Sequence[str], *options: str) -> list[str]:
+    """The command with these values (`--name`, value, ...) in place of those that it has, or at its end.
+
+    >>> with_values(["slo", "--from", "1", "--json"], "--from", "2", "--to", "3")
+    ['slo', '--from', '2', '--json', '--to', '3']
+    """
+    values = dict(zip(options[::2], options[1::2], strict=True))
+    replaced = [values.get(before, each) for before, each in pairwise(["", *command])]
+    return replaced + [part for option in values.items() if option[0] not in command for part in option]
 
 
 def program(path: Path, script: str) -> Path:

@@ -201,7 +201,7 @@ def test_what_keeps_the_console_from_starting_is_one_line(tmp_path: Path) -> Non
         port = taken.getsockname()[1]
         in_use = run_sluice("console", "--config", settings, "--port", port)
 
-    assert (open_to_all.code, open_to_all.output, in_use.code, in_use.output) == (1, "", 1, "")
+    assert (open_to_all.code, open_to_all.output, in_use.code, in_use.output) == (2, "", 1, "")
     refusal = "sluice: error: the console at 0.0.0.0 would be open to everybody; give --token"
     assert open_to_all.error_line.startswith(refusal)
     reason = f"can't listen on 127.0.0.1:{port} (Address already in use); --port 0 takes a free one"

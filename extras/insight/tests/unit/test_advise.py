@@ -26,7 +26,7 @@ from sluice_insight.whatif.replay import Recorded, Side
 from sluice_insight.whatif.whose import Whose
 from sluice_reading.quotas_admin import QuotasAdmin
 from tests.builders import quota
-from tests.commands import invoke
+from tests.commands import invoke, with_values
 
 pytestmark = pytest.mark.usefixtures("small_clients")
 
@@ -287,7 +287,7 @@ def test_it_says_on_how_many_decisions_no_quota_on_users_is_tried(command: list[
 
 def test_where_nothing_was_recorded_nothing_is_proposed(command: list[str], tmp_path: Path) -> None:
     """The output is an empty quota file."""
-    printed = invoke(*command, "--from", "2026-01-01", "--to", "2026-01-02").output
+    printed = invoke(*with_values(command, "--from", "2026-01-01", "--to", "2026-01-02")).output
     (tmp_path / "proposed.yaml").write_text(printed)
 
     assert "# No client used anything that these quotas limit." in printed

@@ -34,8 +34,8 @@ def in_folder(here: Path) -> None:
     write_tables(here, [], events, T)
 
 
-def slo(*arguments: str) -> str:
-    span = ("--from", "2026-11-02T10:00", "--to", "2026-11-02T11:00")
+def slo(*arguments: str, since: str = "2026-11-02T10:00") -> str:
+    span = ("--from", since, "--to", "2026-11-02T11:00")
     return invoke("slo", *span, *arguments).output
 
 
@@ -91,11 +91,11 @@ def test_brokers_and_controllers_are_left_out_and_few_minutes_are_called_few(her
     ]
     write_tables(here, [], [*own, *clients], T)
 
-    found = json.loads(slo("--from", "2026-10-27T11:00", "--json"))
+    found = json.loads(slo("--json", since="2026-10-27T11:00"))
 
     assert (found["clients"], found["brokers_and_controllers"]) == (2, 3)
     assert (found["recorded_from"], found["recorded_to"]) == ("2026-11-02T10:00:00Z", "2026-11-02T10:02:00Z")
-    _, recorded, _, worst = slo("--from", "2026-10-27T11:00").splitlines()
+    _, recorded, _, worst = slo(since="2026-10-27T11:00").splitlines()
     assert recorded == (
         "recorded: 3 min of the 144 h 0 min asked for, since 2026-11-02T10:00:00Z; 3 brokers and controllers left out"
     )

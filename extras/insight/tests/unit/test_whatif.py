@@ -35,7 +35,7 @@ from sluice_insight.whatif.run import Task, replay, replay_share, stepped
 from sluice_insight.whatif.whose import Part
 from tests import strategies
 from tests.builders import Json, member
-from tests.commands import invoke
+from tests.commands import invoke, with_values
 
 pytestmark = pytest.mark.usefixtures("small_clients")
 
@@ -614,7 +614,7 @@ def test_no_quota_on_users_is_tried_on_a_client_whose_user_is_not_known(
     events = [event(at_ms, "", f"app-{at_ms % 3}", bytes=9000) for at_ms in range(0, 60_000, 500)]
     write_decisions(tmp_path / "decisions", simulated(events, []))
 
-    printed = invoke(*command, "--processes", processes).output
+    printed = invoke(*with_values(command, "--processes", processes)).output
     found = {client["user"]: client for client in json.loads(invoke(*command, "--json").output)["clients"]}
 
     assert pools.called is (processes == "2")
@@ -649,7 +649,7 @@ def test_no_quota_on_client_ids_is_tried_where_the_client_id_is_not_known(
 
 
 def test_a_span_without_decisions_has_no_clients(command: list[str]) -> None:
-    shown = invoke(*command, "--from", "2026-01-01", "--to", "2026-01-02").output
+    shown = invoke(*with_values(command, "--from", "2026-01-01", "--to", "2026-01-02")).output
 
     assert shown.splitlines()[-1].split() == ["all", "0", "clients", *"0000", *["0.0"] * 3, *["0", "B"] * 3, "0"]
 
@@ -706,7 +706,7 @@ def test_a_quota_that_is_not_in_force_yet_is_not_stepped() -> None:
     ],
 )
 def test_wrong_options_are_one_line(command: list[str], arguments: list[str], said: str) -> None:
-    ended = invoke(*command, *arguments, code=2)
+    ended = invoke(*with_values(command, *arguments), code=2)
 
     assert said in ended.error_line
 
@@ -724,5 +724,5 @@ def test_a_file_that_another_process_finds_damaged_is_one_line(command: list[str
     for file in (tmp_path / "decisions").rglob("*.parquet"):
         file.write_bytes(b"PAR1 no parquet PAR1")
 
-    assert "decisions can't be read: " in invoke(*command, "--processes", "2", code=1).error
+    assert "decisions can't be read: " in invoke(*with_values(command, "--processes", "2"), code=1).error
     assert pools.called

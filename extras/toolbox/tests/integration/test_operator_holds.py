@@ -70,5 +70,5 @@ def test_a_hold_returns_when_gateways_have_it_in_force_and_says_so_if_no_job_tak
 
     assert "Holding client-id 'app' for 1h, in force at 1 of 1 other gateways" in held
     assert "Released client-id 'app', in force at 1 of 1 other gateways" in released
-    assert unheard.count("written, but no job has taken it: none answers since 20") == 2
+    assert unheard.count("written, but no job has taken it: ") == 2
     assert waits_ms == [10_000, 0, 0, 10_000]
