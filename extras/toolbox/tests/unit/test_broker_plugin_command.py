@@ -36,7 +36,8 @@ def test_lines_are_written_as_java_reads_properties(tmp_path: Path) -> None:
     assert r"sluice.client.ssl.truststore.location=\ C:\\certs\\\u00fc.pem" in lines
 
 
-LOGIN = "{client.id: quota-job, security.protocol: sasl_ssl, sasl.mechanism: PLAIN, sasl.jaas.config: 'x required a=\"1\";'}"
+LOGIN = """{client.id: quota-job, security.protocol: sasl_ssl, sasl.mechanism: PLAIN,
+ sasl.jaas.config: 'x required a="1";'}"""
 CERTIFICATE = "{client.id: quota-job, security.protocol: SSL, ssl.keystore.location: /c.pem, ssl.keystore.type: PEM}"
 
 
