@@ -29,6 +29,7 @@ from sluice_proxy.processes import free_ports
 from tests.broker_plugin import plugin_classes
 from tests.integration.job_process import (
     AUDITED,
+    GENERATED_CODE,
     QUICK_JAVA,
     READS_DELTA,
     SMALL_ARROW_BATCHES,
@@ -264,7 +265,7 @@ def shared_job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> I
         audit=AUDITED,
         enforce={"max_future_ms": 3_000_000},  # for the clocks of gateways that run fast until a busy machine is done
         health={"port": free_ports(1)[0]},
-        spark=SMALL_ARROW_BATCHES,
+        spark=GENERATED_CODE | SMALL_ARROW_BATCHES,
     )
     job.start()
     yield job

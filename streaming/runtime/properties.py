@@ -53,8 +53,6 @@ _DEFAULTS = {
     # In each micro-batch Spark would write a class for each stage as text, only to find it compiled. With evaluators
     # stages have no closures, whose classes Spark reads from their jars (docs/decisions/0014-cost-of-a-micro-batch.md).
     "spark.sql.codegen.wholeStage": "false",
-    # Each task would write its projections as a class, too: with a page a row they have few rows to be worth it.
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.execution.usePartitionEvaluator": "true",
     # Hadoop sets the mode of a local file that it writes by this, not by the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": f"{OWNER_ONLY:03o}",

@@ -13,7 +13,7 @@ from sluice.state.decisions.leader_epochs import Fence
 from sluice_demo.counts import ends, records
 from sluice_demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 
-__all__ = ["AUDITED", "QUICK_JAVA", "READS_DELTA", "TOPICS", "JobProcess", "Json", "wait_until"]
+__all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "READS_DELTA", "TOPICS", "JobProcess", "Json", "wait_until"]
 
 TOPICS = ("requests", "decisions", "dead_letters", "limits", "waits", "sums", "claims")
 """The settings that name a job's topics."""
@@ -28,8 +28,14 @@ READS_DELTA = {
 }
 """Properties of a session that reads and writes Delta tables; the job does that without Spark."""
 
+GENERATED_CODE = {"spark.sql.codegen.factoryMode": "FALLBACK"}
+"""Section `spark` of a job that runs the code that Spark generates for expressions, as in production."""
+
 SMALL_ARROW_BATCHES = {"spark.sql.execution.arrow.maxBytesPerBatch": "4k"}
 """Section `spark` of a job whose tasks send Python several batches of Arrow, though its micro-batches are small."""
+
+_INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Section `spark` of the others: generating code takes a part of a small micro-batch."""
 
 AUDITED = {"trigger_s": 1}
 """Section `audit` of a job whose tables a test reads."""
@@ -53,7 +59,7 @@ class JobProcess(SluiceJob):
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "topics": {**topics, "partitions": 1},
             "audit": _NOT_AUDITED,
-            "spark": QUICK_JAVA,
+            "spark": QUICK_JAVA | _INTERPRETED,
         }
         storage = storage_in(Path(os.path.relpath(folder)))  # as the default paths are, of another folder than Java's
         super().__init__(folder, storage, quotas_in(folder, quotas), own, sections)
