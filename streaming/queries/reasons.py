@@ -182,7 +182,7 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     if pattern == _UNLOADED:
         return Reason(Cause.PROCESS_BROKEN, text)
     if isinstance(error, Py4JNetworkError | ConnectionError):
-        return Reason(Cause.PROCESS_BROKEN, _JAVA_GONE.format(cause=innermost))
+        return Reason(Cause.PROCESS_BROKEN, text if pattern else _JAVA_GONE.format(cause=innermost))
     of_worker = next((cause for error, cause in _OF_WORKERS.items() if error.search(innermost)), None)
     if of_worker is not None and pattern != _NO_ROOM:
         return Reason(of_worker, text)

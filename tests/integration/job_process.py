@@ -35,7 +35,7 @@ SMALL_ARROW_BATCHES = {"spark.sql.execution.arrow.maxBytesPerBatch": "4k"}
 """Section `spark` of a job whose tasks send Python several batches of Arrow, though its micro-batches are small."""
 
 _INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Section `spark` of the others: generating code takes a part of a small micro-batch."""
+"""Section `spark` of the others: a small micro-batch is shorter without generated code."""
 
 AUDITED = {"trigger_s": 1}
 """Section `audit` of a job whose tables a test reads."""
@@ -47,7 +47,8 @@ _NOT_AUDITED = {"trigger_s": 86_400}
 class JobProcess(SluiceJob):
     """`sluice run` in a folder, with its own topics on the broker; can be killed and started again.
 
-    It writes answers to Delta only when it starts, unless `audit` is AUDITED.
+    It writes answers to Delta only when it starts, unless `audit` is AUDITED, and interprets Spark's plans, unless
+    `spark` is GENERATED_CODE.
     """
 
     def __init__(self, folder: Path, bootstrap_servers: str, quotas: Sequence[Json], /, **sections: Json) -> None:

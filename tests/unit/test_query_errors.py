@@ -152,6 +152,11 @@ def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> Non
         (None, "no error was given", Cause.OTHER),
         (Py4JNetworkError("Answer from Java side is empty"), None, Cause.PROCESS_BROKEN),
         (
+            Py4JNetworkError("java.io.IOException: No space left on device"),
+            "there is no room to write (java.io.IOException: No space left on device); make room on the disk",
+            Cause.PROCESS_BROKEN,
+        ),
+        (
             ConnectionRefusedError(111, "Connection refused"),
             "Java, in which Spark runs, is gone ([Errno 111] Connection refused): killed, or out of memory;"
             " start the job again",

@@ -16,7 +16,10 @@ EXEMPT_CLIENT_ID = "only-the-job-knows-this"
 _QUICK: Sections = {
     "audit": {"trigger_s": 86_400},
     "topics": {"partitions": 1},
-    "spark": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+    "spark": {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    },
 }
 """Settings that make the start of a job short, as those of the integration tests."""
 
