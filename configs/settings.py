@@ -55,6 +55,11 @@ _ODD_IN_TABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]|\\]")
 """Parts of a path that Delta's client reads as others, or refuses: it takes paths for URLs."""
 
 _LEAST_RETENTION_MS = 60_000
+_DAY_MS = 86_400_000
+_SHORTEST_KEPT_MS, _LONGEST_KEPT_MS = 30 * _DAY_MS, 3_653 * _DAY_MS
+
+CLOCK_DIFFERENCE_MS = _DAY_MS
+"""Largest difference between the clocks of gateways, broker and job; a clock that is wrong by hours forges nothing."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -273,6 +278,25 @@ def load_settings(path: Path | None = None, environment: Mapping[str, str] = os.
         return _settings({name: {**values, **given.get(name, {})} for name, values in defaults.items()}, environment)
     except _SettingError as error:
         raise InvalidSettingsError(f"{path or DEFAULTS}: {error}") from None
+
+
+def kept_ms(*retentions_ms: int) -> int:
+    """Longest time for which topics made with these retentions may keep a record, at least 30 days.
+
+    One that existed before has a retention of its own. Ten years stand for a topic that keeps records for ever.
+
+    >>> kept_ms(86_400_000, 604_800_000) // _DAY_MS, kept_ms(-1, 604_800_000) // _DAY_MS
+    (30, 3653)
+    """
+    if -1 in retentions_ms:
+        return _LONGEST_KEPT_MS
+    return min(max(*retentions_ms, _SHORTEST_KEPT_MS), _LONGEST_KEPT_MS)
+
+
+def event_bounds_ms(settings: Settings) -> tuple[int, int]:
+    """Longest time that an event's own may lie before, and after, the job's: with margins for a backlog and clocks."""
+    age_ms = min(settings.enforce.max_past_ms, _LONGEST_KEPT_MS) + kept_ms(settings.topics.requests_retention_ms)
+    return age_ms, min(settings.enforce.max_future_ms, _LONGEST_KEPT_MS) + CLOCK_DIFFERENCE_MS
 
 
 def folders(settings: Settings) -> dict[str, str]:

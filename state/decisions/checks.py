@@ -35,12 +35,17 @@ from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 
 
 class EventLimits(NamedTuple):
-    """Bounds that protect the job: size of an event, its charges, and how far its time may lie from its record's."""
+    """Bounds that protect the job: size of an event, its charges, and how far its time may lie from its record's.
+
+    `max_age_ms` and `max_ahead_ms` are from the job's time: tables take no row beyond, whatever the record's time says.
+    """
 
     max_event_bytes: int
     max_future_ms: int
     max_past_ms: int = MAX_TIMESTAMP_MS
     max_charges: int = MAX_ENTRIES
+    max_age_ms: int = MAX_TIMESTAMP_MS
+    max_ahead_ms: int = MAX_TIMESTAMP_MS
 
 
 def bound_waits(request: Request) -> None:

@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.configs.settings import Settings
+from sluice.configs.settings import CLOCK_DIFFERENCE_MS, Settings, event_bounds_ms, kept_ms
 from sluice.process.format import error_line
 from sluice.sinks.errors import TableReadError
 from sluice.sinks.tables.dead_letters import dead_letters_table, letter_content, letter_rows
@@ -40,16 +40,6 @@ from sluice.streaming.runtime.recorded import see_tables
 QUERY_NAME = "audit"
 
 log = logging.getLogger("sluice.audit")
-
-_DAY_MS = 86_400_000
-_SHORTEST_RETENTION_MS = 30 * _DAY_MS
-"""A topic that existed before keeps its records as long as it was created with, not as the settings say."""
-
-_LONGEST_RETENTION_MS = 3_653 * _DAY_MS
-"""Ten years stand for a topic that keeps its records for ever."""
-
-_MAX_CLOCK_DIFFERENCE_MS = _DAY_MS
-"""Largest difference between the clocks of gateways, broker and job; a clock that is wrong by hours forges nothing."""
 
 _FILE_ROWS = 50_000
 """Records that are worth a task and a file of their own."""
@@ -82,7 +72,7 @@ class AuditWriter:
         )
         self._unreadable = unreadable_table(settings.delta.unreadable)
         self._window_s = settings.audit.metrics_window_s
-        self._bounds = _time_bounds(settings)
+        self._bounds = time_bounds(settings)
         self._epochs = {
             settings.topics.dead_letters: EpochsSeen(checkpoint, "epochs_seen_of_dead_letters.json"),
             settings.topics.decisions: EpochsSeen(checkpoint),
@@ -232,17 +222,13 @@ class AuditWriter:
             )
 
 
-def _time_bounds(settings: Settings) -> TimeBounds:
-    """Bounds on the age of genuine records when they are read, with generous margins."""
-    topics, enforce = settings.topics, settings.enforce
-    retentions = (topics.requests_retention_ms, max(topics.decisions_retention_ms, topics.dead_letters_retention_ms))
-    if -1 in (*retentions, topics.decisions_retention_ms, topics.dead_letters_retention_ms):
-        kept_ms = _LONGEST_RETENTION_MS
-    else:
-        kept_ms = min(max(sum(retentions), _SHORTEST_RETENTION_MS), _LONGEST_RETENTION_MS)
+def time_bounds(settings: Settings) -> TimeBounds:
+    """Bounds on the age of genuine records when they are read: what is decided is a row, however late it is read."""
+    (age_ms, ahead_ms), topics = event_bounds_ms(settings), settings.topics
+    answers_ms = kept_ms(topics.decisions_retention_ms, topics.dead_letters_retention_ms)
     return TimeBounds(
-        past_ms=min(enforce.max_past_ms, _LONGEST_RETENTION_MS) + kept_ms + _MAX_CLOCK_DIFFERENCE_MS,
-        future_ms=min(enforce.max_future_ms, _LONGEST_RETENTION_MS) + _MAX_CLOCK_DIFFERENCE_MS,
+        past_ms=age_ms + answers_ms + CLOCK_DIFFERENCE_MS,
+        future_ms=ahead_ms + CLOCK_DIFFERENCE_MS,
     )
 
 

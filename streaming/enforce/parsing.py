@@ -106,7 +106,8 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
     if request.timestamp_ms is None:
         request.timestamp_ms = _record_time(source)
     else:
-        _check_distance(request.timestamp_ms - source.timestamp_ms, limits)
+        ahead_ms = request.timestamp_ms - source.timestamp_ms
+        _check_distance(ahead_ms, "its record", limits.max_future_ms, limits.max_past_ms)
     if request.request_id is None:
         request.request_id = decision_id(source.topic, source.partition, source.offset)
     return request
@@ -133,19 +134,22 @@ def _record_time(source: Source) -> int:
     return source.timestamp_ms
 
 
-def _check_distance(ahead_ms: int, limits: EventLimits) -> None:
-    """Raises InvalidRequestError for an event whose time lies too far from its record's.
+def check_present(request: Request, decided_at_ms: int, limits: EventLimits) -> None:
+    """Raises InvalidRequestError for an event whose time lies too far from the job's: its record's time is forged too.
 
-    Each day of event time is a partition of the table `quota_metrics`: a few thousand old events would make thousands.
+    Tables refuse such times: each day of event time is a partition of the table `quota_metrics`, so a few thousand old
+    events would make thousands.
     """
-    if ahead_ms > limits.max_future_ms:
-        raise InvalidRequestError(
-            "timestamp_ms", f"lies {ahead_ms} ms ahead of its record", f"at most {limits.max_future_ms} ms"
-        )
-    if -ahead_ms > limits.max_past_ms:
-        raise InvalidRequestError(
-            "timestamp_ms", f"lies {-ahead_ms} ms before its record", f"at most {limits.max_past_ms} ms"
-        )
+    if request.timestamp_ms is not None:
+        _check_distance(request.timestamp_ms - decided_at_ms, "the job's time", limits.max_ahead_ms, limits.max_age_ms)
+
+
+def _check_distance(ahead_ms: int, of: str, most_ahead_ms: int, most_before_ms: int) -> None:
+    """Raises InvalidRequestError for an event whose time lies too far from another one."""
+    if ahead_ms > most_ahead_ms:
+        raise InvalidRequestError("timestamp_ms", f"lies {ahead_ms} ms ahead of {of}", f"at most {most_ahead_ms} ms")
+    if -ahead_ms > most_before_ms:
+        raise InvalidRequestError("timestamp_ms", f"lies {-ahead_ms} ms before {of}", f"at most {most_before_ms} ms")
 
 
 def _too_many(field: str, entries: int, most: int) -> InvalidRequestError:

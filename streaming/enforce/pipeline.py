@@ -97,7 +97,7 @@ def plan(
     planned_bytes, planner = 0, Planner(quotas, settings)
     batch = planner.batch(decided_at_ms, overrides)
     for value, source in events:
-        event = read_event(value, source, settings)
+        event = read_event(value, source, settings, decided_at_ms)
         planned = [event] if isinstance(event, OutputRecord) else planner.plan(event, source, batch)
         for each in planned:
             if isinstance(each, OutputRecord):

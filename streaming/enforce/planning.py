@@ -14,7 +14,7 @@ from sluice.state.quotas.entity import client_key, entity_text
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.sums import Reported, applied_waits, gateway_text
 from sluice.state.store.pages import page_of_entity
-from sluice.streaming.enforce.parsing import parse_event
+from sluice.streaming.enforce.parsing import check_present, parse_event
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
@@ -35,10 +35,18 @@ Planned = list[OutputRecord] | list[PlacedRow]
 """The charge rows of an event, or its records if it charges no counter."""
 
 
-def read_event(value: bytes | None, source: Source, settings: PipelineSettings) -> Request | Unmute | OutputRecord:
-    """The request or control record of one event; the dead letter of an event that breaks the contract."""
+def read_event(
+    value: bytes | None, source: Source, settings: PipelineSettings, decided_at_ms: int
+) -> Request | Unmute | OutputRecord:
+    """The request or control record of one event; the dead letter of an event that breaks the contract.
+
+    It is in a micro-batch that begins at `decided_at_ms`.
+    """
     try:
-        return parse_event(value, source, settings.limits)
+        event = parse_event(value, source, settings.limits)
+        if isinstance(event, Request):
+            check_present(event, decided_at_ms, settings.limits)
+        return event
     except InvalidRequestError as error:
         topic, most = settings.dead_letters_topic, settings.max_record_bytes
         return dead_letter_record(topic, value, source, error, most, settings.topic_id)

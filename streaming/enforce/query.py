@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from sluice.configs.settings import Settings
+from sluice.configs.settings import Settings, event_bounds_ms
 from sluice.process.clock import now_ms
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
@@ -120,7 +120,10 @@ class EnforceQuery(GatedQuery):
         create = None if store is None else store.file_creator(job.spark, checkpoint.location)
         self._log = BatchLog(checkpoint, create)
         self._topic = topic
-        self._pipeline = PipelineSettings.of(settings, limits=CapacityFile(settings).limits())._replace(
+        pipeline = PipelineSettings.of(settings, limits=CapacityFile(settings).limits())
+        age_ms, ahead_ms = event_bounds_ms(settings)
+        self._pipeline = pipeline._replace(
+            limits=pipeline.limits._replace(max_age_ms=age_ms, max_ahead_ms=ahead_ms),
             job_id=job_identity(checkpoint).job_id,
             topic_id=topic.id if topic is not None else None,
             max_record_bytes=max_record_bytes or settings.topics.max_message_bytes,

@@ -36,7 +36,7 @@ class Simulation:
             self._next_offset += 1
 
     def _decide(self, value: bytes, source: Source) -> Iterator[OutputRecord]:
-        event = read_event(value, source, self._settings)
+        event = read_event(value, source, self._settings, self._newest_ms)
         planned: Planned
         if isinstance(event, Request):
             self._newest_ms = event.timestamp_ms or 0

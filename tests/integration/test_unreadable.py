@@ -4,9 +4,11 @@ import json
 
 import pytest
 from deltalake import DeltaTable
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from sluice.process.clock import now_ms
+from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice_demo.counts import audited
 from sluice_lab.testbed.reconciliation import reconcile, reconcile_counts
 from tests.integration.job_process import JobProcess, wait_until
@@ -34,6 +36,40 @@ def forged_decisions(genuine: bytes, later: int) -> list[bytes | None]:
         json.dumps(decision | {"user": "mallory"}).encode(),
         json.dumps(decision | {"user": "mallory", "decision_id": f"{topic}-{partition}-{later}"}).encode(),
     ]
+
+
+def test_an_event_of_a_time_that_no_table_takes_is_a_dead_letter_whatever_its_records_time_is(
+    shared_job: JobProcess,
+) -> None:
+    """It was decided, and its row was unreadable: requests were more than decisions and dead letters."""
+    job, topics = shared_job, shared_job.settings.topics
+    before = job.count(topics.requests)
+    far = "message.timestamp.after.max.ms"  # a topic that somebody else made has no such bound
+    alter(job, topics.requests, {far: str(2**63 - 1)})
+    now, day_ms = now_ms(), 86_400_000
+    forged = [0, 1, now - 400 * day_ms, now + 10 * day_ms, MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1, 9 * 10**15]
+    near = [now - 20 * day_ms, now - day_ms, now + 3_600_000]
+    for at_ms in (*forged, *near):
+        own = b', "timestamp_ms": %d' % at_ms
+        event = b'{"api": "Metadata", "user": "of %d", "request_time_ns": 1%b}'
+        values = [event % (at_ms, own)] if at_ms in near else [event % (at_ms, own), event % (at_ms, b"")]
+        job.publish(values, at_ms)
+    total = before + 2 * len(forged) + len(near)
+    alter(job, topics.requests, {far: "3600000"})
+
+    wait_until(lambda: audited(job.settings) >= total, 120)
+
+    letters = [each for each in job.dead_letters() if each["source"]["offset"] >= before]
+    assert len(letters) == 2 * len(forged)
+    assert {each["error"]["field"] for each in letters} == {"timestamp_ms"}
+    found = reconcile(job.settings)
+    assert (found.requests, found.unreadable, found.balanced) == (total, 0, True), str(found)
+
+
+def alter(job: JobProcess, topic: str, configs: dict[str, str]) -> None:
+    """Give a topic these configs."""
+    with KafkaAdminClient(bootstrap_servers=job.settings.kafka["bootstrap.servers"]) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
 
 
 def test_forged_records_are_kept_apart_and_every_answer_is_one_row(shared_job: JobProcess) -> None:

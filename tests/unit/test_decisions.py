@@ -730,7 +730,7 @@ def test_clients_with_limits_of_their_own_are_charged_together_by_their_own_limi
 
 def plan(planner: Planner, settings: PipelineSettings, value: bytes, source: Source, decided_at_ms: int = 7) -> Planned:
     """The charge rows of an event, or its record."""
-    event = read_event(value, source, settings)
+    event = read_event(value, source, settings, decided_at_ms)
     if isinstance(event, OutputRecord):
         return [event]
     return planner.plan(event, source, planner.batch(decided_at_ms))

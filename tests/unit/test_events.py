@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.configs.settings import event_bounds_ms
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.audit.query import time_bounds
 from sluice.streaming.enforce.parsing import BOUNDED, parse_request
 from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import read_event
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, decode_page_batch
 from tests.bad_events import BAD, LIMITS, SHARE, SOURCE, TOUCHED, WEEK_MS, event, heartbeat_of, waited
@@ -102,6 +105,37 @@ def test_a_records_time_that_no_event_may_have_stands_for_none(at_ms: int) -> No
     """The writer of a record sets its time: -1 is Kafka's for none, and a far future would freeze a bucket."""
     with pytest.raises(InvalidRequestError, match=rf"timestamp_ms: is missing, and its record's time is {at_ms};"):
         parse_request(b'{"api": "Whatever"}', Source("quota-requests", 2, 17, at_ms), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "problem"),
+    [
+        (0, f"lies {T0} ms before the job's time; expected at most {WEEK_MS} ms"),
+        (T0 - WEEK_MS - 1, f"lies {WEEK_MS + 1} ms before the job's time; expected at most {WEEK_MS} ms"),
+        (T0 + 7_001, "lies 7001 ms ahead of the job's time; expected at most 7000 ms"),
+        (MAX_TIMESTAMP_MS, f"lies {MAX_TIMESTAMP_MS - T0} ms ahead of the job's time; expected at most 7000 ms"),
+    ],
+)
+def test_an_event_that_no_table_takes_is_a_dead_letter_though_its_record_is_as_old(at_ms: int, problem: str) -> None:
+    """The producer sets its record's time too; the decision was made, and its row was unreadable."""
+    settings = PipelineSettings.of(DEFAULTS)
+    settings = settings._replace(limits=LIMITS._replace(max_age_ms=WEEK_MS, max_ahead_ms=7_000))
+    source = Source("quota-requests", 2, 17, at_ms)
+
+    for value in (event(), event(timestamp_ms=at_ms)):
+        letter = read_event(value, source, settings, T0)
+        assert isinstance(letter, OutputRecord)
+        assert json.loads(letter.value)["error"]["field"] == "timestamp_ms"
+        assert problem in "{problem}; expected {expected}".format(**json.loads(letter.value)["error"])
+
+
+def test_the_bounds_of_the_jobs_time_let_a_backlog_and_clocks_that_are_hours_off_pass() -> None:
+    """Tables take what the job decides, also if the answer is read as late as its topic keeps it."""
+    age_ms, ahead_ms = event_bounds_ms(DEFAULTS)
+    bounds, day_ms = time_bounds(DEFAULTS), 86_400_000
+
+    assert (age_ms, ahead_ms) == (37 * day_ms, day_ms + 60_000)
+    assert (bounds.past_ms, bounds.future_ms) == (age_ms + 31 * day_ms, ahead_ms + day_ms)
 
 
 def test_an_old_event_is_decided_at_its_own_time() -> None:

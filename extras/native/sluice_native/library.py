@@ -90,7 +90,7 @@ _FUNCTIONS = {
     "plan_api": (c_int, (c_void_p, *_TEXT, c_int, c_int, c_int)),
     "plan_name": (c_int, (c_void_p, c_int, *_TEXT)),
     "plan_member": (c_int, (c_void_p, c_int, c_int, c_size_t, c_size_t, *_TEXT, *_TEXT, c_uint32)),
-    "plan_begin": (c_int, (c_void_p, *_TEXT)),
+    "plan_begin": (c_int, (c_void_p, *_TEXT, c_int64, c_int64)),
     "plan_tighten": (c_int, (c_void_p, *_TEXT, *_TEXT)),
     "plan_forget": (None, (c_void_p,)),
     "plan_make": (c_int, (c_void_p, c_int)),

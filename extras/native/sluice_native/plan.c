@@ -318,6 +318,7 @@ typedef struct {
     int apis_n;
     Text decision_head, decisions_topic, sums_topic; /* begin of ids; names in msgpack */
     Text batch, tightened;                           /* text of the micro-batch; of gateways: lengths, instance, text */
+    int64_t first_ms, last_ms;                       /* bounds of the times of its events */
     Map plans, names, by_ends;
     Text plan_list, counter_list, mode_list, member_list, ends_list; /* arrays */
     Text globs;                                                      /* of members */
@@ -885,6 +886,7 @@ static int is_valid(const Planner *s, Event *e, const Api *api, int64_t record_m
         int64_t ahead_ms = e->timestamp_ms - record_ms;
         if (ahead_ms > s->settings.max_future_ms || -ahead_ms > s->settings.max_past_ms) return 0;
     }
+    if (e->timestamp_ms < s->first_ms || e->timestamp_ms > s->last_ms) return 0;
     if (e->user.n > MAX_NAME || e->client_id.n > MAX_NAME || e->instance.n > MAX_INSTANCE) return 0;
     for (int i = 0; i < e->touched_n; i++)
         if (e->touched[i].topic.n > MAX_NAME) return 0;
@@ -1038,7 +1040,9 @@ static void clear_pages(Planner *s) {
     s->bytes = 0;
 }
 
-API int plan_begin(Planner *s, const uint8_t *batch, size_t n) {
+API int plan_begin(Planner *s, const uint8_t *batch, size_t n, int64_t first_ms, int64_t last_ms) {
+    s->first_ms = first_ms;
+    s->last_ms = last_ms;
     clear_pages(s); /* of an attempt that broke off */
     s->tightened.length = 0;
     return set(&s->batch, batch, n);

@@ -142,7 +142,9 @@ class NativePlanner:
     ) -> Iterator[PlannedPages]:
         """As `pipeline.plan`, of Arrow batches of Kafka records: value, partition, offset and timestamp_ms."""
         of_batch = self._planner.batch(decided_at_ms, overrides)
-        self._call("plan_begin", *_texts(_text_of(of_batch)))
+        limits = self._settings.limits
+        first_ms, last_ms = decided_at_ms - limits.max_age_ms, decided_at_ms + limits.max_ahead_ms
+        self._call("plan_begin", *_texts(_text_of(of_batch)), first_ms, last_ms)
         for instance in of_batch.of_gateways:
             self._call("plan_tighten", *_texts(instance.encode(), _text_of(of_batch, instance)))
         max_bytes = most_planned_bytes(self._settings)
@@ -172,7 +174,7 @@ class NativePlanner:
             if outcome.value in (native.DECLINED, native.UNKNOWN):
                 numbers = int(partitions[first]), int(offsets[first]), int(times_ms[first])
                 source = Source(self._settings.requests_topic, *numbers)
-                event = read_event(values[first].as_py(), source, self._settings)
+                event = read_event(values[first].as_py(), source, self._settings, of_batch.decided_at_ms)
                 if first != told:
                     self.declined += 1
                     native.declined["events"] += 1

@@ -301,11 +301,17 @@ def _settings(draw: random.Random) -> PipelineSettings:
     policy = draw.choice([RequestPolicy.KIP124, RequestPolicy.KIP124, RequestPolicy.KIP124_DRAFT])
     rule = replace(_DEFAULTS.quota, policy=policy, max_partitions_per_request=draw.choice([5, 10_000]))
     most = draw.choice([_DEFAULTS.max_record_bytes, 5_000])
-    return _DEFAULTS._replace(pages=draw.choice([1, 3, 64]), job_id="0123", quota=rule, max_record_bytes=most)
+    limits = _DEFAULTS.limits._replace(max_age_ms=draw.choice([100, 10**9]), max_ahead_ms=draw.choice([100, 10**9]))
+    pages = draw.choice([1, 3, 64])
+    return _DEFAULTS._replace(pages=pages, job_id="0123", quota=rule, limits=limits, max_record_bytes=most)
 
 
 def _source(draw: random.Random, settings: PipelineSettings, offset: int, now_ms: int) -> Source:
-    record_ms = now_ms if draw.random() < 0.99 else draw.choice([-1, -(2**62), 2**62])
+    record_ms = (
+        now_ms
+        if draw.random() < 0.99
+        else draw.choice([0, -1, now_ms - 2 * 10**9, now_ms + 2 * 10**9, -(2**62), 2**62])
+    )
     return Source(settings.requests_topic, draw.choice([0, 0, 7, 200]), offset, record_ms)
 
 
