@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_reader import Offsets, TopicReader
-from sluice.state.troubles import AUDIT_LATE_MS, Unwritten
+from sluice.state.troubles import AUDIT_LATE_MS, START_MS, Unwritten
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.spark_files import check_spark_files, read_offsets
 
@@ -21,14 +21,21 @@ class UnwrittenAnswers:
         self._clock_s = clock_s
         self.looks = deque[tuple[float, dict[_Place, int]]]()  # when, and the ends of the topics then, oldest first
         self._committed, self._committed_s = -2, 0.0  # the last micro-batch that was seen, and since when
+        self._late_ms = START_MS  # until the first commit is seen: a start takes as long as the machine does
 
     def look(self, now_ms: int) -> Unwritten:
-        """Those that it saw the query's trigger and AUDIT_LATE_MS ago. Raises CheckpointError and KafkaError."""
+        """Those that it saw the query's trigger and AUDIT_LATE_MS ago, before the first commit START_MS ago.
+
+        Raises CheckpointError and KafkaError.
+        """
         now_s, (committed, unread) = self._clock_s(), _unread(self._settings)
         if committed != self._committed:
+            if self._committed >= -1 and self._late_ms != AUDIT_LATE_MS:
+                self._late_ms = AUDIT_LATE_MS
+                self.looks.clear()  # what came while the first micro-batch ran is due from now on
             self._committed, self._committed_s = committed, now_s
         self.looks.append((now_s, {place: each.end for place, each in unread.items()}))
-        due_s = now_s - self._settings.audit.trigger_s - AUDIT_LATE_MS / 1000
+        due_s = now_s - self._settings.audit.trigger_s - self._late_ms / 1000
         while len(self.looks) > 1 and self.looks[1][0] <= due_s:
             self.looks.popleft()
         seen_s, ends = self.looks[0]

@@ -121,6 +121,31 @@ def commit(checkpoint: Path, batch: int, decisions: int, letters: int) -> None:
     files.write(f"commits/{batch}", b"v1\n{}")
 
 
+def test_a_new_job_whose_first_micro_batch_of_audit_takes_long_is_well_and_one_without_any_is_not(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first micro-batch on a busy machine took 100 s, the second one 40: audit_behind was raised meanwhile."""
+    monkeypatch.setattr(unwritten, "TopicReader", lambda *place: nullcontext(Topic(*place)))
+    settings = changed(DEFAULTS, "audit", checkpoint=str(tmp_path), trigger_s=10)
+    settings = changed(settings, "topics", requests="r", decisions="d", dead_letters="l")
+
+    def looks(answers: unwritten.UnwrittenAnswers, seconds: int) -> list[int]:
+        found = []
+        for _ in range(seconds):
+            watched.second(decided=True)
+            found.append(answers.look(watched.now_ms).number)
+        return found
+
+    never, slow = (unwritten.UnwrittenAnswers(settings, lambda: watched.now_ms / 1000) for _ in range(2))
+    assert looks(never, 132) == [0] * 130 + [1, 2]
+    RECORDS["d"].clear()
+    assert looks(slow, 100) == [0] * 100
+    commit(tmp_path, 0, decisions=5, letters=0)
+    assert looks(slow, 40) == [0] * 40
+    commit(tmp_path, 1, decisions=100, letters=0)
+    assert looks(slow, 31) == [0] * 30 + [1], "the one that came after the first commit is due after 70 s"
+
+
 def test_answers_that_audit_does_not_write_show_after_70_s_and_those_that_it_writes_never(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
