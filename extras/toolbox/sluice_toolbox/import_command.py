@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sluice.cli.errors import UsageError
 from sluice.kafka_io.client import OF_COMMANDS, OF_PERSONS
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey
@@ -42,6 +43,11 @@ def import_quotas(
     in mode shadow, and those that Kafka proxies alone hold.
     """
     wanted, refused = _cluster_quotas(bootstrap_servers, command_config)
+    if prune and not wanted:
+        raise UsageError(
+            f"the cluster at {bootstrap_servers} has no quotas of users and client-ids, and --prune would remove all;"
+            " check the address, or remove them by `sluice quotas alter --delete-config`"
+        )
     for line in odd_names(entry.entity for entry in wanted):
         typer.echo(f"sluice: warning: {line}", err=True)
     edit(table, merging(table, wanted, absent_from(wanted) if prune else None), author, dry_run=dry_run, yes=yes)

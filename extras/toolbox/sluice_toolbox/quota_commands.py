@@ -201,8 +201,7 @@ def apply_quotas(
 ) -> None:
     """Set the quotas of a file in one commit, after showing the changes and asking."""
     wanted = quotas_of_file(file)
-    if prune and not wanted and read_yaml(file) is None:
-        raise UsageError(f"{file} is empty, and --prune would remove all quotas; write [] into it if that is meant")
+    check_prune(file, wanted, prune=prune)
     edit(table, merging(table, wanted, (lambda _: True) if prune else None), author, dry_run=dry_run, yes=yes)
 
 
@@ -224,6 +223,12 @@ def export_quotas(
 alter = command_app(alter_quotas, _AlterCommand)
 describe = command_app(describe_quotas)
 history = command_app(quotas_history)
+
+
+def check_prune(file: Path, wanted: Sequence[QuotaEntry], *, prune: bool) -> None:
+    """Raise UsageError for a file that was cut to nothing, by which --prune would remove all that it could name."""
+    if prune and not wanted and read_yaml(file) is None:
+        raise UsageError(f"{file} is empty, and --prune would remove all of them; write [] into it if that is meant")
 
 
 def merging(

@@ -17,7 +17,7 @@ from sluice_reading.quota_lists import entity_order
 from sluice_reading.quota_text import tenants_content, writable
 from sluice_reading.texts import entity_text, value_text
 from sluice_toolbox.members import with_members
-from sluice_toolbox.quota_commands import DryRunOption, edit, merging
+from sluice_toolbox.quota_commands import DryRunOption, check_prune, edit, merging
 from sluice_toolbox.quota_options import AuthorOption, YesOption
 
 _Globs = list[str] | None
@@ -89,6 +89,7 @@ def import_tenants(
     others = [entry for entry in wanted if entry.entity.tenant is None]
     if others:
         raise UsageError(f"{file} has quotas of {entity_text(others[0].entity)}; `sluice quotas apply` takes those")
+    check_prune(file, wanted, prune=prune)
     change = merging(table, wanted, (lambda entry: entry.entity.tenant is not None) if prune else None)
     edit(table, change, author, dry_run=dry_run, yes=yes)
 

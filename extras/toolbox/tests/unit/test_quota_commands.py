@@ -802,7 +802,7 @@ def test_an_empty_file_prunes_nothing_unless_it_says_so(shell: Shell, tmp_path: 
     file.write_text(content)
 
     assert shell.error(f"apply {file} --prune --yes").endswith(
-        "would remove all quotas; write [] into it if that is meant"
+        "would remove all of them; write [] into it if that is meant"
     )
     assert len(shell.table.entries()) == 1
     file.write_text("[]\n")

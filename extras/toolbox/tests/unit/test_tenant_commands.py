@@ -192,6 +192,20 @@ def test_an_import_of_tenants_asks_first(table: list[str], tmp_path: Path) -> No
     assert lines("tenants", "import", file, "--prune", "--yes", *by) == [*changes, "Quotas are now at version 2."]
 
 
+def test_an_empty_file_of_tenants_prunes_nothing_unless_it_says_so(table: list[str], tmp_path: Path) -> None:
+    file, by = file_of(tmp_path / "tenants.yaml", "# all is commented out\n"), ["--as", "carol", *table]
+    lines("tenants", "alter", "bank", "--add-user", "bank-*", *by)
+
+    refused = invoke("tenants", "import", file, "--prune", "--yes", *by, code=2)
+
+    assert refused.error_line.endswith(
+        "is empty, and --prune would remove all of them; write [] into it if that is meant"
+    )
+    assert QuotasTable(table[1]).version() == 1
+    file_of(tmp_path / "tenants.yaml", "[]\n")
+    assert lines("tenants", "import", file, "--prune", "--yes", *by)[0] == "- tenant 'bank': member user 'bank-*'"
+
+
 @pytest.mark.parametrize("tenants", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_tenants_are_imported_in_2_ms_each(table: list[str], tmp_path: Path, tenants: int) -> None:
     """Each with a glob, two users and a limit; an import without a tenant removes it with --prune."""
