@@ -184,7 +184,7 @@ def checks_of_kafka(settings: Settings) -> dict[str, Check]:
 
     return {
         "topics": partial(check_topics, settings),
-        "replicas": if_read("topics", partial(check_replicas, settings)),
+        "replicas": if_read("the topics", partial(check_replicas, settings)),
         "requests topic": partial(check_requests_topic, settings),
         "brokers as gateways": if_read("their configuration", lambda: plugin_verdict(brokers.result())),
         "threads of the plugin": if_read("the heartbeats", threads),
@@ -192,8 +192,8 @@ def checks_of_kafka(settings: Settings) -> dict[str, Check]:
         "load of brokers": if_read("the heartbeats", loads),
         "limits": if_read("the limits", lambda: limits_verdict(limits.result())),
         "overrides": if_read("the limits", lambda: overrides_verdict(limits.result().overrides, now_ms())),
-        "own login": if_read("quotas", login),
-        "dead letters": if_read("them", lambda: dead_letters_verdict(newest.result()[1])),
+        "own login": if_read("the quotas", login),
+        "dead letters": if_read("the newest records", lambda: dead_letters_verdict(newest.result()[1])),
         "enforce query": partial(check_progress, settings, *enforced),
         "audit query": lambda: check_audit(settings, flow()),
         "quotas source": partial(check_quotas_source, settings),

@@ -4,7 +4,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -502,6 +502,23 @@ def test_what_a_login_may_not_read_fails_nothing() -> None:
     refused = Mock(side_effect=KafkaUnavailableError("no right"))
 
     assert checks.if_read("quotas", refused)() == "unknown; quotas can't be read (no right)"
+
+
+def test_each_check_that_may_not_read_says_what_it_could_not_read(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = Mock(side_effect=KafkaUnavailableError("no right"))
+    for name in ("connect", "TopicReader", "NewestRecords", "read_cluster_quotas"):
+        monkeypatch.setattr(checks, name, refused)
+    said = dict[str, str]()
+    for name, check in checks.checks_of_kafka(settings).items():
+        with suppress(SluiceError):
+            said[name] = check()
+
+    unknown = {name: words for name, words in said.items() if words.startswith("unknown")}
+    assert len(unknown) >= 8
+    for words in unknown.values():
+        assert re.fullmatch(r"unknown; (the|their) \w+( \w+)? can't be read \(no right\)", words)
 
 
 def test_no_advice_exempts_all_clients_without_a_login() -> None:
