@@ -46,11 +46,16 @@ class TopicSettings:
     sums: TopicName
     claims: TopicName
     partitions: Annotated[int, Meta(ge=1, le=100_000)]
-    replication_factor: Annotated[int, Meta(ge=1, le=32_767)]
+    replication_factor: Annotated[int, Meta(ge=1, le=32_767)] | None  # None: nobody has chosen
     requests_retention_ms: RetentionMillis
     decisions_retention_ms: RetentionMillis
     dead_letters_retention_ms: RetentionMillis
     max_message_bytes: Annotated[int, Meta(ge=1, le=2_147_483_647)]
+
+    @property
+    def replicas(self) -> int:
+        """The replicas that a topic is made with."""
+        return self.replication_factor or 1
 
 
 def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options: object) -> ClientT:

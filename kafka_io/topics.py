@@ -67,7 +67,7 @@ def _ensure(wanted: Mapping[str, TopicNeeds], topics: TopicSettings, kafka: Mapp
             _complete(admin, {name: each for name, each in wanted.items() if name in existing})
             if not missing:
                 return []
-            created = _TopicMaker(admin, topics.replication_factor, kafka["bootstrap.servers"]).make(missing)
+            created = _TopicMaker(admin, topics.replicas, kafka["bootstrap.servers"]).make(missing)
             admin.wait_for_topics(list(missing), timeout_ms=TOPIC_READY_TIMEOUT_MS)
         except (KafkaError, OSError) as error:
             raise TopicCreationError(
@@ -164,7 +164,7 @@ def differing_topics(
                     refused[name, key] = admin.tried_config(name, key, value) in _REFUSED
             kept = {key: value for key, value in wanted[name].configs.items() if not refused.get((name, key))}
             wanted[name] = wanted[name]._replace(configs=kept)
-    replicas = max(topics.replication_factor, min(2, brokers))
+    replicas = topics.replication_factor or min(2, brokers)
     servers = kafka["bootstrap.servers"]
     differences = (difference(servers, name, wanted[name], each, replicas) for name, each in found.items())
     return [each for each in differences if each is not None]

@@ -1,9 +1,15 @@
 """The needs of Sluice of its topics, and the lines that give it; tests/integration/test_topics.py runs them."""
 
+import re
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from kafka.errors import UnknownTopicOrPartitionError
 
+from sluice.kafka_io import topics
 from sluice.kafka_io.topic_needs import TopicFound, difference, needs
 from tests.builders import DEFAULTS
 
@@ -109,3 +115,50 @@ def test_only_compaction_that_removes_what_is_needed_is_fatal(topic: str) -> Non
 
     assert different is not None
     assert different.is_fatal is not NEEDED[topic].is_compacted
+
+
+@pytest.mark.parametrize(("chosen", "wanted"), [(None, 2), (1, None), (2, 2), (3, 3)])
+def test_one_replica_is_a_fault_on_several_brokers_unless_the_settings_ask_for_it(
+    chosen: int | None, wanted: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trouble topic_unfit could not be ended in a cluster that has one replica of each topic on purpose."""
+    partitions = [{"replica_nodes": [1]}] * 4
+    admin = MagicMock()
+    admin.describe_cluster.return_value = {"brokers": [1, 2, 3]}
+    admin.describe_topics.side_effect = lambda names: [
+        {"name": name, "error_code": 0, "partitions": partitions} for name in names
+    ]
+    admin.describe_configs.return_value = {"topic": {}}
+    monkeypatch.setattr(topics, "connect", lambda *_: nullcontext(admin))
+
+    differing = topics.differing_topics(replace(TOPICS, replication_factor=chosen), {"bootstrap.servers": "h:9092"})
+
+    expected = [] if wanted is None else [f"replicas are 1 of {wanted}"] * len(NEEDED)
+    assert [re.search("replicas are 1 of .", each.text)[0] for each in differing] == expected  # type: ignore[index]
+    assert replace(TOPICS, replication_factor=chosen).replicas == (chosen or 1)
+
+
+def test_a_config_that_can_not_be_tried_is_judged_as_it_is_and_hides_no_other_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = {TOPICS.requests: UnknownTopicOrPartitionError("it was just deleted"), TOPICS.decisions: 44}
+    admin = MagicMock()
+    admin.describe_cluster.return_value = {"brokers": [1]}
+    admin.describe_topics.return_value = [
+        {"name": name, "error_code": 0, "partitions": [{"replica_nodes": [1]}] * 4} for name in tried
+    ]
+    admin.describe_configs.return_value = {"topic": {name: {"retention.ms": {"value": "60000"}} for name in tried}}
+    admin.tried_config.side_effect = lambda topic, *_: _told(tried[topic])
+    monkeypatch.setattr(topics, "connect", lambda *_: nullcontext(admin))
+    refused: dict[tuple[str, str], bool] = {}
+
+    differing = topics.differing_topics(TOPICS, {"bootstrap.servers": "h:9092"}, refused=refused)
+
+    assert [each.topic for each in differing] == [TOPICS.requests]
+    assert refused == {(TOPICS.decisions, "retention.ms"): True}
+
+
+def _told(answer: Exception | int) -> int:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

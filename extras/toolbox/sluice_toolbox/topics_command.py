@@ -33,7 +33,7 @@ def topic_lines(settings: Settings) -> Iterator[str]:
     topics = settings.topics
     wanted = needs(topics) | (lease_needs(topics) if _in_shared_storage(settings) else {})
     for name, each in wanted.items():
-        yield creation_line(settings.kafka["bootstrap.servers"], name, each, topics.replication_factor)
+        yield creation_line(settings.kafka["bootstrap.servers"], name, each, topics.replicas)
 
 
 def made_topics(settings: Settings) -> Iterator[str]:

@@ -41,7 +41,7 @@ def notices(
     from sluice.process.background import BackgroundService
     from sluice_insight.notices import NoticesTopic
 
-    told = NoticesTopic(settings.kafka, topic, settings.topics.replication_factor)
+    told = NoticesTopic(settings.kafka, topic, settings.topics.replicas)
     steps = NoticeSteps(settings, told, told.made())  # without brokers an error of the start, and an outage later
     with BackgroundService("notices", steps, _POLL_S, failure="notices can't be published", retry_s=_POLL_S):
         ended.wait()
