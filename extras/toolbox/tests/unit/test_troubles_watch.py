@@ -7,9 +7,10 @@ import pytest
 from kafka.errors import LeaderNotAvailableError
 
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.topic_needs import needs
 from sluice.state.troubles import BrokersSeen, DeadLettersSeen, Facts, Flow, TopicsSeen, troubles_of
 from sluice_reading.newest_records import NewestRecords
-from sluice_toolbox import troubles_watch
+from sluice_toolbox import topics_seen, troubles_watch
 from sluice_toolbox.troubles_watch import TroublesWatch
 from tests.builders import DEFAULTS
 
@@ -65,3 +66,23 @@ def test_addresses_that_are_silent_are_known_where_no_broker_answers_at_all(monk
         watch._look_at_brokers()
 
     assert watch.facts().brokers == BrokersSeen(silent=["b:9092"])
+
+
+@pytest.mark.parametrize("missing", [["quota-sums"], []])
+def test_a_missing_topic_is_told_of_though_the_others_can_not_be_compared(
+    missing: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes a comparison fail may be the same fault; without a missing topic it is the one that is raised."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise LeaderNotAvailableError("partition 0 of topic quota-requests has no leader")
+
+    admin = Mock(list_topics=lambda: [name for name in needs(DEFAULTS.topics) if name not in missing])
+    monkeypatch.setattr(topics_seen, "connect", lambda *_: nullcontext(admin))
+    monkeypatch.setattr(topics_seen, "differing_topics", broken)
+
+    if missing:
+        assert topics_seen.topics_seen(DEFAULTS.topics, DEFAULTS.kafka, {}) == TopicsSeen(missing)
+    else:
+        with pytest.raises(LeaderNotAvailableError):
+            topics_seen.topics_seen(DEFAULTS.topics, DEFAULTS.kafka, {})
