@@ -16,10 +16,12 @@ from kafka.errors import KafkaConnectionError, KafkaError, LeaderNotAvailableErr
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.start_checks import Check, start_checks
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.extras import loaded
+from sluice.configs.extras import JOB_PARTS, called
 from sluice.configs.settings import Settings
 from sluice.process.format import printable
 from sluice.state.errors import SluiceError
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.runtime.job_parts import JobView, parts_of_extras
 
 T = TypeVar("T")
 
@@ -51,13 +53,18 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         show(_NOT_ASKED)
     for point in points:
         try:
-            check = loaded(point)
+            called(point, object, settings, ask)
         except InvalidSettingsError as error:
-            show(f"FAIL  {error}")
+            show(f"FAIL  {printable(' '.join(str(error).split()))}")
             passed.append(False)
-        else:
-            check(settings, ask)
+    passed.append(_passes("parts of the job", partial(check_parts, settings), show))
     return 0 if all(passed) else 1
+
+
+def check_parts(settings: Settings) -> str:
+    """The parts of the job that extras give, made as the job makes them. Raises InvalidSettingsError."""
+    parts_of_extras(JobView(settings, Quotas))
+    return ", ".join(sorted(each.name for each in entry_points(group=JOB_PARTS))) or "none is of an extra"
 
 
 def _passes(name: str, check: Check, show: Callable[[str], object]) -> bool:

@@ -18,7 +18,8 @@ from tempfile import gettempdir
 from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.extras import JOB_PARTS
+from sluice.configs.extras import JOB_PARTS, quota_source
+from sluice.configs.quotas import seed_quotas
 from sluice.configs.settings import Settings, folders, holds_path
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
@@ -26,6 +27,7 @@ from sluice.process.folders import owner
 from sluice.process.surroundings import foreign_python
 from sluice.state.quotas.limits import OPERATOR
 from sluice.streaming.checkpoint.folder import ORIGIN, RUNS, Checkpoint
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.checkpoint.store import store_of
 from sluice.streaming.runtime.capacities import has_copy
 from sluice.streaming.runtime.properties import left_out
@@ -55,6 +57,10 @@ def start_checks(settings: Settings) -> Iterator[tuple[str, Check]]:
     store = store_of(settings.enforce.checkpoint)
     for jars in () if store is None else store.jar_sets():
         yield f"jars of {jars.name.upper()}", partial(check_jars, jars)
+    if settings.quotas.source != "table":
+        yield "quotas source", partial(check_quotas_source, settings)
+    if settings.quotas.seed and _is_seeded_next(settings):
+        yield "seed", partial(check_seed, settings)
     if any(settings.brokers.disk_floor):
         yield "disk guard", check_disk_guard
     parts = {each.name for each in entry_points(group=JOB_PARTS)}
@@ -216,6 +222,24 @@ def check_disk_guard() -> str:
             " pip install 'sluice-kafka[elastic]'"
         )
     return "throttles producers while a disk is low"
+
+
+def check_quotas_source(settings: Settings) -> str:
+    """The source of the quotas, which an extra reads. Raises InvalidSettingsError without the extra."""
+    quota_source(settings.quotas.source)
+    return f"{settings.quotas.source}, which the job mirrors"
+
+
+def check_seed(settings: Settings) -> str:
+    """The file that the quotas table will be made from. Raises InvalidSettingsError and InvalidQuotaError."""
+    return f"{len(seed_quotas(settings))} quotas of {settings.quotas.seed}"
+
+
+def _is_seeded_next(settings: Settings) -> bool:
+    """True if the next start makes the quotas table, as far as can be seen on this machine."""
+    checkpoint, table = Checkpoint(settings.enforce.checkpoint), settings.delta.quotas
+    is_local = checkpoint.is_local and "://" not in table
+    return is_local and not os.path.exists(os.path.join(table, "_delta_log")) and not QuotaSnapshots(checkpoint).kept()
 
 
 def check_part(lacking: str) -> str:

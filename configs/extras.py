@@ -10,6 +10,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
 from sluice.configs.errors import InvalidSettingsError
+from sluice.process.format import error_line
+from sluice.state.errors import SluiceError
 
 JOB_PARTS = "sluice.job_parts"
 """The group of entry points of parts of the job, which it asks for (`sluice.streaming.runtime.job_parts`)."""
@@ -47,6 +49,7 @@ class Section:
 
 
 SectionT = TypeVar("SectionT", bound=Section)
+KindT = TypeVar("KindT")
 
 
 @cache
@@ -77,14 +80,32 @@ def quota_source(source: str) -> Any:
 
 
 def loaded(point: EntryPoint) -> Any:
-    """The object that an extra names. Raises InvalidSettingsError if the extra doesn't fit."""
+    """The class or function that an extra names. Raises InvalidSettingsError if the extra doesn't fit."""
     try:
-        return point.load()
+        found = point.load()
+        if not callable(found):
+            raise TypeError(f"{point.value} is no function")
+        return found
     except (Exception, SystemExit) as error:  # an extra's own code runs, and may raise anything
+        raise InvalidSettingsError(misfit_text(point, error)) from error
+
+
+def called(point: EntryPoint, kind: type[KindT], *arguments: object) -> KindT:
+    """The answer of the function that an extra names. Raises InvalidSettingsError if the extra doesn't fit."""
+    function = loaded(point)
+    try:
+        made = function(*arguments)
+        if not isinstance(made, kind):
+            raise TypeError(f"{point.value} gives {type(made).__name__} in the place of {kind.__name__}")
+        return made
+    except SluiceError:
+        raise
+    except (Exception, SystemExit) as error:  # as above
         raise InvalidSettingsError(misfit_text(point, error)) from error
 
 
 def misfit_text(point: EntryPoint, error: BaseException) -> str:
     """The reason why an extra's part can't be used, and the cure."""
     of = "an extra" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-    return f"{point.name} is of {of}, which doesn't fit this sluice-kafka ({error}); install the same version of both"
+    why = f"doesn't fit this sluice-kafka ({error_line(error)}); install the same version of both"
+    return f"{point.name} is of {of}, which {why}"

@@ -7,10 +7,11 @@ from itertools import product
 from pathlib import Path
 from typing import cast
 
+from sluice.configs.settings import Settings
 from sluice.configs.yaml_file import read_yaml
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, number_hint, quota_kind
+from sluice.state.quotas.entry import Mode, QuotaEntry, check_entries, check_value, number_hint, quota_kind
 from sluice.state.quotas.kinds import EntryKind, Membership
 from sluice.state.quotas.tenants import check_members
 
@@ -48,6 +49,15 @@ def load_quotas_file(path: Path) -> list[QuotaEntry]:
     except InvalidQuotaError as error:
         raise InvalidQuotaError(error.reason, f"{path}: {error}") from None
     return quotas
+
+
+def seed_quotas(settings: Settings) -> list[QuotaEntry]:
+    """The quotas that a new table begins with. Raises InvalidSettingsError and InvalidQuotaError as the file's."""
+    seed = settings.quotas.seed
+    entries = load_quotas_file(Path(seed)) if seed else []
+    if settings.quotas.source == "table":
+        check_entries(entries)
+    return entries
 
 
 def _check_new(quota: QuotaEntry, path: Path, first: int, index: int) -> None:

@@ -15,6 +15,7 @@ from sluice.jvm.driver import DriverJava
 from sluice.kafka_io.topics import ensure_topics, note_differences
 from sluice.process.background import BackgroundService
 from sluice.state.errors import SluiceError
+from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -27,6 +28,7 @@ from sluice.streaming.java_bridge import has_java, is_stopped
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.capacities import CapacityFile
 from sluice.streaming.runtime.health import JobHealth, JobStatus, health_server
+from sluice.streaming.runtime.job_parts import JobView, parts_of_extras
 from sluice.streaming.runtime.properties import start_java
 from sluice.streaming.runtime.run_folder import run_folder
 from sluice.streaming.runtime.session import start_session
@@ -48,10 +50,12 @@ class Job:
     ) -> None:
         """With `standby` it waits until no other driver works on the checkpoint, if that is a URI.
 
-        `java` is the driver's, if it is started already. Raises InvalidSettingsError for settings that need an extra.
+        `java` is the driver's, if it is started already. Raises InvalidSettingsError for an extra that is needed, or
+        doesn't fit.
         """
         package_digest()  # that of the files which this process has loaded
         self._settings = settings
+        parts_of_extras(JobView(settings, Quotas))  # one that doesn't fit ends the job before it waits for anything
         source = settings.quotas.source
         self._source: SourceOfQuotas | None = None if source == "table" else quota_source(source)
         self._standby = standby

@@ -3,16 +3,15 @@
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple
 
-from sluice.configs.quotas import load_quotas_file
+from sluice.configs.quotas import seed_quotas
 from sluice.configs.settings import Settings
 from sluice.process.background import BackgroundService, LastError
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.newest import polled
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entry import QuotaEntry, check_entries
+from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import Batch
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -155,12 +154,3 @@ def ensure_quotas_table(settings: Settings) -> QuotasTable:
     if not QuotaSnapshots(Checkpoint(settings.enforce.checkpoint)).kept() and not table.exists():
         table.create(seed_quotas(settings), changed_by="seed", at=datetime.now(UTC))
     return table
-
-
-def seed_quotas(settings: Settings) -> list[QuotaEntry]:
-    """The quotas that a new table begins with. Raises InvalidSettingsError and InvalidQuotaError as the file's."""
-    seed = settings.quotas.seed
-    entries = load_quotas_file(Path(seed)) if seed else []
-    if settings.quotas.source == "table":
-        check_entries(entries)
-    return entries

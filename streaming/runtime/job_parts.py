@@ -1,6 +1,7 @@
 """Parts of the job that extras give: functions in the entry points of the group `sluice.job_parts`.
 
-The job calls each at its start with a JobView. Those of one extra don't know of another's.
+The job calls each at its start with a JobView, and the doctor too: they start nothing. Those of one extra don't know of
+another's.
 """
 
 from collections import ChainMap
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from prometheus_client.registry import Collector
 
-from sluice.configs.extras import JOB_PARTS, loaded
+from sluice.configs.extras import JOB_PARTS, called
 from sluice.configs.settings import Settings
 from sluice.process.background import BackgroundService
 from sluice.state.overrides.decider import Decider
@@ -48,8 +49,8 @@ class JobParts(NamedTuple):
 
 
 def parts_of_extras(job: JobView) -> JobParts:
-    """Those of all extras that are installed. Raises InvalidSettingsError for an extra of another release."""
-    found: list[JobParts] = [loaded(point)(job) for point in entry_points(group=JOB_PARTS)]
+    """Those of all extras that are installed. Raises InvalidSettingsError for an extra that doesn't fit."""
+    found = [called(point, JobParts, job) for point in entry_points(group=JOB_PARTS)]
     return JobParts(
         [each for of_extra in found for each in of_extra.deciders],
         [each for of_extra in found for each in of_extra.services],

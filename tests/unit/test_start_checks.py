@@ -4,18 +4,22 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from resource import RLIMIT_AS, RLIMIT_NOFILE, RLIMIT_NPROC
+from typing import Any
 
 import pytest
 
 from sluice.cli.errors import CheckError
 from sluice.cli.start_checks import check_environment, check_folders
-from sluice.configs.settings import Settings
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
 from sluice.process.surroundings import NEEDED
+from sluice.streaming.job import Job
 from sluice.streaming.runtime.properties import left_out
 from tests.accounts import STRANGER, as_account, as_root
 from tests.builders import DEFAULTS, changed, file_of
@@ -99,6 +103,41 @@ def _variable(_: Path, patch: pytest.MonkeyPatch) -> str:
     return "spark: {spark.app.name: '${NOT_THERE}'}\n"
 
 
+def _broken_parts(module: str | None) -> Foreign:
+    """An extra beside the job, with this module, whose function `parts` is an entry point."""
+
+    def install(folder: Path, patch: pytest.MonkeyPatch) -> str:
+        (info := folder / "mine" / "acme_extra-1.0.dist-info").mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-extra\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[sluice.job_parts]\nacme = acme_extra_parts:parts\n")
+        if module is not None:
+            (folder / "mine" / "acme_extra_parts.py").write_text(module)
+        patch.syspath_prepend(folder / "mine")
+        patch.delitem(sys.modules, "acme_extra_parts", raising=False)
+        return ""
+
+    return install
+
+
+def _no_toolbox(_: Path, patch: pytest.MonkeyPatch) -> str:
+    def installed(*, group: str, **named: Any) -> Iterable[EntryPoint]:
+        return () if group in ("sluice.quota_sources", "sluice.checks") else entry_points(group=group, **named)
+
+    for module in ("configs.extras", "cli.doctor"):
+        patch.setattr(f"sluice.{module}.entry_points", installed)
+    return "quotas: {source: kafka}\n"
+
+
+BROKEN_PARTS = {
+    None: "(No module named 'acme_extra_parts')",
+    "raise SystemExit('bye')": "(bye)",
+    "parts = 3": "(acme_extra_parts:parts is no function)",
+    "def parts(job):\n    1 / 0": "(division by zero)",
+    "def parts(job):\n    return []": "(acme_extra_parts:parts gives list in the place of JobParts)",
+}
+"""The module of an extra, None for none, and the words on it."""
+
+
 FAULTS: dict[str, tuple[Foreign, int, str]] = {
     "no Java": (_no_java, 1, "but there is no bin/java in it"),
     "an old Java": (_old_java, 1, "is Java 11, which is too old"),
@@ -112,6 +151,12 @@ FAULTS: dict[str, tuple[Foreign, int, str]] = {
     "little address space": (_limited(RLIMIT_AS, (8 << 30) - 1, -1), 1, "address space is 8191 MiB"),
     "no capacity file": (lambda at, _: f'brokers: {{capacity_file: "{at}/none"}}\n', 2, "none can't be read"),
     "a login without semicolon": (_login, 2, "doesn't end with a semicolon"),
+    "a seed that isn't there": (
+        lambda at, _: f'quotas: {{seed: "{at}/none.yaml"}}\n',
+        2,
+        "none.yaml: No such file or directory; expected a readable",
+    ),
+    "a source of quotas without its extra": (_no_toolbox, 2, "quotas.source: kafka is of the extra toolbox; pip insta"),
     "a variable that is not set": (_variable, 2, "needs the environment variable NOT_THERE"),
 }
 
@@ -133,6 +178,22 @@ def test_run_ends_with_the_line_of_the_doctor(fault: str, tmp_path: Path, monkey
     assert said in shown or said in doctor.error
     assert doctor.code in (1, code)
     assert not (tmp_path / "checkpoints").exists(), "run has begun"
+
+
+@pytest.mark.parametrize("module", BROKEN_PARTS)
+def test_an_extra_whose_parts_do_not_fit_is_named_by_run_and_doctor_in_a_line(
+    module: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "sluice.yaml"
+    settings.write_text(SETTINGS.format(tmp_path) + _broken_parts(module)(tmp_path, monkeypatch))
+    line = f"acme is of acme-extra 1.0, which doesn't fit this sluice-kafka {BROKEN_PARTS[module]}; install the same ve"
+
+    doctor = invoke("doctor", "--config", settings, code=1)
+    with pytest.raises(InvalidSettingsError) as ended:
+        Job(load_settings(settings))
+
+    assert f"FAIL  parts of the job: {line}" in doctor.output
+    assert str(ended.value).startswith(line)
 
 
 @pytest.mark.parametrize("command", ["run", "doctor", "topics"])

@@ -17,6 +17,7 @@ from sluice.cli.errors import CheckError, CheckWarningError
 from sluice.cli.start_checks import Check
 from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.quotas import seed_quotas
 from sluice.configs.settings import Properties, Settings
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
@@ -62,7 +63,6 @@ from sluice.state.troubles import (
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import check_origin, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
-from sluice.streaming.enforce.quota_watch import seed_quotas
 from sluice.streaming.enforce.requests_topic import another_topic
 from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.recorded import see_tables

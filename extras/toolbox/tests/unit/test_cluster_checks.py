@@ -80,7 +80,7 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
     for name in ("java", "native code"):  # a machine without Java and a compiler runs these tests too
         verdicts.pop(name)
     well = "python,account,environment,folders,temporary files,limits"
-    well += ",job,checkpoint,quotas table,holds,tables,health"
+    well += ",parts of the job,job,checkpoint,quotas table,holds,tables,health"
     failing = ("jars of Spark", "broker")
     assert verdicts == dict.fromkeys(well.split(","), "ok") | dict.fromkeys(failing, "FAIL")
     assert not any("\n" in line for line in lines)

@@ -72,7 +72,7 @@ def test_addresses_that_are_silent_are_known_where_no_broker_answers_at_all(monk
 def test_a_missing_topic_is_told_of_though_the_others_can_not_be_compared(
     missing: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What makes a comparison fail may be the same fault; without a missing topic it is the one that is raised."""
+    """The comparison may fail by the same fault; without a missing topic it is the one that is raised."""
 
     def broken(*_: object, **__: object) -> None:
         raise LeaderNotAvailableError("partition 0 of topic quota-requests has no leader")
