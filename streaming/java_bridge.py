@@ -1,5 +1,6 @@
 """PySpark's private names: its only way to the driver's Java. No other module has them."""
 
+import json
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,6 +8,7 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.traceback_utils import SCCallSiteSync
 
@@ -93,6 +95,19 @@ class KafkaSink:
     def _write_rows_of(self, execution: Any) -> None:
         self._context.setLocalProperty("callSite.short", "decide requests and write the answers")  # for Spark's UI
         self._write(execution, *self._arguments)
+
+
+def newest_reports(query: StreamingQuery, batch_id: int) -> list[StreamingQueryProgress]:
+    """Spark's reports on the micro-batches after `batch_id`, oldest first, out of its last 100.
+
+    PySpark's `recentProgress` brings over all 100: a tenth of a second of Python and of Java.
+    """
+    reports, newer = query._jsq.recentProgress(), list[StreamingQueryProgress]()  # noqa: SLF001
+    for place in reversed(range(len(reports))):
+        if reports[place].batchId() <= batch_id:
+            break
+        newer.append(StreamingQueryProgress.fromJson(json.loads(reports[place].json())))
+    return newer[::-1]
 
 
 def is_stopped(spark: SparkSession) -> bool:

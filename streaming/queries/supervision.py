@@ -11,12 +11,14 @@ from dataclasses import replace
 from threading import Event, Lock, Thread
 from typing import Any, Protocol
 
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import RestartSettings
 from sluice.process.format import error_line
 from sluice.state.errors import SluiceError
 from sluice.streaming.errors import BrokenProcessError
+from sluice.streaming.java_bridge import newest_reports
 from sluice.streaming.queries.reasons import Cause, Place, QueryState, Reason, RunState, reason_of
 
 log = logging.getLogger("sluice.supervision")
@@ -28,14 +30,17 @@ _TURN_TIMEOUT_S = 120.0
 
 _MAX_DETAILS_LENGTH = 20_000
 
+NewestReports = Callable[[StreamingQuery, int], list[StreamingQueryProgress]]
+"""Reads Spark's reports on the micro-batches after a number."""
+
 
 class QueryProgress:
     """The micro-batches of one query."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, newest_reports: NewestReports = newest_reports) -> None:
         self.newest_at: str | None = None
         """Time of Spark's newest report, None before the first. An idle query has one about every 10 s."""
-        self._query = query
+        self._query, self._newest_reports = query, newest_reports
         self._last_batch_id = -1
 
     def new_batches(self) -> Iterator[dict[str, Any]]:
@@ -44,9 +49,8 @@ class QueryProgress:
         if newest is None or newest["timestamp"] == self.newest_at:
             return
         self.newest_at = newest["timestamp"]
-        # Spark has its last 100 reports as one list. To read it takes a tenth of a second of Python and of Java each.
         missed = newest["batchId"] > self._last_batch_id + 1
-        for progress in self._query.recentProgress if missed else [newest]:
+        for progress in self._newest_reports(self._query, self._last_batch_id) if missed else [newest]:
             # An idle query's reports have the number of the micro-batch that comes next.
             if progress["numInputRows"] and progress["batchId"] > self._last_batch_id:
                 self._last_batch_id = progress["batchId"]

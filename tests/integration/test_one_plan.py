@@ -21,6 +21,7 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery, JobContext
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.java_bridge import KafkaSink
+from sluice.streaming.queries.supervision import QueryProgress
 from sluice_demo.counts import records
 from sluice_demo.job import wait_until
 from tests.builders import creates_event, quota
@@ -55,12 +56,16 @@ def test_the_answers_of_each_micro_batch_are_written_once(
                     producer.send(settings.topics.requests, event, partition=number % 2)
                 producer.flush()
                 wait_until(partial(_has_decided, settings, 5 * (batch + 1)), 60)
+        batches = list(QueryProgress(planned_once[-1]).new_batches())
     finally:
         enforce.stop()
 
     answered = Counter(json.loads(each.value)["request_id"] for each in records(settings, settings.topics.decisions))
     assert answered == Counter(f"{batch}-{number}" for batch in range(4) for number in range(5))
     assert len(planned_once) >= 3
+    numbers = [batch["batch_id"] for batch in batches]
+    assert len(numbers) >= 3, "reports that a follower has missed are read, too"
+    assert numbers == sorted(set(numbers))
 
 
 def _has_decided(settings: Settings, number: int) -> bool:
