@@ -100,16 +100,16 @@ class BrokerSearch(KafkaNetClient):  # type: ignore[misc] # kafka-python ships n
 
     def __init__(self, **configs: Any) -> None:
         net = NetworkSelector(**configs)
-        self._search = SearchingManager(net, **configs)
-        super().__init__(net=net, manager=self._search, **configs)
+        self.search = SearchingManager(net, **configs)
+        super().__init__(net=net, manager=self.search, **configs)
 
     def end(self) -> None:
         """Let a later search, of a client that is in use, go on for as long as its caller wants."""
-        self._search.end()
+        self.search.end()
 
     def fault(self) -> str | None:
         """The fault in one line, with the server and what to check; None if no server has failed."""
-        return self._search.fault()
+        return self.search.fault()
 
 
 class SearchingManager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no type hints

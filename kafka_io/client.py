@@ -127,7 +127,7 @@ def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
     check_properties(kafka)
     servers_of(kafka.get("bootstrap.servers", ""))
     config: dict[str, object] = {}
-    for name, (argument, convert) in _ARGUMENTS.items():
+    for name, (argument, convert) in ARGUMENTS.items():
         if name in kafka:
             config[argument] = _converted(name, kafka[name], convert)
     return config | _login(kafka) | _certificates(kafka)
@@ -145,7 +145,7 @@ def _buffer_bytes(value: str) -> int | None:
     return None if int(value) < 0 else int(value)
 
 
-_ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
+ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "bootstrap.servers": ("bootstrap_servers", servers_of),
     "client.id": ("client_id", str),
     "client.dns.lookup": ("client_dns_lookup", str),

@@ -97,34 +97,34 @@ class Engine:
 
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
         """Charge an entity as the job does."""
-        with self._counters(key) as counters:
+        with self.counters(key) as counters:
             return counters.charge(charge, now_ms, self.settings)
 
     def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
         """Record an amount to a rate, without a check."""
-        with self._counters(key) as counters:
+        with self.counters(key) as counters:
             counters.rate(kind).record(amount, self.settings.client_window, now_ms)
 
     def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
         """Measure a rate."""
         window = self.settings.client_window
-        with self._counters(key) as counters:
+        with self.counters(key) as counters:
             observed, window_ms = counters.rate(kind).observe(window, now_ms)
-        return self._measured(kind, limit, observed, window_ms)
+        return self.measured(kind, limit, observed, window_ms)
 
     def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
         """Take tokens of a bucket, without a check."""
-        with self._counters(key) as counters:
+        with self.counters(key) as counters:
             counters.bucket = counters.bucket or TokenBucket()
             counters.bucket.record(amount, limit, self.settings.controller_window, now_ms)
 
     def tokens(self, key: str, limit: float, now_ms: int) -> float:
         """Measure a bucket."""
-        with self._counters(key) as counters:
+        with self.counters(key) as counters:
             counters.bucket = counters.bucket or TokenBucket()
             return counters.bucket.measure(limit, self.settings.controller_window, now_ms)
 
-    def _measured(self, kind: QuotaKind, limit: float | None, observed: float, window_ms: int) -> Measured:
+    def measured(self, kind: QuotaKind, limit: float | None, observed: float, window_ms: int) -> Measured:
         if kind.family is Family.REQUEST_TIME:
             return Measured(
                 observed, window_ms, request_wait_ms(observed, limit, window_ms, self.settings.client_window)
@@ -132,7 +132,7 @@ class Engine:
         return Measured(observed, window_ms, wait_over_limit_ms(observed, limit, window_ms))
 
     @contextmanager
-    def _counters(self, key: str) -> Iterator[EntityCounters]:
+    def counters(self, key: str) -> Iterator[EntityCounters]:
         counters = decode(self._page_of(key), 1)[key]
         yield counters
         self._stored[key] = encode({key: counters}, 1)

@@ -54,7 +54,7 @@ class WaitTable:
         self.capped = 0
         self._max_waits = max_waits
         self._max_wait_ms = max_wait_ms
-        self._clock_ms = clock_ms
+        self.clock_ms = clock_ms
         self._kept: dict[CounterKey, _Kept] = {}
         self._ends: list[tuple[int, int, CounterKey]] = []  # a heap, one for each counter, which may end later by now
         self._numbers = count()  # tells ends of the same millisecond apart: tags have no order
@@ -76,7 +76,7 @@ class WaitTable:
         """The wait of these counters that ends last; None if no counter waits now."""
         if not self._kept:
             return None  # before the counters are found, which takes longer than all the rest
-        longest, until_ms = None, self._clock_ms()
+        longest, until_ms = None, self.clock_ms()
         for counter in counters:
             kept = self._kept.get(counter)
             if kept is not None and kept.wait.until_ms > until_ms:
@@ -86,7 +86,7 @@ class WaitTable:
     def note_wait(self, counter: CounterKey, wait: Wait) -> None:
         """Apply the wait that a decision asks for, unless a later decision was applied before."""
         with self._lock:
-            now_ms = self._clock_ms()
+            now_ms = self.clock_ms()
             known = self._kept.get(counter)
             if known is not None and wait.order < known.wait.order:
                 return
@@ -101,7 +101,7 @@ class WaitTable:
             kept = self._kept.get(counter)
             if kept is not None and wait.order >= kept.wait.order:
                 until_ms = min(wait.until_ms, kept.wait.until_ms)
-                self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, self._clock_ms())
+                self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, self.clock_ms())
 
     def relax(self, counters: Iterable[CounterKey], limit_of: Callable[[CounterKey], float | None]) -> None:
         """Shorten or end the waits of those counters whose limit was raised or removed; `limit_of` gives it now.
@@ -124,13 +124,13 @@ class WaitTable:
         with self._lock:
             if self._kept.get(counter) is not kept:
                 return False
-            self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, self._clock_ms())
+            self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, self.clock_ms())
         return True
 
     def expire(self) -> None:
         """Forget the waits that have ended."""
         with self._lock:
-            self._expire(self._clock_ms())
+            self._expire(self.clock_ms())
 
     def clear(self) -> None:
         """Forget all waits."""

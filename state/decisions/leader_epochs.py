@@ -91,7 +91,8 @@ class Fence:
 
     def __init__(self) -> None:
         self.fenced = 0
-        self._highest: dict[int, dict[str, int]] = {}
+        self.highest: dict[int, dict[str, int]] = {}
+        """By partition and job the highest epoch that was read."""
 
     def passes(
         self, partition: int, epoch: LeaderEpoch | None, value: bytes | None, key: bytes | None = MARKER_KEY
@@ -103,8 +104,8 @@ class Fence:
         if epoch is None:
             return True
         is_marker = key == MARKER_KEY and not value
-        highest = self._highest.setdefault(partition, {})
-        known = highest.get(epoch.job_id) or _highest_of(self._highest, epoch.job_id)
+        highest = self.highest.setdefault(partition, {})
+        known = highest.get(epoch.job_id) or _highest_of(self.highest, epoch.job_id)
         if is_far(epoch, known):
             raise FarEpochError(f"epoch {epoch.number} is more than {MAX_STEP} above {known}, the highest of its job")
         if epoch.number < highest.get(epoch.job_id, 0):
@@ -121,9 +122,9 @@ class Fence:
     def forget(self, partition: int | None = None) -> None:
         """Forget the epochs of a partition, or of all, because it is read from an earlier offset again."""
         if partition is None:
-            self._highest.clear()
+            self.highest.clear()
         else:
-            self._highest.pop(partition, None)
+            self.highest.pop(partition, None)
 
 
 Highest = Mapping[int, Mapping[str, int]]

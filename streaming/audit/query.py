@@ -272,7 +272,7 @@ class AuditQuery(GatedQuery):
         rows = records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at, epoch)
         return rows.observe("sluice", *figures(self._settings))
 
-    def _write_batch(self, records: DataFrame, batch_id: int) -> None:
+    def write_batch(self, records: DataFrame, batch_id: int) -> None:
         # The query's id is the checkpoint's, and a backup's too.
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))

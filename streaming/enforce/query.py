@@ -1,6 +1,6 @@
 """The enforce query reads requests and writes decisions and dead letters. It does nothing slow.
 
-Its plan: source -> planner -> shuffle by page -> PageOperator, and then, where `_write_batch` asks for it, shuffle by
+Its plan: source -> planner -> shuffle by page -> PageOperator, and then, where `write_batch` asks for it, shuffle by
 group of parts -> combiner; last, the Kafka sink.
 """
 
@@ -122,13 +122,13 @@ class EnforceQuery(GatedQuery):
         self._topic = topic
         pipeline = PipelineSettings.of(settings, limits=CapacityFile(settings).limits())
         age_ms, ahead_ms = event_bounds_ms(settings)
-        self._pipeline = pipeline._replace(
+        self.pipeline = pipeline._replace(
             limits=pipeline.limits._replace(max_age_ms=age_ms, max_ahead_ms=ahead_ms),
             job_id=job_identity(checkpoint).job_id,
             topic_id=topic.id if topic is not None else None,
             max_record_bytes=max_record_bytes or settings.topics.max_message_bytes,
         )
-        self._batch_settings = self._pipeline.batch_settings(f"{version('sluice-kafka')} ({package_digest()})")
+        self._batch_settings = self.pipeline.batch_settings(f"{version('sluice-kafka')} ({package_digest()})")
 
     def _rows(self) -> DataFrame:
         """Rows (partial, topic, key, value): finished records, and groups of parts, which have no topic."""
@@ -136,13 +136,13 @@ class EnforceQuery(GatedQuery):
         requests = requests_source(self._spark, settings, starting_offsets(settings)).select(
             "value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms")
         )
-        planned = requests.mapInArrow(planner(settings, self._pipeline), PLANNED_SCHEMA)
+        planned = requests.mapInArrow(planner(settings, self.pipeline), PLANNED_SCHEMA)
         decided = planned.groupBy("shard_key").applyInPandasWithState(
-            PageOperator(settings, self._pipeline, self._tracked), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+            PageOperator(settings, self.pipeline, self._tracked), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
         return decided.select("partial", "topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))
 
-    def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
+    def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Decide and write one micro-batch, in one action: a second action would run the stateful operator again.
 
         1. Record quotas, overrides, settings and time of the batch; a repeated batch uses the recorded ones.
@@ -152,9 +152,9 @@ class EnforceQuery(GatedQuery):
         4. Leave out the answers that a repeated batch has written before.
         5. Write; rows that stay as they were decided are not planned a second time.
         """
-        if self._topic is not None and self._topic.id != self._pipeline.topic_id:
+        if self._topic is not None and self._topic.id != self.pipeline.topic_id:
             raise JobError(f"topic {self._settings.topics.requests} has another id than before; the query starts anew")
-        in_force, first_pages = self._watch.now, self._pipeline.pages
+        in_force, first_pages = self._watch.now, self.pipeline.pages
         pages = self._grown(self._log.last.pages or first_pages, rows)
         batch, repeated = self._log.begin(
             batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest, self._batch_settings
@@ -177,7 +177,7 @@ class EnforceQuery(GatedQuery):
         if properties.splits:
             log.info("micro-batch %d splits %d pages into %d", batch_id, pages_before, pages)
         if combined:
-            rows = self._combined(rows, properties.settings(self._pipeline))
+            rows = self._combined(rows, properties.settings(self.pipeline))
         if repeated:
             log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
             if batch_settings.release != self._batch_settings.release:
@@ -185,7 +185,7 @@ class EnforceQuery(GatedQuery):
                 log.warning(told, batch_id, batch_settings.release, self._batch_settings.release)
             rows = self._unwritten(rows, batch, batch_settings)
         if combined or self._epoch is not None or self._query is None:
-            self._publish(rows)
+            self.publish(rows)
         else:
             self._sink.write_batch(self._query)
 
@@ -193,7 +193,7 @@ class EnforceQuery(GatedQuery):
         """The pages of the next micro-batch. They stay as they are if no task has all that a page becomes."""
         if self._tracked is None or not are_batched(self._settings.enforce.batched_workers):
             return pages
-        grown = grown_pages(pages, self._pipeline.pages, self._tracked.value.total())
+        grown = grown_pages(pages, self.pipeline.pages, self._tracked.value.total())
         if grown == pages:
             return pages
         partitions = int(rows.sparkSession.conf.get(_PARTITIONS) or 1)
@@ -205,7 +205,7 @@ class EnforceQuery(GatedQuery):
             log.warning(told, partitions, pages, grown)
         return pages
 
-    def _publish(self, rows: DataFrame) -> None:
+    def publish(self, rows: DataFrame) -> None:
         """Write records; a driver with an epoch says in each that it is its own."""
         if self._epoch is not None:
             header = F.struct(F.lit(HEADER).alias("key"), F.lit(self._epoch.header()).alias("value"))
@@ -223,7 +223,7 @@ class EnforceQuery(GatedQuery):
         An answer counts as received only if it counts for those who read it. Only those to the batch's own events are
         kept: after a restored backup of the checkpoint any number of records may have been written since.
         """
-        answers = self._answers_of(batch, batch_settings)
+        answers = self.answers_of(batch, batch_settings)
         since_ms = batch.decided_at_ms - _MAX_CLOCK_DIFFERENCE_MS
         written = kafka_since(self._spark, self._settings, sorted(answers.topics), since_ms)
         if self._epoch is not None:
@@ -231,15 +231,15 @@ class EnforceQuery(GatedQuery):
         answered = written.select("value").mapInArrow(answered_places(answers), ANSWERED_SCHEMA).toArrow()
         return records.mapInArrow(without_answered(answers, places_in(answered)), COMBINED_SCHEMA)
 
-    def _answers_of(self, batch: Batch, batch_settings: BatchSettings) -> BatchAnswers:
+    def answers_of(self, batch: Batch, batch_settings: BatchSettings) -> BatchAnswers:
         """The marks of answers to the events of a micro-batch that is repeated. Raises CheckpointError."""
         checkpoint, topics = Checkpoint(self._settings.enforce.checkpoint), self._settings.topics
         before = read_offsets(checkpoint, batch.batch_id - 1) if batch.batch_id else {}
         return BatchAnswers(
             frozenset((topics.decisions, topics.dead_letters)),
             topics.requests,
-            topic_ids_of_answers(self._pipeline.topic_id, batch_settings.topic_id),
-            self._pipeline.job_id,
+            topic_ids_of_answers(self.pipeline.topic_id, batch_settings.topic_id),
+            self.pipeline.job_id,
             before.get(topics.requests, {}),
             read_offsets(checkpoint, batch.batch_id).get(topics.requests, {}),
         )

@@ -41,7 +41,7 @@ class GatedQuery(ABC):
                 left.stop()
         self._query = (
             rows.writeStream.queryName(self._name)
-            .foreachBatch(self._begin_batch)
+            .foreachBatch(self.begin_batch)
             .option("checkpointLocation", Checkpoint(self._checkpoint).location)
             .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
@@ -62,13 +62,14 @@ class GatedQuery(ABC):
 
     @abstractmethod
     def _rows(self) -> DataFrame:
-        """The streaming plan, whose rows `_write_batch` is given."""
+        """The streaming plan, whose rows `write_batch` is given."""
 
     @abstractmethod
-    def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
+    def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write one micro-batch."""
 
-    def _begin_batch(self, rows: DataFrame, batch_id: int) -> None:
+    def begin_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a micro-batch that Spark has begun, once the job may decide. Raises JobError after `stop`."""
         while not self._closed.is_set() and not self._may_begin():
             self._closed.wait(_POLL_S)
         if self._closed.is_set():
@@ -76,7 +77,7 @@ class GatedQuery(ABC):
         self._last_begun = batch_id
         rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         try:
-            self._write_batch(rows, batch_id)
+            self.write_batch(rows, batch_id)
         except SluiceError as error:
             self.error = error
             raise

@@ -3,11 +3,11 @@
 import gzip
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sluice.jvm import class_archive
 from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, archive_key
 from sluice.process import processes
 from sluice_demo.jars import BROKER_CLASSES
@@ -121,10 +121,10 @@ def test_a_java_that_cannot_archive_is_one_line_and_stops_nothing(
 
 
 def test_a_class_path_that_is_too_long_for_one_argument_has_no_archive(
-    home: Path, classes: ArchivedClasses, monkeypatch: pytest.MonkeyPatch
+    home: Path, classes: ArchivedClasses, jars: list[Path]
 ) -> None:
     """Linux would refuse to start Java."""
-    monkeypatch.setattr(class_archive, "_LONGEST_CLASS_PATH_BYTES", 20)
+    classes = replace(classes, jars=lambda: jars * (100_000 // len(f"{jars[0]}:{jars[1]}:") + 1))
 
     classes.make()
 

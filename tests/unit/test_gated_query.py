@@ -46,7 +46,7 @@ class Query(GatedQuery):
     def _rows(self) -> DataFrame:
         return cast(DataFrame, self._plan)
 
-    def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
+    def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         assert rows is self.batch
         self.written.append(batch_id)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,7 +132,8 @@ def test_a_job_without_a_heartbeat_is_dead_unless_it_stops(
 ) -> None:
     """It must not be killed in its last micro-batch."""
     health.heartbeat({"enforce": RUNNING}, 1)
-    monkeypatch.setattr("sluice.streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
+    later_s = time.monotonic() + 30
+    monkeypatch.setattr("sluice.streaming.runtime.health.time", SimpleNamespace(monotonic=lambda: later_s))
     assert [get(server, path)[0] for path in ("/healthz", "/readyz")] == [503, 503]
 
     health.report_phase("stopping")

@@ -92,7 +92,7 @@ def test_a_protocol_that_not_all_clients_have_is_refused(tmp_path: Path, kafka: 
 def test_the_table_has_what_python_clients_are_given() -> None:
     files = {"ssl.ca.location", "ssl.certificate.location", "ssl.key.location"}
     stores = {f"ssl.{store}.{part}" for store in ("truststore", "keystore") for part in ("location", "type")}
-    given = {*kafka_client._ARGUMENTS, "sasl.jaas.config", *files, *stores}
+    given = {*kafka_client.ARGUMENTS, "sasl.jaas.config", *files, *stores}
 
     assert {name for name, takes in PROPERTIES.items() if Takes.PYTHON in takes} == given
 

@@ -104,7 +104,7 @@ def test_a_reader_of_parts_finds_the_same_epochs_too_far(numbers: list[int]) -> 
     fenced, highest = fenced_from([EpochSpan(0, epoch, at, at) for at, epoch in enumerate(epochs)], {0: {"job": 1}})
 
     assert {each.epoch for each in fenced if each.is_far} == far
-    assert highest == fence._highest
+    assert highest == fence.highest
 
 
 def test_a_partition_that_is_read_again_begins_anew() -> None:
@@ -121,7 +121,7 @@ def test_forged_jobs_fill_no_memory() -> None:
     fence = Fence()
     for number in range(1000):
         fence.passes(0, LeaderEpoch(f"forged-{number}", 1), b"{}")
-    assert len(fence._highest[0]) <= 16
+    assert len(fence.highest[0]) <= 16
 
 
 @given(read=records)

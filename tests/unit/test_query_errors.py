@@ -11,7 +11,7 @@ from sluice.streaming.queries.reasons import Cause, Place, reason_of
 from tests.web import answering
 
 REPORT = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: Traceback (most recent call last):
-  File "enforce.py", line 76, in _write_batch
+  File "enforce.py", line 76, in write_batch
 py4j.protocol.Py4JJavaError: An error occurred while calling o793.save.
 : org.apache.spark.SparkException: {outer}
 \tat org.apache.spark.scheduler.DAGScheduler

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -38,24 +39,27 @@ def test_what_was_resolved_before_gets_the_changed_limit() -> None:
 def test_more_clients_than_are_cached_are_resolved_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's memory doesn't grow with the clients it has seen."""
     monkeypatch.setattr(name_cache, "MAX_CACHED", 2)
-    limits = {"a": 1.0, "b": 2.0, "c": 3.0}
+    limits = {user: float(number) for number, user in enumerate("abcdef", 1)}
     quotas = Quotas(quota(KIND, limit, user=user) for user, limit in limits.items())
 
-    found = [(user, quotas.resolve_client(KIND, user, "app")) for user in "abcabc"]
+    first, again = ({user: quotas.resolve_client(KIND, user, "app") for user in limits} for _ in range(2))
 
-    assert [one.limit for _, one in found] == [1.0, 2.0, 3.0] * 2
-    assert [one.key for _, one in found] == [f"{user}|" for user, _ in found]
-    assert len(quotas.client_limits(KIND)._resolved) <= 2
+    assert {user: one.limit for user, one in first.items()} == limits
+    assert first == again
+    assert quotas.resolve_client(KIND, "f", "app") is again["f"]
+    assert not any(again[user] is first[user] for user in limits), "they were forgotten"
 
 
 def test_a_client_with_a_giant_name_is_resolved_and_not_cached() -> None:
     """A client that sends a new giant name with each request must not fill the workers' memory."""
     quotas = Quotas([quota(KIND, 1.0, user=DEFAULT)])
 
-    assert quotas.resolve_client(KIND, "alice", "app" * 10_000).limit == 1.0
-    assert quotas.resolve_client(KIND, "x" * 30_000, "app").key == f"{sanitize(bounded_name('x' * 30_000))}|"
+    names = [("alice", "app" * 10_000), ("x" * 30_000, "app"), ("alice", "app")]
+    (first, again) = ([quotas.resolve_client(KIND, *each) for each in names] for _ in range(2))
 
-    assert not quotas.client_limits(KIND)._resolved
+    assert [each.limit for each in first] == [1.0] * 3
+    assert first[1].key == f"{sanitize(bounded_name('x' * 30_000))}|"
+    assert [one is other for one, other in zip(first, again, strict=True)] == [False, False, True]
 
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "bounded-names.json").read_text())
@@ -87,19 +91,30 @@ def test_a_limit_on_a_long_name_is_found_by_it_and_by_its_tags() -> None:
 
 def test_names_that_are_cached_take_a_bounded_number_of_bytes() -> None:
     """An invented name of foxes is URL-encoded to twelve times its length: the cache counts bytes, not names."""
-    cache = NameCache[str, int](4096 * 40)
-    for number in range(4096):
-        cache.keep(f"client-{number}", number, size=40)
-    cache.keep("giant", 1, size=41)
-    assert len(cache) == 4096, "a value of more than its part isn't kept; all others have room"
+    cache, kept = NameCache[str, object](4096 * 40), WeakSet[object]()
+
+    class Value:
+        """It is in `kept` while it is in the cache."""
+
+    def keep(name: str, size: int = 40) -> None:
+        value = Value()
+        kept.add(value)
+        cache.keep(name, value, size)
 
     for number in range(4096):
-        cache.keep(f"newer-{number}", number, size=40)
-    assert cache["client-7"] == 7
+        keep(f"client-{number}")
+    keep("giant", 41)
+    assert len(cache) == len(kept) == 4096, "a value of more than its part isn't kept; all others have room"
+
+    for number in range(4096):
+        keep(f"newer-{number}")
+    assert cache["client-7"] in kept
     for number in range(20_000):
-        cache.keep(f"newest-{number}", number, size=40)
-        assert len(cache) + len(cache._older) <= 2 * 4096
-    assert not {"client-7", "giant"} & {*cache, *cache._older}
+        keep(f"newest-{number}")
+        assert len(kept) <= 2 * 4096
+    for name in ("client-7", "giant"):
+        with pytest.raises(KeyError):
+            cache[name]
 
 
 def test_a_name_that_is_used_stays_in_the_cache_whatever_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,14 +37,14 @@ class Role(StrEnum):
 class Client:
     """A client in threads, whose client-id is `name`, which runs until `stop`.
 
-    `samples` are epoch milliseconds and amounts, `errors` what it was told.
+    `samples` are epoch milliseconds and amounts, `errors` what it was told. A thread ends when `stopping` is set.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.samples: list[tuple[int, float]] = []
         self.errors: list[str] = []
-        self._stop = Event()
+        self.stopping = Event()
         self._threads: list[Thread] = []
 
     @property
@@ -54,11 +54,12 @@ class Client:
 
     def stop(self) -> None:
         """End it."""
-        self._stop.set()
+        self.stopping.set()
         for thread in self._threads:
             thread.join(_STOP_S)
 
-    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+    def start_thread(self, run: Callable[..., None], *arguments: object) -> None:
+        """Run this beside the others."""
         self._threads.append(Thread(target=run, args=arguments, name=self.name, daemon=True))
         self._threads[-1].start()
 
@@ -94,9 +95,9 @@ class FullSpeedClient(Client):
         }
         self._amount = 0.0
         if role is Role.CONSUME:
-            self._start(self._consume)
+            self.start_thread(self._consume)
         else:
-            self._start(self._produce, role is Role.REQUESTS)
+            self.start_thread(self._produce, role is Role.REQUESTS)
 
     def _note_error(self, error: object) -> None:
         self.errors.append(" ".join(str(error).split()))
@@ -121,7 +122,7 @@ class FullSpeedClient(Client):
                 self._note_error(error)
 
         partition = self._partition()
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             before, partition = partition, self._partition()
             if partition != before:  # what wasn't sent yet is for the partition before
                 producer.purge(in_flight=False)
@@ -139,7 +140,7 @@ class FullSpeedClient(Client):
         partitions = consumer.list_topics(self._topic, timeout=30).topics[self._topic].partitions
         begin = confluent_kafka.OFFSET_BEGINNING
         consumer.assign([TopicPartition(self._topic, number, begin) for number in partitions])
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             for message in consumer.consume(1000, timeout=_POLL_S):
                 error = message.error()
                 if error is None:

@@ -34,15 +34,18 @@ HOSTILE = [
 
 
 def facts_of(
-    *decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = (), clock: Callable[[], int] = now_ms
+    *decisions: dict[str, Any],
+    entries: tuple[QuotaEntry, ...] = (),
+    clock: Callable[[], int] = now_ms,
+    table: str = "/nonexistent/decisions",
 ) -> Facts:
-    """The facts after these decisions, with these quotas in force."""
+    """The facts after these decisions, with these quotas in force, and a table of the decisions of the week."""
     model, limits = LiveModel(), LimitsView()
     model.on_records([json.dumps(each).encode() for each in decisions], clock())
     for entry in entries:
         limits.take(limit_key(entry), limit_value(entry, 4))
     limits.take(VERSION_KEY, version_end(4, len(entries)))
-    tables = Tables("/nonexistent/decisions", "/nonexistent/quotas", {})
+    tables = Tables(table, "/nonexistent/quotas", {})
     week = WeekMinutes(tables)
     follower = TopicFollower({}, Reading("quota-decisions", lambda *_: None))
     now = TroublesNow({}, DEFAULTS.topics, JobProbe(None), limits=limits, tables=lambda: week.unreadable)

@@ -204,7 +204,7 @@ class Stream:
             records(name, list(enumerate(self._kafka[name].records))[begins[name] : ends[name]], at_ms)
             for name in self._topics
         ]
-        self._query._begin_batch(sum(found[1:], found[0]), number)
+        self._query.begin_batch(sum(found[1:], found[0]), number)
         self._cluster.burn()
         if files.read(f"commits/{number}") is not None:
             raise KilledError("another driver has committed it")
@@ -240,11 +240,13 @@ class Enforce(EnforceQuery):
         topic: RequestsTopicWatch,
     ) -> None:
         self._cluster = cluster
+        self.header = epoch.header() if epoch is not None else None
+        self.is_native = settings.enforce.native
         job = JobContext(cluster.spark, settings, watch, epoch=epoch)
         super().__init__(job, topic=topic, max_record_bytes=cluster.max_record_bytes)
         self._files = Checkpoint(settings.enforce.checkpoint).spark
-        self._planner = planner(settings, self._pipeline)
-        self._decider = PageOperator(settings, self._pipeline)
+        self._planner = planner(settings, self.pipeline)
+        self._decider = PageOperator(settings, self.pipeline)
 
     def _rows(self) -> DataFrame:
         raise NotImplementedError
@@ -257,18 +259,17 @@ class Enforce(EnforceQuery):
         records.repeated = repeated
         return records
 
-    def _publish(self, rows: Any) -> None:
+    def publish(self, rows: Any) -> None:
         made = self._decided(rows)
         if rows.repeated is not None:
             made = self._left(made, *rows.repeated)
-        epoch = self._epoch.header() if self._epoch is not None else None
         for topic, key, value in made:
             self._cluster.burn()
-            self._cluster.kafka.publish(topic, value, key, epoch)
+            self._cluster.kafka.publish(topic, value, key, self.header)
 
     def _left(self, made: list[Made], batch: Batch, batch_settings: BatchSettings) -> list[Made]:
         """The records that aren't written yet; others are the same, unless topics take none of their size now."""
-        answers, topics = self._answers_of(batch, batch_settings), self._cluster.kafka
+        answers, topics = self.answers_of(batch, batch_settings), self._cluster.kafka
         since_ms = batch.decided_at_ms - 60_000
         written = [record for name in answers.topics for _, record in topics[name].counting(since_ms)]
         found = answered_places(answers)(iter([_batch([(record.value,) for record in written], ("value",))]))
@@ -282,7 +283,7 @@ class Enforce(EnforceQuery):
 
     def _is_too_large(self, record: Record) -> bool:
         sizes = len(record.key or b""), len(record.value or b""), OVERHEAD_BYTES
-        return sum(sizes) > self._pipeline.max_record_bytes
+        return sum(sizes) > self.pipeline.max_record_bytes
 
     def _decided(self, requests: Requests) -> list[Made]:
         """Topic, key and value of all records of a micro-batch; its state is stored."""
@@ -306,7 +307,7 @@ class Enforce(EnforceQuery):
         names = ("partial", "topic", "key", "value")
         if requests.combined_by is None:
             return _rows([_batch(rows, names)])
-        combine = combiner(requests.combined_by, is_native=self._settings.enforce.native)
+        combine = combiner(requests.combined_by, is_native=self.is_native)
         return _rows(combine(iter([_batch(rows, names)])))
 
 
@@ -405,7 +406,7 @@ class Cluster:
         self._patches = ExitStack()
         for target, value in (
             ("sluice.streaming.enforce.query.now_ms", lambda: self.kafka.now_ms),
-            ("sluice.streaming.enforce.query.KafkaSink", lambda *_: None),  # it is Java's; see Enforce._publish
+            ("sluice.streaming.enforce.query.KafkaSink", lambda *_: None),  # it is Java's; see Enforce.publish
             ("sluice.streaming.enforce.batch_properties.TaskContext", SimpleNamespace(get=lambda: self.context)),
             ("sluice.streaming.audit.query.current_ends", lambda _: self._requests_end()),
             ("sluice.streaming.enforce.requests_topic.connect", lambda *_: nullcontext()),

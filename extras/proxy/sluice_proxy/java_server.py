@@ -48,7 +48,8 @@ class JavaServer(Service):
     def __init__(self, folder: Path, log: str) -> None:
         self._folder = folder.absolute()
         self._log = self._folder / log
-        self._child: Child | None = None
+        self.child: Child | None = None
+        """The process, if it was started."""
 
     @property
     def pid(self) -> int:
@@ -58,7 +59,7 @@ class JavaServer(Service):
     @property
     def alive(self) -> bool:
         """True if its process runs."""
-        return self._child is not None and self._child.alive
+        return self.child is not None and self.child.alive
 
     def stop(self) -> None:
         """Stop it cleanly (SIGTERM, then SIGKILL after 30 s); does nothing when it isn't running."""
@@ -74,18 +75,18 @@ class JavaServer(Service):
             raise self.error(f"the {self.kind} ended by itself: {self._reason()}; all of it: {self._log}")
 
     def _running(self) -> Child:
-        if self._child is None:
+        if self.child is None:
             raise self.error(f"the {self.kind} in {self._folder} is not started")
-        return self._child
+        return self.child
 
     def _end(self, sign: signal.Signals) -> None:
-        if self._child is not None:
-            self._child.end(sign, _STOP_S)
-            self._child = None
+        if self.child is not None:
+            self.child.end(sign, _STOP_S)
+            self.child = None
 
     def _run(self, command: list[str]) -> bool:
         """Run a command as the server. True once its log says that it serves: an open port may be another process's."""
-        child = self._child = Child(command, self._log)
+        child = self.child = Child(command, self._log)
         deadline_s = time.monotonic() + self.start_s
         while child.alive and time.monotonic() < deadline_s:
             if self.started in self._log.read_text(errors="replace"):
@@ -94,7 +95,7 @@ class JavaServer(Service):
         return False
 
     def _reason(self) -> str:
-        return (self._child and self._child.killed_by) or last_error(self._log.read_text(errors="replace"))
+        return (self.child and self.child.killed_by) or last_error(self._log.read_text(errors="replace"))
 
 
 def last_error(log: str) -> str:

@@ -90,7 +90,7 @@ from sluice_toolbox.own_login import own_login
 from sluice_toolbox.topics_seen import topics_seen
 from sluice_toolbox.unwritten import unread_answers
 
-_ANSWER_S = 10.0
+ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""
 
 _CONNECT_S = CONNECT_TIMEOUT_MS / 1000 + 2.0
@@ -130,11 +130,11 @@ def check_cluster(settings: Settings, ask: Ask) -> None:
     # without a broker the others would only wait and fail too
     is_there = ask({"broker": partial(check_broker, of_kafka)}, _CONNECT_S, _FROZEN)
     if is_there:
-        ask(checks_of_kafka(of_kafka), _ANSWER_S + AT_ONCE_MS / 1000, _FROZEN)  # read_newest may wait for so long
+        ask(checks_of_kafka(of_kafka), ANSWER_S + AT_ONCE_MS / 1000, _FROZEN)  # read_newest may wait for so long
     of_job = checks_of_job(settings)
     if is_there:
         del of_job["job"]
-    ask(of_job, _ANSWER_S, _HANGING)
+    ask(of_job, ANSWER_S, _HANGING)
 
 
 def checks_of_job(settings: Settings) -> dict[str, Check]:

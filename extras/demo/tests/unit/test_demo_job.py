@@ -30,7 +30,7 @@ def killed(log: Path) -> Child:
 def test_a_process_that_was_killed_is_said_to_be_killed_not_by_the_last_line_of_its_log(tmp_path: Path) -> None:
     job, broker = SluiceJob(tmp_path), Broker(tmp_path)
     job.child = killed(job.log_file)
-    broker._child = killed(broker._log)
+    broker.child = killed(tmp_path / "broker.log")
 
     with pytest.raises(RunError, match=r"^the job ended by itself: SIGKILL ended it, .* lack of memory; see ") as ended:
         job.running()

@@ -36,7 +36,7 @@ _OF_NO_CLIENT = (HEARTBEAT_API, UNMUTE_API)
 EVENTS_AT_ONCE = 250_000
 """Events that a report takes at once."""
 
-_MAX_ROWS = 200_000
+MAX_ROWS = 200_000
 """Rows of a file from which its row groups are read one by one."""
 
 _LIST = re.compile(r"\.list\.(element|item)")
@@ -101,7 +101,7 @@ class Events:
     @property
     def most_rows(self) -> int:
         """The rows of all files that may have events of the span."""
-        return sum(file.rows or _MAX_ROWS for file in self._files.values())
+        return sum(file.rows or MAX_ROWS for file in self._files.values())
 
     def batches(self, least: int) -> Iterator[pa.RecordBatch]:
         """All events, in batches of at least so many, but for the last. Raises QueryError."""
@@ -123,7 +123,7 @@ class Events:
             heapq.heappush(due, (part.first_ms, next(numbered), part, whole))
 
         for name, file in self._files.items():
-            is_small = (file.rows or _MAX_ROWS) < _MAX_ROWS or _name(name) in self._undeleted
+            is_small = (file.rows or MAX_ROWS) < MAX_ROWS or _name(name) in self._undeleted
             add(FilePart(name, file.order_ms or 0), is_small)
         while due:
             *_, part, whole = heapq.heappop(due)

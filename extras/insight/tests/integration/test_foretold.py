@@ -77,13 +77,13 @@ class Offering(Client):
 
     def __init__(self, name: str, servers: str, offered: Callable[[float], float]) -> None:
         super().__init__(name)
-        self._start(self._run, servers, offered)
+        self.start_thread(self._run, servers, offered)
 
     def _run(self, servers: str, offered: Callable[[float], float]) -> None:
         options = {"queue.buffering.max.kbytes": 32 * 1024, "batch.size": 100_000, "log_level": 2}
         producer = Producer({"bootstrap.servers": servers, "client.id": self.name, **options})
         sent, began_s = 0, time.monotonic()
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             if sent + RECORD_BYTES > offered(time.monotonic() - began_s):
                 producer.poll(0.02)
                 continue

@@ -47,7 +47,6 @@ from sluice_insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check
 from sluice_insight.errors import ConsoleError
 from sluice_insight.texts import NO_TENANT
 from sluice_reading.job_probe import JobAnswer
-from sluice_reading.query import Tables
 from sluice_reading.quotas_admin import QuotaChange
 from sluice_reading.quotas_admin import QuotaRow as SetQuota
 from tests.builders import AT_MS, decision, heartbeat_of, member, quota, unlimited_of
@@ -170,9 +169,8 @@ def test_shadow_quotas_stand_beside_the_enforced_ones() -> None:
 
 
 def test_sort_search_filters_and_page_are_in_the_address() -> None:
-    at_ms = now_ms()
-    users = [decision(at_ms, user=f"user-{number:03}", charge={"rate": float(number * 5)}) for number in range(120)]
-    with serving(facts_of(*users)) as get:
+    users = [decision(AT_MS, user=f"user-{number:03}", charge={"rate": float(number * 5)}) for number in range(120)]
+    with serving(facts_of(*users, clock=lambda: AT_MS)) as get:
 
         def names(path: str) -> list[str]:
             return re.findall(r"<bdi>(user-\d+)</bdi>", get(path).text)
@@ -889,11 +887,10 @@ def test_troubles_that_the_job_reports_are_on_the_page_and_warnings_in_another_c
 
 def test_a_table_that_the_console_cannot_read_is_on_each_page_unless_the_job_names_more(tmp_path: Path) -> None:
     """The page of clients alone said so, as a note, and the others nothing."""
-    facts = facts_of(decision(now_ms() - 3_000))
+    facts = facts_of(decision(now_ms() - 3_000), table=str(tmp_path))
     log = tmp_path / "_delta_log"
     log.mkdir()
     (log / f"{0:020}.json").write_text("no commit")
-    facts.week._tables = Tables(str(tmp_path), "/nonexistent/quotas", {})
     next(facts.week.renewals())
     with serving(facts) as get:
         own = get("/overview").text

@@ -84,11 +84,11 @@ class ArrayEngine(Engine):
     def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
         with self._arrays(key, kind) as arrays:
             rates, windows_ms = arrays.measure(_FIRST, np.array([now_ms]))
-        return self._measured(kind, limit, float(rates[0]), int(windows_ms[0]))
+        return self.measured(kind, limit, float(rates[0]), int(windows_ms[0]))
 
     @contextmanager
     def _arrays(self, key: str, kind: QuotaKind) -> Iterator[RateArrays]:
-        with self._counters(key) as counters:
+        with self.counters(key) as counters:
             columns = columns_of([counters])
             arrays = RateArrays(columns, kind, self.settings.client_window)
             yield arrays

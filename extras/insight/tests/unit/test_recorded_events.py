@@ -68,7 +68,7 @@ def test_rows_that_a_compaction_has_written_again_count_once(path: Path) -> None
 
 @pytest.mark.parametrize("most", [1, 1_000_000])
 def test_rows_with_a_deletion_vector_dont_count(path: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice_insight.reports.events._MAX_ROWS", most)
+    monkeypatch.setattr("sluice_insight.reports.events.MAX_ROWS", most)
     write_decisions(path, simulated(produced(1, 2, 4, 8), []))
     delete(path, [0, 2])
 
@@ -100,7 +100,7 @@ def test_a_file_of_an_earlier_release_has_nothing_where_the_table_has_a_new_colu
 def test_files_of_several_row_groups_are_read_whole_and_in_order(
     path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_insight.reports.events._MAX_ROWS", most)
+    monkeypatch.setattr("sluice_insight.reports.events.MAX_ROWS", most)
     decided = [
         answer | {"decided_at_ms": START_MS + number // 2 * 1000}
         for number, answer in enumerate(simulated(produced(1, 2, 4, 8, 16, 32), []))

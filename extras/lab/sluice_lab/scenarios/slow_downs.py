@@ -101,15 +101,15 @@ class _OwnClient(Client):
 
     def __init__(self, name: str, run: Callable[["_OwnClient"], None]) -> None:
         super().__init__(name)
-        self._start(self._again, run)
+        self.start_thread(self._again, run)
 
     def _again(self, run: Callable[["_OwnClient"], None]) -> None:
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             run(self)
 
     def rests(self, seconds: float) -> bool:
         """Do nothing for a while; true if it is to end."""
-        return self._stop.wait(seconds)
+        return self.stopping.wait(seconds)
 
 
 def at_full_speed(role: Role, batch_bytes: int = 1_000_000) -> Callable[[Bed, str], list[Client]]:

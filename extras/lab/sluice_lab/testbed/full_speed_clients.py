@@ -72,7 +72,7 @@ class _KafkaPythonClient(Client):
         super().__init__(name)
         self._config = {"bootstrap_servers": servers, "client_id": name}
         self._closed = Total()
-        self._start(self._run, self._consume if role is Role.CONSUME else self._produce, topic)
+        self.start_thread(self._run, self._consume if role is Role.CONSUME else self._produce, topic)
 
     def stop(self) -> None:
         """End it."""
@@ -99,13 +99,13 @@ class _KafkaPythonClient(Client):
             room.release()
 
         def failed(error: object) -> None:
-            if not self._stop.is_set():
+            if not self.stopping.is_set():
                 self.errors.append(repr(error))
             room.release()
 
         producer, value = KafkaProducer(**self._config), bytes(RECORD_BYTES)
         self._watch(producer)
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             if room.acquire(timeout=_POLL_MS / 1000):
                 producer.send(topic, value).add_callback(acknowledged).add_errback(failed)
         producer._sender.force_close()  # noqa: SLF001 - to close it waits for all that is throttled
@@ -119,7 +119,7 @@ class _KafkaPythonClient(Client):
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             for partition, records in consumer.poll(_POLL_MS, max_records=10_000).items():
                 self.samples.append((now_ms(), float(sum(len(record.value) for record in records))))
                 if records[-1].offset + 1 >= ends[partition]:
@@ -144,14 +144,14 @@ class ReconnectingClient(Client):
         super().__init__(name)
         leaders = _leaders(servers, topic)
         for number in range(SOCKETS):
-            self._start(self._run, topic, leaders, number)
+            self.start_thread(self._run, topic, leaders, number)
 
     def _run(self, topic: str, leaders: list[tuple[int, tuple[str, int]]], first: int) -> None:
         order = cycle(leaders[first % len(leaders) :] + leaders[: first % len(leaders)])
         requests = {
             partition: produce_request(self.name, topic, partition, _VALUE_BYTES, now_ms()) for partition, _ in leaders
         }
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             partition, address = next(order)
             try:
                 with socket.create_connection(address, timeout=_PATIENCE_S) as connection:

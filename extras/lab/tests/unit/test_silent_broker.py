@@ -39,7 +39,7 @@ def test_the_doctor_waits_for_the_error_that_names_the_broker(
     config: Path, silent_broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search for a broker may take as long as any other answer, and says more than that there is none."""
-    monkeypatch.setattr(checks, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(checks, "ANSWER_S", 0.1)
     lines: list[str] = []
 
     assert run_doctor(load_settings(config, environment={}), lines.append) == 1

@@ -167,15 +167,15 @@ def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one
         _, repeated = stale.query._log.begin(batch_id, 0, now_ms=time.time_ns() // 1_000_000)
         assert not repeated
         cut = chance.randrange(EVENTS + 1)
-        stale.query._publish(batch.where(f"{NUMBER} < {cut}"))
+        stale.query.publish(batch.where(f"{NUMBER} < {cut}"))
 
         leader = taking_over(spark, settings, watch)
         wakes_up_early = chance.random() < 0.5
         if wakes_up_early:
-            stale.query._publish(batch.where(f"{NUMBER} >= {cut}"))
-        leader.query._write_batch(batch, batch_id)
+            stale.query.publish(batch.where(f"{NUMBER} >= {cut}"))
+        leader.query.write_batch(batch, batch_id)
         if not wakes_up_early:
-            stale.query._publish(batch.where(f"{NUMBER} >= {cut}"))
+            stale.query.publish(batch.where(f"{NUMBER} >= {cut}"))
         late += EVENTS - cut
 
         with pytest.raises(LeadershipError, match="leads the checkpoint"):
@@ -205,13 +205,13 @@ def test_the_driver_of_a_restored_checkpoint_has_an_epoch_above_those_in_the_top
     for _ in range(3):
         last = taking_over(spark, settings, watch)
     batch = micro_batch(spark, settings, 0)
-    last.query._publish(batch.where(f"{NUMBER} < 1"))
+    last.query.publish(batch.where(f"{NUMBER} < 1"))
     epochs = Path(settings.enforce.checkpoint.removeprefix("file://")) / "sluice" / "epochs"
     for file in sorted(epochs.iterdir())[1:]:
         file.unlink()
 
     leader = taking_over(spark, settings, watch)
-    leader.query._publish(batch.where(f"{NUMBER} >= 1"))
+    leader.query.publish(batch.where(f"{NUMBER} >= 1"))
 
     assert leader.epoch.number == 4
     decisions = [row for row in batch.collect() if row["topic"] == settings.topics.decisions]

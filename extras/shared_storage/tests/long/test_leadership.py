@@ -98,7 +98,7 @@ def test_a_standby_takes_over_when_the_signs_end_and_a_driver_that_wakes_up_then
 
 
 def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable[..., KafkaLeadership]) -> None:
-    made = [drivers(DriverClock()) for _ in range(6)]
+    clocks = {drivers(clock): clock for clock in [DriverClock() for _ in range(6)]}
 
     def leads(driver: KafkaLeadership) -> bool:
         try:
@@ -106,14 +106,12 @@ def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable
         except LeadershipError:
             return False
 
-    with ThreadPoolExecutor(len(made)) as pool:
-        running = [pool.submit(leads, driver) for driver in made]
+    with ThreadPoolExecutor(len(clocks)) as pool:
+        running = [pool.submit(leads, driver) for driver in clocks]
         eventually(lambda: any(each.done() and each.result() for each in running))
-        (leader,) = [driver for driver, each in zip(made, running, strict=True) if each.done() and each.result()]
+        (leader,) = [driver for driver, each in zip(clocks, running, strict=True) if each.done() and each.result()]
         leader.start()  # its signs tell the others
-        clock = leader._clock_s
-        assert isinstance(clock, DriverClock)
-        ticking(clock, lambda: all(each.done() for each in running))
+        ticking(clocks[leader], lambda: all(each.done() for each in running))
     assert sum(each.result() for each in running) == 1
 
 

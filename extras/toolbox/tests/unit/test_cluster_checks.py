@@ -292,7 +292,7 @@ def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
 
 def test_storage_that_hangs_fails_its_own_line_alone(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a table on a mount that is gone never ends, and ended no doctor either."""
-    monkeypatch.setattr(checks, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(checks, "ANSWER_S", 0.1)
     monkeypatch.setattr(doctor, "start_checks", lambda _: iter(()))
     of_job = {"tables": lambda: str(Event().wait()), "health": lambda: "right"}
     monkeypatch.setattr(checks, "checks_of_job", lambda _: {"job": lambda: "one runs"} | of_job)
