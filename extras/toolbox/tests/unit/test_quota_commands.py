@@ -13,7 +13,7 @@ from socket import gethostname
 
 import pytest
 
-from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
+from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table, example_table
 from sluice.configs.quotas import load_quotas_file
 from sluice.jvm.jars import REPOSITORY
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -318,11 +318,8 @@ def test_alter_refuses_in_one_line_what_kafka_refuses_or_contradicts_itself_and_
 
 
 @pytest.fixture
-def example(shell: Shell) -> Shell:
-    """The quotas of configs/quotas.yaml and one for every client-id of every user, at version 2."""
-    shell.lines(f"apply {EXAMPLE} --yes")
-    shell.lines("alter --user-defaults --client-defaults --add-config request_percentage=1e9")
-    return shell
+def example(tmp_path: Path) -> Shell:
+    return example_table(tmp_path)
 
 
 REPORTING = (
@@ -601,6 +598,11 @@ def test_a_quota_on_the_very_name_default_stops_no_export_and_can_be_removed(she
         "quotas describe --user CN%3Dapp",
         "quotas history --client CN%3Dapp",
         "quotas apply FILE --as carol --yes",
+        "quotas hold --user CN%3Dapp --reason x --as carol",
+        "quotas release --user CN%3Dapp --as carol",
+        "tenants import FILE --as carol --yes",
+        "tenants alter shop --add-user CN%3Dapp --as carol",
+        "tenants alter shop --add-client-id CN%3Dapp --as carol",
     ],
 )
 def test_every_command_asks_about_a_name_that_looks_encoded(shell: Shell, line: str) -> None:
@@ -810,5 +812,6 @@ def test_an_empty_file_prunes_nothing_unless_it_says_so(shell: Shell, tmp_path: 
     assert shell.table.entries() == []
 
 
-def test_a_version_below_0_is_bad_usage(shell: Shell) -> None:
+def test_a_version_below_0_and_an_import_of_no_cluster_are_bad_usage(shell: Shell) -> None:
     assert shell.run("revert --to-version -1").code == 2
+    assert "Missing option '--bootstrap-servers'" in shell.error("import")
