@@ -1,6 +1,7 @@
 """Options of the test run, and fixtures that all tests share: a broker and a Spark session, started once per run."""
 
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -77,6 +78,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cases", type=Path, default=DEFAULT_CASES, help="file of Kafka scenarios, one JSON object a line"
     )
     parser.addoption("--long", action="store_true", help="run the tests marked long, and only those")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of `kafka_case` is one for each line of the file given with `--cases`."""
+    if "kafka_case" in metafunc.fixturenames:
+        from tests.kafka_cases import in_scope  # with all that decides, which takes long to import
+
+        path: Path = metafunc.config.getoption("--cases")
+        cases = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        metafunc.parametrize("kafka_case", [case for case in cases if in_scope(case)], ids=lambda case: case["id"])
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -91,8 +91,7 @@ class Fence:
 
     def __init__(self) -> None:
         self.fenced = 0
-        self.highest: dict[int, dict[str, int]] = {}
-        """By partition and job the highest epoch that was read."""
+        self.highest: dict[int, dict[str, int]] = {}  # by partition and job, of those that were read
 
     def passes(
         self, partition: int, epoch: LeaderEpoch | None, value: bytes | None, key: bytes | None = MARKER_KEY

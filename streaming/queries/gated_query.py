@@ -41,7 +41,7 @@ class GatedQuery(ABC):
                 left.stop()
         self._query = (
             rows.writeStream.queryName(self._name)
-            .foreachBatch(self.begin_batch)
+            .foreachBatch(self._begin_batch)
             .option("checkpointLocation", Checkpoint(self._checkpoint).location)
             .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
@@ -68,8 +68,7 @@ class GatedQuery(ABC):
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Write one micro-batch."""
 
-    def begin_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch that Spark has begun, once the job may decide. Raises JobError after `stop`."""
+    def _begin_batch(self, rows: DataFrame, batch_id: int) -> None:
         while not self._closed.is_set() and not self._may_begin():
             self._closed.wait(_POLL_S)
         if self._closed.is_set():

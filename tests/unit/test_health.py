@@ -132,8 +132,8 @@ def test_a_job_without_a_heartbeat_is_dead_unless_it_stops(
 ) -> None:
     """It must not be killed in its last micro-batch."""
     health.heartbeat({"enforce": RUNNING}, 1)
-    later_s = time.monotonic() + 30
-    monkeypatch.setattr("sluice.streaming.runtime.health.time", SimpleNamespace(monotonic=lambda: later_s))
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 30)
+    monkeypatch.setattr("sluice.streaming.runtime.health.time", later)
     assert [get(server, path)[0] for path in ("/healthz", "/readyz")] == [503, 503]
 
     health.report_phase("stopping")

@@ -238,8 +238,7 @@ def test_servers_that_end_connections_are_tried_again_on_a_machine_without_time(
     with server_that_answers(note) as first, server_that_answers(note) as second, pytest.raises(KafkaUnavailableError):
         connect(KafkaAdminClient, {"bootstrap.servers": f"{first},{second}"})
 
-    assert len(tried) == 2
-    assert min(tried.values()) >= 3
+    assert [count >= 3 for count in tried.values()] == [True, True]
 
 
 def test_a_server_whose_packets_are_dropped_is_said_long_before_the_search_is_over(

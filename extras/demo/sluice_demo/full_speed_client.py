@@ -58,8 +58,7 @@ class Client:
         for thread in self._threads:
             thread.join(_STOP_S)
 
-    def start_thread(self, run: Callable[..., None], *arguments: object) -> None:
-        """Run this beside the others."""
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
         self._threads.append(Thread(target=run, args=arguments, name=self.name, daemon=True))
         self._threads[-1].start()
 
@@ -95,9 +94,9 @@ class FullSpeedClient(Client):
         }
         self._amount = 0.0
         if role is Role.CONSUME:
-            self.start_thread(self._consume)
+            self._start(self._consume)
         else:
-            self.start_thread(self._produce, role is Role.REQUESTS)
+            self._start(self._produce, role is Role.REQUESTS)
 
     def _note_error(self, error: object) -> None:
         self.errors.append(" ".join(str(error).split()))

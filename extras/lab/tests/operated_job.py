@@ -204,7 +204,7 @@ class Stream:
             records(name, list(enumerate(self._kafka[name].records))[begins[name] : ends[name]], at_ms)
             for name in self._topics
         ]
-        self._query.begin_batch(sum(found[1:], found[0]), number)
+        self._query._begin_batch(sum(found[1:], found[0]), number)
         self._cluster.burn()
         if files.read(f"commits/{number}") is not None:
             raise KilledError("another driver has committed it")

@@ -48,8 +48,7 @@ class JavaServer(Service):
     def __init__(self, folder: Path, log: str) -> None:
         self._folder = folder.absolute()
         self._log = self._folder / log
-        self.child: Child | None = None
-        """The process, if it was started."""
+        self.child: Child | None = None  # its process, if it was started
 
     @property
     def pid(self) -> int:

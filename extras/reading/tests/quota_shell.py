@@ -48,14 +48,6 @@ def empty_table(folder: Path) -> Shell:
     return shell
 
 
-def example_table(folder: Path) -> Shell:
-    """The quotas of configs/quotas.yaml and one for every client-id of every user, at version 2."""
-    shell = empty_table(folder)
-    shell.lines(f"apply {EXAMPLE} --yes")
-    shell.lines("alter --user-defaults --client-defaults --add-config request_percentage=1e9")
-    return shell
-
-
 def check_encoded_name(shell: Shell, line: str) -> None:
     """Run a command with the name CN%3Dapp, which it asks about; FILE stands for a file with it."""
     file = shell.file("- {entity: {user: CN%3Dapp}, quotas: {producer_byte_rate: 1024}}\n")

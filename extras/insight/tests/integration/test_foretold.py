@@ -77,7 +77,7 @@ class Offering(Client):
 
     def __init__(self, name: str, servers: str, offered: Callable[[float], float]) -> None:
         super().__init__(name)
-        self.start_thread(self._run, servers, offered)
+        self._start(self._run, servers, offered)
 
     def _run(self, servers: str, offered: Callable[[float], float]) -> None:
         options = {"queue.buffering.max.kbytes": 32 * 1024, "batch.size": 100_000, "log_level": 2}

@@ -1,14 +1,11 @@
 """Rates of many entities in arrays are those of each one charged alone, and Kafka's."""
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +18,7 @@ from sluice_insight.whatif.hot_counters import padded_windows_ms
 from sluice_insight.whatif.rate_arrays import RateArrays
 from tests import strategies
 from tests.builders import Json
-from tests.kafka_cases import Engine, Measured, differences, in_scope
+from tests.kafka_cases import Engine, Measured, differences
 from tests.stored_pages import contents
 
 
@@ -62,14 +59,6 @@ amounts = st.one_of(st.sampled_from([0.0, 1.0, 7.0, 12.0, 1000.0]), st.floats(0,
 _FIRST = np.array([0])
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each line of the file given with `--cases`."""
-    if "case" in metafunc.fixturenames:
-        path: Path = metafunc.config.getoption("--cases")
-        cases = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        metafunc.parametrize("case", [case for case in cases if in_scope(case)], ids=lambda case: case["id"])
-
-
 class ArrayEngine(Engine):
     """Rates as what-if charges them."""
 
@@ -96,8 +85,8 @@ class ArrayEngine(Engine):
             counters.rates = after.rates
 
 
-def test_scenario_gives_kafkas_numbers(case: Json) -> None:
-    assert differences(case, ArrayEngine) == []
+def test_scenario_gives_kafkas_numbers(kafka_case: Json) -> None:
+    assert differences(kafka_case, ArrayEngine) == []
 
 
 @st.composite

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quota_shell import Shell, check_encoded_name, empty_table, example_table
+from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
 
 
 @pytest.fixture
@@ -14,8 +14,11 @@ def shell(tmp_path: Path) -> Shell:
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Shell:
-    return example_table(tmp_path)
+def example(shell: Shell) -> Shell:
+    """The quotas of configs/quotas.yaml and one for every client-id of every user, at version 2."""
+    shell.lines(f"apply {EXAMPLE} --yes")
+    shell.lines("alter --user-defaults --client-defaults --add-config request_percentage=1e9")
+    return shell
 
 
 def test_resolve_shows_a_trial_after_what_is_enforced(shell: Shell) -> None:

@@ -101,7 +101,7 @@ class _OwnClient(Client):
 
     def __init__(self, name: str, run: Callable[["_OwnClient"], None]) -> None:
         super().__init__(name)
-        self.start_thread(self._again, run)
+        self._start(self._again, run)
 
     def _again(self, run: Callable[["_OwnClient"], None]) -> None:
         while not self.stopping.is_set():

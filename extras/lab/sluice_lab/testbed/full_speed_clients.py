@@ -72,7 +72,7 @@ class _KafkaPythonClient(Client):
         super().__init__(name)
         self._config = {"bootstrap_servers": servers, "client_id": name}
         self._closed = Total()
-        self.start_thread(self._run, self._consume if role is Role.CONSUME else self._produce, topic)
+        self._start(self._run, self._consume if role is Role.CONSUME else self._produce, topic)
 
     def stop(self) -> None:
         """End it."""
@@ -144,7 +144,7 @@ class ReconnectingClient(Client):
         super().__init__(name)
         leaders = _leaders(servers, topic)
         for number in range(SOCKETS):
-            self.start_thread(self._run, topic, leaders, number)
+            self._start(self._run, topic, leaders, number)
 
     def _run(self, topic: str, leaders: list[tuple[int, tuple[str, int]]], first: int) -> None:
         order = cycle(leaders[first % len(leaders) :] + leaders[: first % len(leaders)])

@@ -13,7 +13,7 @@ from socket import gethostname
 
 import pytest
 
-from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table, example_table
+from quota_shell import EXAMPLE, Shell, check_encoded_name, empty_table
 from sluice.configs.quotas import load_quotas_file
 from sluice.jvm.jars import REPOSITORY
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -318,8 +318,11 @@ def test_alter_refuses_in_one_line_what_kafka_refuses_or_contradicts_itself_and_
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Shell:
-    return example_table(tmp_path)
+def example(shell: Shell) -> Shell:
+    """The quotas of configs/quotas.yaml and one for every client-id of every user, at version 2."""
+    shell.lines(f"apply {EXAMPLE} --yes")
+    shell.lines("alter --user-defaults --client-defaults --add-config request_percentage=1e9")
+    return shell
 
 
 REPORTING = (
