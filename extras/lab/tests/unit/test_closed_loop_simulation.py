@@ -50,7 +50,7 @@ def test_a_client_that_uses_one_gateway_at_a_time_gets_its_quota(quota: QuotaKin
 
 @pytest.mark.parametrize(("gateways", "least"), [(6, 0.95), (12, 0.5)])
 def test_a_client_at_another_gateway_each_second_never_gets_more_than_its_quota(gateways: int, least: float) -> None:
-    """As diskless topics allow; docs/decisions/0041-diskless-topics.md says why it gets less from many."""
+    """As diskless topics allow; docs/decisions/0038-diskless-topics.md says why it gets less from many."""
     found = simulated(situation(spread=Spread.HOP, stay=1, gateways=gateways, size=LIMIT / 100))
 
     assert least <= found.mean_after <= 1.03

@@ -1,4 +1,4 @@
-"""The table of Kafka's APIs in docs/reference.md says what the proxy's code does with each one."""
+"""The table of Kafka's APIs in docs/proxy.md says what the proxy's code does with each one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from sluice_demo.jars import BROKER_JARS
 from sluice_proxy.jars import proxy_class_path
 from sluice_toolbox.machine import Jvm
 
-PAGE = REPOSITORY / "docs" / "reference.md"
+PAGE = REPOSITORY / "docs" / "proxy.md"
 
 Versions = tuple[int, int]
 """The oldest version and the latest."""
