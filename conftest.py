@@ -68,7 +68,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 LEAVE_S = 1.5
 """Time in which pytest may show its summary after a signal."""
 
-EXAMPLES, LONG_EXAMPLES = 50, 300
+EXAMPLES, LONG_EXAMPLES = 30, 300
 """Examples that Hypothesis draws for a property, which ./scripts/test and ./scripts/test-long both test."""
 
 

@@ -133,7 +133,7 @@ def test_a_flow_of_traffic_gets_what_simulated_requests_get(spread: Spread) -> N
     assert mean == pytest.approx(measure(wanted, ClosedLoop(wanted).run()).mean_after, abs=0.04)
 
 
-def testequal_parts_of_many_counters_are_those_of_each() -> None:
+def test_equal_parts_of_many_counters_are_those_of_each() -> None:
     random = np.random.default_rng(3)
     free, wanted = random.uniform(1, 100, 99), random.choice([0.0, 5.0, 20.0, 70.0], (3, 99))
     pairs = zip(free.tolist(), wanted.T.tolist(), strict=True)

@@ -12,10 +12,11 @@ from sluice_lab.scenarios.closed_loop.simulation import ClosedLoop
 from sluice_lab.scenarios.closed_loop.situation import Counters, Situation, Spread, Waits
 
 LIMIT = 1_000_000.0
-KINDS = [QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE]
+PRODUCER, CONSUMER = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
+TIME = QuotaKind.REQUEST_PERCENTAGE
 
 
-def situation(quota: QuotaKind = KINDS[0], **more: object) -> Situation:
+def situation(quota: QuotaKind = PRODUCER, **more: object) -> Situation:
     base = Situation(quota, LIMIT, 50 * LIMIT, LIMIT / 10, gateways=4, latency_ms=1_000, seconds=150)
     return replace(base, **more)  # type: ignore[arg-type] # the fields' types
 
@@ -25,8 +26,10 @@ def simulated(wanted: Situation) -> Measures:
     return measure(wanted, ClosedLoop(wanted).run())
 
 
-@pytest.mark.parametrize("spread", [Spread.EVEN, Spread.SKEW, Spread.ONE])
-@pytest.mark.parametrize("quota", KINDS)
+@pytest.mark.parametrize(
+    ("quota", "spread"),
+    [(PRODUCER, Spread.EVEN), (PRODUCER, Spread.SKEW), (CONSUMER, Spread.ONE), (TIME, Spread.EVEN)],
+)
 def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind, spread: Spread) -> None:
     wanted = situation(quota, spread=spread, seconds=300)
     found, alone = simulated(wanted), simulated(wanted.alone())
@@ -36,8 +39,7 @@ def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind,
     assert found.requests > 1_000
 
 
-@pytest.mark.parametrize("quota", KINDS)
-@pytest.mark.parametrize("spread", [Spread.MOVE, Spread.HOP])
+@pytest.mark.parametrize(("quota", "spread"), [(PRODUCER, Spread.MOVE), (CONSUMER, Spread.HOP), (TIME, Spread.MOVE)])
 def test_a_client_that_uses_one_gateway_at_a_time_gets_its_quota(quota: QuotaKind, spread: Spread) -> None:
     """The gateways that it left keep nothing of the limit for it."""
     wanted = situation(quota, spread=spread, gateways=3, seconds=300)
@@ -59,21 +61,21 @@ def test_a_client_at_another_gateway_each_second_never_gets_more_than_its_quota(
 
 def test_a_gateway_whose_client_waits_for_seconds_keeps_its_part() -> None:
     """Each request is 10 s of a gateway's share: nothing is charged there until its wait is over."""
-    assert simulated(situation(size=LIMIT, gateways=10, seconds=300)).worst_5s_after <= 2.0
+    assert simulated(situation(size=LIMIT, gateways=10, seconds=150)).worst_5s_after <= 2.0
 
 
 def test_small_requests_are_silent_for_at_most_twice_as_long_as_behind_one_broker() -> None:
-    wanted = situation(size=LIMIT / 40, seconds=300)
+    wanted = situation(size=LIMIT / 40, seconds=150)
     assert simulated(wanted).longest_silence_s <= 2 * simulated(wanted.alone()).longest_silence_s
 
 
 def test_large_requests_have_the_mean_of_one_broker() -> None:
-    wanted = situation(size=LIMIT, seconds=300)
+    wanted = situation(size=LIMIT, seconds=150)
     assert simulated(wanted).mean_after == pytest.approx(simulated(wanted.alone()).mean_after, abs=0.03)
 
 
 def test_decisions_alone_dont_hold_it() -> None:
-    held = simulated(situation(waits=Waits.DECIDED, quota=QuotaKind.REQUEST_PERCENTAGE, seconds=20))
+    held = simulated(situation(waits=Waits.DECIDED, quota=TIME, seconds=20))
 
     assert held.mean_after > 5
 
