@@ -18,19 +18,7 @@ from scripts.java.build import remove_others
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
 
-EXTRAS = (
-    "demo",
-    "elastic",
-    "http",
-    "insight",
-    "lab",
-    "native",
-    "proxy",
-    "reading",
-    "shared_storage",
-    "telemetry",
-    "toolbox",
-)
+EXTRAS = sorted(str(file.relative_to(REPOSITORY)) for file in REPOSITORY.glob("extras/*/pyproject.toml"))
 OF_DEMO = ("elastic", "insight", "proxy", "reading", "toolbox", "demo", "native")
 DEMO_LOCK = "extras/demo/requirements.lock"
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
@@ -39,17 +27,13 @@ INSTALL = "-m pip install --require-hashes -r requirements.lock"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of what ./scripts/setup looks at."""
-    project = tmp_path / "project"
-    extras = [f"extras/{name}/pyproject.toml" for name in EXTRAS]
-    for name in (
-        "scripts/setup",
-        "scripts/steps",
-        "pyproject.toml",
-        *extras,
-        DEMO_LOCK,
-        "requirements.lock",
-        "configs/jars.xml",
-    ):
+    locks = ("pyproject.toml", "requirements.lock", "configs/jars.xml")
+    return _with_files(tmp_path / "project", "scripts/setup", "scripts/steps", *locks, *EXTRAS, DEMO_LOCK)
+
+
+def _with_files(project: Path, *names: str) -> Path:
+    """The project with a copy of these files, too."""
+    for name in names:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, project / name)
     return project
@@ -126,11 +110,18 @@ def _made_ready(project: Path) -> None:
     (project / ".venv" / "bin").mkdir()
     _program(project / ".venv" / "bin", "python", 'echo "$*" >> .venv/calls')
     (project / ".venv" / "calls").write_text("")
-    projects = ("pyproject.toml", *(f"extras/{name}/pyproject.toml" for name in EXTRAS))
     wanted = f"{project}\n".encode() + b"".join(
-        (project / name).read_bytes() for name in (*projects, "requirements.lock", "configs/jars.xml")
+        (project / name).read_bytes() for name in ("pyproject.toml", *EXTRAS, "requirements.lock", "configs/jars.xml")
     )
     (project / ".venv" / "setup.stamp").write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
+
+
+def _to_install(project: Path, python: str = "") -> None:
+    """Leaves what an installation that was begun leaves, with a Python that does this, or as in `_made_ready`."""
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    if python:
+        _program(project / ".venv" / "bin", "python", python)
 
 
 @pytest.mark.parametrize("killed", [True, False])
@@ -154,9 +145,7 @@ def test_packages_of_a_killed_installation_are_installed_anew(project: Path, tmp
 
 def test_variables_of_another_python_do_not_matter(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another home no Python starts, and pip would take packages of other folders for installed."""
-    _made_ready(project)
-    (project / ".venv" / "setup.stamp").unlink()
-    _program(project / ".venv" / "bin", "python", 'echo "${PYTHONHOME-}${PYTHONPATH-}" >>.venv/calls')
+    _to_install(project, 'echo "${PYTHONHOME-}${PYTHONPATH-}" >>.venv/calls')
     for name in ("PYTHONHOME", "PYTHONPATH"):
         monkeypatch.setenv(name, "/opt/another")
 
@@ -177,8 +166,7 @@ def test_a_second_start_only_looks_at_the_jars_and_runs_the_command_that_is_give
 
 def test_a_demo_needs_less_and_the_rest_comes_beside_it_when_another_command_needs_it(project: Path) -> None:
     """A demo that runs meanwhile keeps its packages: nothing of them is installed again."""
-    _made_ready(project)
-    (project / ".venv" / "setup.stamp").unlink()
+    _to_install(project)
     for flags in (["--demo"], ["--demo"], [], [], ["--demo"]):
         assert _setup(project, command=(*flags, "true")).returncode == 0
 
@@ -236,8 +224,7 @@ def test_a_changed_pin_installs_again(project: Path, name: str) -> None:
 
 
 def test_two_starts_at_once_install_once(project: Path) -> None:
-    _made_ready(project)
-    (project / ".venv" / "setup.stamp").unlink()
+    _to_install(project)
     command = ["/bin/bash", str(project / "scripts" / "setup")]
     starts = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
 
@@ -248,8 +235,7 @@ def test_two_starts_at_once_install_once(project: Path) -> None:
 
 
 def test_a_start_after_a_killed_one_waits_for_the_pip_that_it_left_and_installs_all(project: Path) -> None:
-    _made_ready(project)
-    (project / ".venv" / "setup.stamp").unlink()
+    _to_install(project)
     waits = "echo begins >>.venv/calls; until [[ -e .venv/go ]]; do sleep 0.1; done; echo ends >>.venv/calls"
     _program(project / ".venv" / "bin", "python", f"[[ $2 != pip ]] || {{ {waits}; }}")
     command, calls = ["/bin/bash", str(project / "scripts" / "setup")], project / ".venv" / "calls"
@@ -270,9 +256,7 @@ def test_a_start_after_a_killed_one_waits_for_the_pip_that_it_left_and_installs_
 
 
 def test_packages_that_cannot_be_installed_are_one_clear_line(project: Path) -> None:
-    _made_ready(project)
-    (project / ".venv" / "setup.stamp").unlink()
-    _program(project / ".venv" / "bin", "python", '[[ $2 == pip ]] || exit 0; echo "ERROR: no network"; exit 1')
+    _to_install(project, '[[ $2 == pip ]] || exit 0; echo "ERROR: no network"; exit 1')
 
     done = _setup(project, command=("touch", str(project / "ran")))
 
@@ -301,10 +285,7 @@ def test_a_signal_ends_each_step_and_what_it_has_started(
     project: Path, sent: signal.Signals, code: int, script: str, step: str
 ) -> None:
     """Some of what pip and compilers start leaves SIGTERM alone, or is left behind."""
-    _made_ready(project)
-    for name in ("scripts/check", "scripts/test-long", ".ci/run"):
-        (project / name).parent.mkdir(exist_ok=True)
-        shutil.copy(REPOSITORY / name, project / name)
+    _made_ready(_with_files(project, "scripts/check", "scripts/test-long", ".ci/run"))
     _program(project / ".venv" / "bin", "ruff", "exit 0")
     if step == "pip":
         (project / ".venv" / "setup.stamp").unlink()
@@ -324,11 +305,7 @@ def test_a_signal_ends_each_step_and_what_it_has_started(
 
 
 def test_a_signal_right_after_the_start_of_a_step_ends_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _made_ready(project)
-    (project / ".venv" / "setup.stamp").unlink()
-    _program(
-        project / ".venv" / "bin", "python", '[[ $2 == pip ]] || exit 0; echo "$$" >.venv/pid; exec sleep 600 >&- 2>&-'
-    )
+    _to_install(project, '[[ $2 == pip ]] || exit 0; echo "$$" >.venv/pid; exec sleep 600 >&- 2>&-')
     signals = "until [[ -s .venv/pid ]]; do sleep 0.1; done; kill -TERM $$"
     (project / "hook").write_text(f"""set -T
         trap '[[ "$BASH_COMMAND $*" != running*pip* ]] || {{ {signals}; }}' DEBUG""")
@@ -348,8 +325,7 @@ def is_over(pid: int) -> bool:
 
 def test_a_long_step_says_every_few_seconds_how_far_it_is(project: Path) -> None:
     """Also to a pipe: nothing at all for minutes looks like a command that hangs."""
-    _made_ready(project)
-    (project / ".venv" / "setup.stamp").unlink()
+    _to_install(project)
     (project / ".venv" / "lib" / "python3.11" / "site-packages" / "one.dist-info").mkdir(parents=True)
     pip = '[[ $2 == pip ]] || exit 0; echo "Collecting one"; echo "Collecting two"'
     _program(project / ".venv" / "bin", "python", f"{pip}; until [[ -e .venv/go ]]; do /bin/sleep 0.1; done")
@@ -370,8 +346,7 @@ def test_a_long_step_says_every_few_seconds_how_far_it_is(project: Path) -> None
 
 
 def test_checks_without_tests_start_none(project: Path) -> None:
-    _made_ready(project)
-    shutil.copy(REPOSITORY / "scripts" / "check", project / "scripts" / "check")
+    _made_ready(_with_files(project, "scripts/check"))
     for tool in ("ruff", "mypy", "lint-imports", "mkdocs"):
         _program(project / ".venv" / "bin", tool, 'echo "${0##*/} $1" >> .venv/calls')
 
@@ -393,8 +368,7 @@ def test_checks_without_tests_start_none(project: Path) -> None:
 
 @pytest.mark.parametrize("failing", ["mypy", "mkdocs"])
 def test_a_check_that_fails_fails_them_all_after_the_others_have_ended(project: Path, failing: str) -> None:
-    _made_ready(project)
-    shutil.copy(REPOSITORY / "scripts" / "check", project / "scripts" / "check")
+    _made_ready(_with_files(project, "scripts/check"))
     for tool in ("ruff", "mypy", "lint-imports", "mkdocs"):
         _program(project / ".venv" / "bin", tool, f'echo "${{0##*/}}" >> .venv/calls; [[ $0 != */{failing} ]]')
 
