@@ -87,8 +87,9 @@ def test_a_module_that_is_damaged_is_one_line() -> None:
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["--help", "--version", "doctor"])
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [("--help", ""), ("--help", "1"), ("--version", ""), ("doctor", "1")]
+)
 def test_output_that_nothing_takes_is_one_line(command: str, unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = started(command, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})

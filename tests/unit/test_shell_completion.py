@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ SLUICE = Path(sys.executable).with_name("sluice")
 """The program, whose name the functions of shells have."""
 
 
+@cache
 def said(**variables: str) -> str:
     """Output of the program for a shell that asks it for completions."""
     environment = os.environ | variables
