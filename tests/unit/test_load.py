@@ -157,6 +157,25 @@ def test_a_job_whose_clock_is_set_back_silences_nobody() -> None:
     assert seen.heard(AT_MS + 1_000) == {"a", "b"}
 
 
+@pytest.mark.parametrize("fault", [{"threads_down": 1}, {"metrics_seen": False}])
+def test_a_fault_of_one_of_two_processes_of_a_name_is_seen_all_the_time(fault: Mapping[str, object]) -> None:
+    """The one that was heard last counted, so no alert that lasts a minute was raised."""
+    seen = GatewaysSeen()
+
+    def hear_both(seconds: range, *, speaks: bool) -> list[str]:
+        for second in seconds:
+            for instance, wrong in (("edge-00000001", fault), ("edge-00000002", {}))[not speaks :]:
+                beat = convert({"staleness_ms": 1, "counters": 0} | dict(wrong), Heartbeat)
+                at_ms = AT_MS + 1_000 * second
+                seen.add("edge", instance, beat, at_ms, at_ms, at_ms)
+            found.append(seen.newest()["edge"].instance)
+        return found[-len(seconds) :]
+
+    found: list[str] = []
+    assert set(hear_both(range(60), speaks=True)) == {"edge-00000001"}
+    assert hear_both(range(60, 75), speaks=False)[9:] == ["edge-00000002"] * 6, "it has ended"
+
+
 @pytest.mark.parametrize("forged_as", ["a", "forged"])
 @pytest.mark.parametrize("decided_ms", [0, AT_MS - 3_600_000, AT_MS + 3_600_000, MAX_TIMESTAMP_MS])
 @pytest.mark.parametrize("ahead_ms", [0, FUTURE_MS])

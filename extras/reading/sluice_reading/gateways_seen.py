@@ -17,6 +17,9 @@ LATE_MS = 30_000
 HEARD_S = 60
 """Seconds without a heartbeat after which a broker is silent: of many decisions some heartbeats alone may be read."""
 
+_BESIDE_MS = 10_000
+"""Processes of one name that were heard within so little of each other run beside each other."""
+
 FUTURE_MS = 60_000
 """Largest accepted clock skew: later timestamps are clamped to now + 60 s."""
 
@@ -121,10 +124,18 @@ class GatewaysSeen:
     def newest(self) -> dict[str, GatewaySeen]:
         """The newest process of each gateway, by name: one that was started again has another instance.
 
-        Brokers may share a name, such as that of their host: then the node id follows it.
+        Brokers may share a name, such as that of their host: then the node id follows it. Of processes of one name that
+        speak at the same time one with a fault counts, which the others would hide.
         """
         newest: dict[tuple[str, int | None], GatewaySeen] = {}
-        for seen in sorted(self.all(), key=lambda seen: seen.read_ms):
+        found = self.all()
+        speaks_ms = max((seen.read_ms for seen in found), default=0) - _BESIDE_MS
+
+        def order(seen: GatewaySeen) -> tuple[bool, bool, int]:
+            is_faulty = bool(seen.heartbeat.threads_down) or not seen.heartbeat.metrics_seen
+            return seen.read_ms > speaks_ms, is_faulty, seen.read_ms
+
+        for seen in sorted(found, key=order):
             newest[seen.name, seen.node] = seen
         count = Counter(name for name, _ in newest)
         shared = {key: seen.name if count[seen.name] == 1 else _with_node(*key) for key, seen in newest.items()}
