@@ -27,6 +27,15 @@ With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 02
 uses of that.
 """
 
+_COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m"
+"""G1, which Java takes by itself, costs a request a sixth more of Java's CPU (docs/decisions/0013-start-of-java.md).
+
+It collects the whole heap, in half a second, each time that room for classes or the heap itself grows to a size that it
+was not told of: so it has all of its heap from the start, which takes memory only as it is used.
+"""
+
+_NAMES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"
 
@@ -112,7 +121,9 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
 def driver_properties(settings: Settings) -> dict[str, str]:
     """Sluice's own properties. Section `spark` overrides all but Java's options, which it adds to."""
     properties = _DEFAULTS | checkpoint_properties(settings) | settings.spark
-    properties[JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {properties.get(JAVA_OPTIONS, '')}".strip()
+    given = properties.get(JAVA_OPTIONS, "")
+    collector = "" if _NAMES_COLLECTOR.search(given) else f"{_COLLECTOR} -Xms{properties['spark.driver.memory']} "
+    properties[JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {collector}{given}".strip()
     return properties
 
 

@@ -1,6 +1,7 @@
 """The Spark session of the job."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.configs.settings import load_settings
+from sluice.configs.settings import Properties, load_settings
 from sluice.streaming.runtime.properties import driver_properties
 
 pytestmark = pytest.mark.spark
@@ -24,6 +25,20 @@ def test_options_for_java_are_added_to_sluices_own(spark: SparkSession) -> None:
 
     assert [option for option in options if option.startswith("-Dlog4j2.configurationFile=file:")]
     assert "-XX:TieredStopAtLevel=1" in options
+
+
+@pytest.mark.parametrize(
+    ("given", "collector"),
+    [({}, "-XX:+UseParallelGC"), ({"spark.driver.extraJavaOptions": "-XX:+UseG1GC -Xlog:gc"}, "-XX:+UseG1GC")],
+)
+def test_java_gets_one_garbage_collector(given: dict[str, str], collector: str) -> None:
+    """It doesn't start with two."""
+    settings = load_settings(environment={})
+    options = driver_properties(replace(settings, spark=Properties({**settings.spark, **given})))[
+        "spark.driver.extraJavaOptions"
+    ]
+
+    assert re.findall(r"-XX:\+Use\w+GC", options) == [collector]
 
 
 def test_an_interruption_is_found_in_a_long_error(spark: SparkSession) -> None:
