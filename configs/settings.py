@@ -230,7 +230,7 @@ class Settings:
         return next(each for each in self.extras.values() if isinstance(each, kind))
 
 
-class _QuotaSection(
+class QuotaSection(
     msgspec.Struct,
     rename={
         "samples": "quota.window.num",
@@ -401,7 +401,7 @@ def _check_known(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str
 
 def _settings(given: Mapping[str, Mapping[str, object]], environment: Mapping[str, str]) -> Settings:
     """The sections, each converted to its type, and checked together."""
-    kinds = get_type_hints(Settings, include_extras=True) | {"quota": _QuotaSection} | {**sections()}
+    kinds = get_type_hints(Settings, include_extras=True) | {"quota": QuotaSection} | {**sections()}
     del kinds["extras"]
     values = {name: _converted(name, _replaced(name, given[name], environment), kinds[name]) for name in kinds}
     of_extras = {name: values.pop(name) for name in sections()}

@@ -47,7 +47,7 @@ def section_keys() -> dict[str, set[str]]:
     """The keys that the dataclasses have, by section."""
     sections = {}
     for section in fields(settings_module.Settings):
-        kind = settings_module._QuotaSection if section.name == "quota" else section.type
+        kind = settings_module.QuotaSection if section.name == "quota" else section.type
         if section.name not in (*FREE_SECTIONS, "extras"):
             sections[section.name] = {field.encode_name for field in type_info(kind).fields}  # type: ignore[attr-defined] # kind has fields
     return sections

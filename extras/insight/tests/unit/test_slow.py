@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -25,7 +26,7 @@ from sluice_insight.live import read_decision
 from sluice_insight.reports.span import Span
 from sluice_insight.slow import sources
 from sluice_insight.slow.line import LineOfTime, Telemetry, stops_of
-from sluice_insight.slow.sources import Recorded, SlowReport
+from sluice_insight.slow.sources import Recorded, SlowReport, slow_client
 from sluice_insight.slow.verdict import LEAST_SHARE, Broker, Cause, Evidence, Own, Wait, verdicts
 from sluice_insight.slow.words import cells
 from sluice_reading.query import Tables
@@ -349,12 +350,16 @@ def test_an_answer_is_kept_for_a_moment_as_a_page_is_renewed_each_second(here: P
 
 def test_answers_and_telemetry_are_kept_within_their_bounds(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MOST_TELEMETRY", 3)
+    asked = Mock(wraps=slow_client)
+    monkeypatch.setattr("sluice_insight.console.slow.slow_client", asked)
     page = SlowPage(Recorded(Tables(str(here / "none"), str(here / "none"), {}), str(here / "none")))
     for number in range(150):
         page.heard.take(None, msgspec.json.encode(said_by("client", number=float(number))))
         assert "nothing is recorded yet" in str(page.of({"user": f"u{number}"}, T_MS)["trouble"])
 
-    assert len(page._kept) == 100
+    for number, calls in ((149, 150), (50, 150), (49, 151)):
+        page.of({"user": f"u{number}"}, T_MS)
+        assert asked.call_count == calls, "100 answers are kept"
     assert [each.metrics["number"] for each in page.heard.within(Span(0, 2 * T_MS))] == [147.0, 148.0, 149.0]
 
 

@@ -128,6 +128,7 @@ def test_a_leader_whose_lease_topic_is_deleted_makes_it_again_and_leads_on(
     drivers: Callable[..., KafkaLeadership], kafka_broker: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A driver that stands by goes on standing by."""
+    caplog.set_level(logging.INFO, "sluice.leadership")
     clock = DriverClock()
     driver, standby, stop = drivers(clock), drivers(DriverClock(), standby=True), Event()
     assert driver.acquire(Event())
@@ -136,6 +137,7 @@ def test_a_leader_whose_lease_topic_is_deleted_makes_it_again_and_leads_on(
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(standby.acquire, stop)
+        ticking(clock, lambda: "stands by: " in caplog.text)
         with KafkaAdminClient(bootstrap_servers=kafka_broker) as admin:
             admin.delete_topics([settings_on(kafka_broker).topics.claims])
         clock.now_s += LEASE_S

@@ -260,7 +260,7 @@ class TestHold:
     @pytest.mark.parametrize(
         ("line", "problem"),
         [
-            ("hold --reason x", "no entity"),
+            ("hold --reason x", "no entity; give --user, --client, both, or --tenant"),
             ("hold --tenant nobodys --reason x", "there is no tenant 'nobodys'; `sluice tenants describe` prints all"),
             ("hold --user a\udcff --reason x", "a\\udcff isn't UTF-8"),
             ("hold --user a --reason x\udcff", "x\\udcff isn't UTF-8"),
@@ -323,13 +323,6 @@ class TestHold:
                 )
         shell.table.alter(lambda _: members[1:], "test", datetime.now(UTC))
         assert shell.run(f"hold --tenant gateways --reason x --yes --config {without}").code == 2
-
-
-def test_a_hold_without_a_client_offers_no_topic(shell: Shell) -> None:
-    ended = shell.run("hold --reason x")
-
-    assert (ended.code, "--topic" in ended.error) == (2, False)
-    assert "no entity; give --user, --client, both, or --tenant" in ended.error
 
 
 def test_a_hold_that_is_not_waited_for_says_so(shell: Shell, said: type[Said]) -> None:

@@ -132,14 +132,6 @@ def test_no_command_makes_a_table(no_table: Shell, line: str) -> None:
     assert not Path(no_table.table.path).exists()
 
 
-def test_shadow_marks_only_the_quotas_that_are_set_with_it(shell: Shell) -> None:
-    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
-    shell.lines("alter --user alice --add-config request_percentage=10 --mode shadow")
-    assert shell.lines("describe") == [
-        "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0, request_percentage=10.0 (shadow)"
-    ]
-
-
 def test_a_shadow_quota_stands_beside_the_enforced_one(shell: Shell) -> None:
     """Setting and removing one leaves the other."""
     shell.lines("alter --user alice --add-config producer_byte_rate=1024")
@@ -505,15 +497,6 @@ def test_apply_where_nobody_can_answer_names_the_option(shell: Shell, tmp_path: 
 
     assert (refused.code, shell.table.version()) == (2, 0)
     assert "give --yes if that is meant" in refused.error
-
-
-def test_apply_removes_what_the_file_has_not_only_with_prune(shell: Shell, tmp_path: Path) -> None:
-    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
-    shell.lines(f"apply {EXAMPLE} --yes")
-    file = tmp_path / "quotas.yaml"
-    file.write_text("- {entity: {user: alice}, quotas: {request_percentage: 2}}\n")
-    shell.lines(f"apply {file} --yes --prune")
-    assert shell.table.entries() == [QuotaEntry(ALICE, QuotaKind.REQUEST_PERCENTAGE, 2.0)]
 
 
 @pytest.mark.parametrize(
