@@ -4,11 +4,14 @@ import base64
 import json
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.configs.settings import event_bounds_ms
+from sluice.configs.settings import event_bounds_ms, kept_ms
+from sluice.sinks.tables.decisions import decision_rows
+from sluice.sinks.tables.faults import Faults, RequestsTopic
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
@@ -19,8 +22,10 @@ from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.planning import read_event
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, decode_page_batch
+from tests.audit_records import DAY_MS
 from tests.bad_events import BAD, LIMITS, SHARE, SOURCE, TOUCHED, WEEK_MS, event, heartbeat_of, waited
 from tests.builders import DEFAULTS, T0
+from tests.micro_batches import MicroBatches
 
 
 def planned(value: bytes | None) -> list[tuple[int, ChargeRow | OutputRecord]]:
@@ -132,10 +137,32 @@ def test_an_event_that_no_table_takes_is_a_dead_letter_though_its_record_is_as_o
 def test_the_bounds_of_the_jobs_time_let_a_backlog_and_clocks_that_are_hours_off_pass() -> None:
     """Tables take what the job decides, also if the answer is read as late as its topic keeps it."""
     age_ms, ahead_ms = event_bounds_ms(DEFAULTS)
-    bounds, day_ms = time_bounds(DEFAULTS), 86_400_000
+    bounds = time_bounds(DEFAULTS)
 
-    assert (age_ms, ahead_ms) == (37 * day_ms, day_ms + 60_000)
-    assert (bounds.past_ms, bounds.future_ms) == (age_ms + 31 * day_ms, ahead_ms + day_ms)
+    assert (age_ms, ahead_ms) == (37 * DAY_MS, DAY_MS + 60_000)
+    assert (bounds.past_ms, bounds.future_ms) == (age_ms + 31 * DAY_MS, ahead_ms + DAY_MS)
+
+
+_EDGES = [T0 + sign * distance for sign in (-1, 1) for distance in (0, 37 * DAY_MS, 38 * DAY_MS, DAY_MS, 2 * DAY_MS)]
+_TIMES = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([*_EDGES, -1, 0, MAX_TIMESTAMP_MS, MAX_TIMESTAMP_MS + 1])
+
+
+@given(_TIMES, st.none() | _TIMES, st.integers(0, kept_ms(DEFAULTS.topics.decisions_retention_ms)))
+def test_an_event_of_any_time_is_a_dead_letter_or_a_row_of_the_table(
+    record_ms: int, own_ms: int | None, read_after_ms: int
+) -> None:
+    """However late the answer is read, as long as its topic keeps it."""
+    settings, (age_ms, ahead_ms) = PipelineSettings.of(DEFAULTS), event_bounds_ms(DEFAULTS)
+    settings = settings._replace(limits=settings.limits._replace(max_age_ms=age_ms, max_ahead_ms=ahead_ms))
+    value = event() if own_ms is None else event(timestamp_ms=own_ms)
+
+    source = Source("quota-requests", 0, 0, record_ms)
+    (answer,) = MicroBatches(settings).run([(value, source)], Quotas(), decided_at_ms=T0)
+
+    if answer.topic != settings.dead_letters_topic:
+        records, faults = pa.table({"value": pa.array([answer.value], pa.binary())}), Faults(1)
+        decision_rows(records, faults, RequestsTopic("quota-requests", [1]), time_bounds(DEFAULTS), T0 + read_after_ms)
+        assert faults.good.all(), answer.value
 
 
 def test_an_old_event_is_decided_at_its_own_time() -> None:
