@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import Properties, load_settings
-from sluice.streaming.runtime.properties import driver_properties
+from sluice.streaming.runtime.properties import driver_properties, huge_pages
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +39,18 @@ def test_java_gets_one_garbage_collector(given: dict[str, str], collector: str) 
     ]
 
     assert re.findall(r"-XX:\+Use\w+GC", options) == [collector]
+
+
+def test_java_asks_for_huge_pages_where_the_kernel_offers_them(tmp_path: Path) -> None:
+    """Elsewhere it would warn at each start."""
+    for content, options in (
+        ("always [madvise] never", 1),
+        ("[always] madvise never", 1),
+        ("always madvise [never]", 0),
+    ):
+        (tmp_path / "enabled").write_text(content)
+        assert len(huge_pages(tmp_path / "enabled")) == options
+    assert not huge_pages(tmp_path / "nowhere")
 
 
 def test_an_interruption_is_found_in_a_long_error(spark: SparkSession) -> None:
