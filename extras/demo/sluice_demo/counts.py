@@ -56,8 +56,8 @@ _NO_SURPLUS = Surplus(0, 0)
 
 
 def missing_answers(settings: Settings, before: Surplus = _NO_SURPLUS) -> int:
-    """Number of requests without an answer; `before` counts for none of them."""
-    return stored(settings, settings.topics.requests) - answered(settings) + before.answers
+    """Number of requests without an answer; `before` counts for none of them. Another job may answer some as well."""
+    return max(stored(settings, settings.topics.requests) - answered(settings) + before.answers, 0)
 
 
 def drain(settings: Settings, seconds: float, before: Surplus = _NO_SURPLUS) -> None:
