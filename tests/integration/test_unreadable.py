@@ -63,7 +63,9 @@ def test_an_event_of_a_time_that_no_table_takes_is_a_dead_letter_whatever_its_re
     assert len(letters) == 2 * len(forged)
     assert {each["error"]["field"] for each in letters} == {"timestamp_ms"}
     found = reconcile(job.settings)
-    assert (found.requests, found.unreadable, found.balanced) == (total, 0, True), str(found)
+    assert (found.requests, found.unreadable, found.unaccounted, found.duplicates) == (total, 0, 0, 0), str(found)
+    assert (found.decision_rows, found.dead_letter_rows) == (found.decisions, found.dead_letters)
+    assert found.metered_charges == found.charges
 
 
 def alter(job: JobProcess, topic: str, configs: dict[str, str]) -> None:
