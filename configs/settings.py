@@ -516,9 +516,9 @@ def _check_times(settings: Settings) -> None:
     if (most_ms := settings.restart.max_backoff_ms) < (first_ms := settings.restart.backoff_ms):
         raise _SettingError(f"restart.max_backoff_ms is {most_ms}; expected restart.backoff_ms, {first_ms}, or more")
     for name in ("requests_retention_ms", "decisions_retention_ms", "dead_letters_retention_ms"):
-        if 0 <= (kept_ms := getattr(settings.topics, name)) < _LEAST_RETENTION_MS:
-            most = f"expected {_LEAST_RETENTION_MS} or more, or -1 for ever"
-            raise _SettingError(f"topics.{name} is {kept_ms}; {most}")
+        if 0 <= (retention_ms := getattr(settings.topics, name)) < _LEAST_RETENTION_MS:
+            least = f"expected {_LEAST_RETENTION_MS} or more, or -1 for ever"
+            raise _SettingError(f"topics.{name} is {retention_ms}; {least}")
 
 
 def _check_shared(values: Mapping[str, str]) -> None:

@@ -31,8 +31,8 @@ uses of that.
 _COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m"
 """G1, which Java takes by itself, costs a request a sixth more of Java's CPU (docs/decisions/0013-start-of-java.md).
 
-It collects the whole heap, in half a second, each time that room for classes or the heap itself grows to a size that it
-was not told of: so it has all of its heap from the start, which takes memory only as it is used.
+The parallel collector goes through the whole heap, in half a second, each time that the heap or the room for classes
+has to grow: so Java has all of both from its start. Memory is taken only as it is used.
 """
 
 _NAMES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")

@@ -1,7 +1,7 @@
 """Requests that wait, and for how long, by any clocks of job, brokers and gateways."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice_reading import newest_records
 from sluice_reading.troubles import is_doubtful
 from sluice_toolbox import unwritten
+from sluice_toolbox.unwritten import UnwrittenAnswers
 from tests.builders import DEFAULTS, changed, decision
 from tests.gateway_loop import NOBODY, NOW_MS
 
@@ -121,22 +122,28 @@ def commit(checkpoint: Path, batch: int, decisions: int, letters: int) -> None:
     files.write(f"commits/{batch}", b"v1\n{}")
 
 
-def test_a_new_job_whose_first_micro_batch_of_audit_takes_long_is_well_and_one_without_any_is_not(
-    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A first micro-batch on a busy machine took 100 s, the second one 40: audit_behind was raised meanwhile."""
+@pytest.fixture
+def audited(watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], UnwrittenAnswers]:
+    """Makes what looks for answers that audit hasn't written, by its checkpoint in `tmp_path`."""
     monkeypatch.setattr(unwritten, "TopicReader", lambda *place: nullcontext(Topic(*place)))
     settings = changed(DEFAULTS, "audit", checkpoint=str(tmp_path), trigger_s=10)
     settings = changed(settings, "topics", requests="r", decisions="d", dead_letters="l")
+    return lambda: UnwrittenAnswers(settings, lambda: watched.now_ms / 1000)
 
-    def looks(answers: unwritten.UnwrittenAnswers, seconds: int) -> list[int]:
+
+def test_a_new_job_whose_first_micro_batch_of_audit_takes_long_is_well_and_one_without_any_is_not(
+    watched: Watched, tmp_path: Path, audited: Callable[[], UnwrittenAnswers]
+) -> None:
+    """A first micro-batch on a busy machine took 100 s, the second one 40: audit_behind was raised meanwhile."""
+
+    def looks(answers: UnwrittenAnswers, seconds: int) -> list[int]:
         found = []
         for _ in range(seconds):
             watched.second(decided=True)
             found.append(answers.look(watched.now_ms).number)
         return found
 
-    never, slow = (unwritten.UnwrittenAnswers(settings, lambda: watched.now_ms / 1000) for _ in range(2))
+    never, slow = audited(), audited()
     assert looks(never, 132) == [0] * 130 + [1, 2]
     RECORDS["d"].clear()
     assert looks(slow, 100) == [0] * 100
@@ -147,12 +154,9 @@ def test_a_new_job_whose_first_micro_batch_of_audit_takes_long_is_well_and_one_w
 
 
 def test_answers_that_audit_does_not_write_show_after_70_s_and_those_that_it_writes_never(
-    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, tmp_path: Path, audited: Callable[[], UnwrittenAnswers]
 ) -> None:
-    monkeypatch.setattr(unwritten, "TopicReader", lambda *place: nullcontext(Topic(*place)))
-    settings = changed(DEFAULTS, "audit", checkpoint=str(tmp_path), trigger_s=10)
-    settings = changed(settings, "topics", requests="r", decisions="d", dead_letters="l")
-    answers = unwritten.UnwrittenAnswers(settings, lambda: watched.now_ms / 1000)
+    answers = audited()
 
     def look() -> Unwritten:
         watched.second(decided=True)
