@@ -29,7 +29,7 @@ uses of that.
 """
 
 _COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m"
-"""G1, which Java takes by itself, costs a request a sixth more of Java's CPU (docs/decisions/0013-start-of-java.md).
+"""With G1, which Java takes by itself, decisions come later (docs/decisions/0013-start-of-java.md).
 
 The parallel collector goes through the whole heap, in half a second, each time that the heap or the room for classes
 has to grow: so Java has all of both from its start. Memory is taken only as it is used.
@@ -132,10 +132,7 @@ def driver_properties(settings: Settings) -> dict[str, str]:
 
 
 def huge_pages(offered: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled")) -> list[str]:
-    """The option for pages of 2 MiB, if the kernel offers them: requests take 6 to 9 % less of Java's CPU.
-
-    Where it doesn't, Java would warn at each start.
-    """
+    """The option for pages of 2 MiB, if the kernel offers them. Where it doesn't, Java would warn at each start."""
     with suppress(OSError):  # no Linux, or a container that hides it
         if "[never]" not in offered.read_text():
             return ["-XX:+UseTransparentHugePages"]
