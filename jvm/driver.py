@@ -36,9 +36,6 @@ _NO_CAUSE = re.compile(
 _STOPPED = re.compile(r"uncaught error in thread (\S+), stopping SparkContext ?(.*)")
 """Line of Spark's log: nothing else tells why it ends, and `streaming/runtime/log4j2.properties` omits the class."""
 
-_LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Options of the Java that writes the command line of the driver's Java, and nothing else."""
-
 REDACTED: Final = "(?i)secret|password|token|(access|[._])key|jaas|passphrase"
 """Properties that no command line has, which all users of a machine can read: PySpark tells them through its socket."""
 
@@ -92,7 +89,7 @@ class DriverJava:
         command = [str(Path(home, "bin", "spark-submit")), *given, *shell]
         if current_thread() is main_thread():  # one that starts would read the end of its input long afterwards
             command = dying_with_this_thread(command)
-        variables = {**_LAUNCHER, **os.environ, **OWN, **own}
+        variables = {"SPARK_LAUNCHER_OPTS": launcher_options(home), **os.environ, **OWN, **own}
         read, write = os.pipe()
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=write, stderr=write, env=variables, cwd=folder
@@ -149,6 +146,16 @@ def start_problem(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _NO_CAUSE.match(line)]
     causes = [line for line in lines if _CAUSE.match(line)]
     return (causes[-1:] or lines[:1] or ["it said nothing"])[0].removeprefix("Caused by: ")
+
+
+def launcher_options(spark_home: str) -> str:
+    """Options of the Java that writes the command line of the driver's Java, and nothing else.
+
+    It would open all of Spark's jars until it comes to the one that it needs. Spark splits the options at blanks.
+    """
+    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    jar = next(Path(spark_home, "jars").glob("spark-launcher_*.jar"), None)
+    return options if jar is None or re.search(r"\s", str(jar)) else f"{options} -Xbootclasspath/a:{jar}"
 
 
 def forget_address() -> None:

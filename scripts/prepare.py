@@ -14,6 +14,7 @@ from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.process.processes import SAID_S
 from sluice.state.errors import SluiceError
+from sluice_demo.broker import first_features
 from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
 from sluice_native import build as native
 from sluice_proxy.jars import PROXY_CLASSES, PROXY_JARS
@@ -28,7 +29,7 @@ def prepare(archives: Sequence[ArchivedClasses], *, is_whole: bool) -> None:
         library = pool.submit(native.main)
         # together: the registry's answers take the time, not bytes
         list(pool.map(JarSet.paths, (SPARK_JARS, BROKER_JARS, PROXY_JARS)))
-        made = [pool.submit(classes.make) for classes in archives]
+        made = [pool.submit(classes.make) for classes in archives] + [pool.submit(first_features, BROKER_JARS)]
         build_jars(is_whole=is_whole)
         while wait([library], timeout=SAID_S).not_done:  # all other steps say themselves how far they are
             print("setup: compiling the native library", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.jvm.driver import DriverJava, forget_address
+from sluice.jvm.driver import DriverJava, forget_address, launcher_options
 from sluice.jvm.errors import JavaError
 from tests.commands import program
 from tests.waiting import eventually
@@ -48,6 +48,20 @@ def test_pyspark_is_told_where_java_answers_until_it_knows(submit: Path) -> None
     assert (submit.parents[1] / "arguments").read_text() == "--conf spark.master=local[2] pyspark-shell\n"
     java.process.communicate()
     assert java.process.returncode == 0
+
+
+@pytest.mark.parametrize("home", ["spark", "my spark"])
+def test_the_java_that_writes_the_command_line_opens_one_jar_and_no_name_with_a_blank(
+    tmp_path: Path, home: str
+) -> None:
+    jars = tmp_path / home / "jars"
+    jars.mkdir(parents=True)
+    without = launcher_options(str(jars.parent))
+    (jar := jars / "spark-launcher_2.13-4.2.0.jar").touch()
+
+    options = launcher_options(str(jars.parent))
+
+    assert options == without + ("" if " " in home else f" -Xbootclasspath/a:{jar}")
 
 
 def test_no_secret_is_on_a_command_line(submit: Path) -> None:

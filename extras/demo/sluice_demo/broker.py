@@ -2,11 +2,14 @@
 
 import base64
 import json
+import os
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import NamedTuple
 
@@ -15,14 +18,12 @@ from sluice.jvm.java import find_java
 from sluice.process.processes import dying_with_this_thread
 from sluice.state.errors import SluiceError
 from sluice_demo.jars import BROKER_CLASSES, BROKER_JARS
-from sluice_proxy.java_server import JavaServer
+from sluice_proxy.java_server import JavaServer, last_error
 from sluice_proxy.processes import free_ports, is_free
 from sluice_reading.texts import property_line
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
-_FORMATTED: dict[JarSet, bytes] = {}
-"""The features that a node of each release begins with, as Kafka's own tool has written them in this process."""
-
+_FEATURES = "bootstrap.checkpoint"
 _FORMATS = Lock()  # nodes that start at once, as those of a cluster do, wait for the first
 
 _REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
@@ -152,7 +153,9 @@ class Broker(JavaServer):
         archived = BROKER_CLASSES.options() if self._jars == BROKER_JARS else ()
         command = [java, *archived, *self._jvm_options, "-cp", class_path]
         for attempt in range(1, _ATTEMPTS + 1):
-            properties = self.write_properties(command)
+            node = self.choose_node()
+            properties = self.write_properties(node)
+            self._format(node)
             self.jmx_port = free_ports(1)[0] if self._jmx else 0
             options = jmx_options(self.jmx_port) if self._jmx else []
             if self._run([java, *options, *command[1:], "kafka.Kafka", str(properties)]):
@@ -162,37 +165,70 @@ class Broker(JavaServer):
             if self._node or attempt == _ATTEMPTS or not has_ended:
                 raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
 
-    def write_properties(self, command: Sequence[str]) -> Path:
-        """Write server.properties, and format the folder at the first start."""
-        node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_uuid())
+    def choose_node(self) -> Node:
+        """The node of the start to come; one of no cluster gets free ports, those of its last start if it can."""
+        return self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_uuid())
+
+    def write_properties(self, node: Node) -> Path:
+        """Write server.properties."""
         self._port = node.cluster[node.number].client
-        data, file = self._folder / "data", self._folder / "server.properties"
-        properties = {**_PROPERTIES, **node.properties(), "log.dirs": str(data), **self._properties}
-        lines = [property_line(key, value.replace("{port}", str(self._port))) for key, value in properties.items()]
-        file.write_text("\n".join(lines) + "\n")  # Java reads Latin-1: a folder's name may have other letters
-        if not (data / "meta.properties").exists():
-            with _FORMATS:
-                self._format(data, node, [*command, "kafka.tools.StorageTool", "format", "-c", str(file)])
-        return file
+        properties = {**_PROPERTIES, **node.properties(), "log.dirs": str(self._data), **self._properties}
+        given = {key: value.replace("{port}", str(self._port)) for key, value in properties.items()}
+        return _written(self._folder / "server.properties", given)
 
-    def _format(self, data: Path, node: Node, command: Sequence[str]) -> None:
-        """Make what Kafka needs in a new folder: by its own tool, or as that has made it for another node before.
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
 
-        But for the ids in `meta.properties` it is the same for all nodes of a release, and the tool takes a second.
-        """
-        if (made := _FORMATTED.get(self._jars)) is not None:
-            data.mkdir(exist_ok=True)
-            (data / "bootstrap.checkpoint").write_bytes(made)
-            ids = {"version": "1", "cluster.id": node.cluster_id, "node.id": node.node_id, "directory.id": new_uuid()}
-            (data / "meta.properties").write_text("".join(f"{key}={value}\n" for key, value in ids.items()))
+    def _format(self, node: Node) -> None:
+        """Make what Kafka needs in a new folder. Raises BrokerError and as `first_features`."""
+        if (ids := self._data / "meta.properties").exists():
             return
-        with self._log.open("w") as log:
-            format_it = dying_with_this_thread([*command, "-t", node.cluster_id])
-            formatted = subprocess.run(format_it, stdout=log, stderr=subprocess.STDOUT, check=False)
-        if formatted.returncode != 0:
-            raise BrokerError(f"{self._folder} can't be formatted: {self._reason()}; all of it: {self._log}")
-        if (data / "bootstrap.checkpoint").exists():
-            _FORMATTED[self._jars] = (data / "bootstrap.checkpoint").read_bytes()
+        features = first_features(self._jars)
+        own = {"version": "1", "cluster.id": node.cluster_id, "node.id": str(node.node_id), "directory.id": new_uuid()}
+        try:
+            self._data.mkdir(exist_ok=True)
+            (self._data / _FEATURES).write_bytes(features)
+            _written(ids, own)
+        except OSError as error:
+            raise BrokerError(f"{self._folder} can't be formatted: {error}") from error
+
+
+def _written(file: Path, properties: Mapping[str, str]) -> Path:
+    """The file with these properties. Java reads Latin-1: a folder's name may have other letters."""
+    file.write_text("".join(f"{property_line(key, value)}\n" for key, value in properties.items()))
+    return file
+
+
+def first_features(jars: JarSet) -> bytes:
+    """The features that a node of this Kafka begins with, as Kafka's own tool writes them.
+
+    It takes a second, and all nodes have the same: they are kept beside the jars. Raises BrokerError, JarError and
+    JavaError.
+    """
+    paths, kept = jars.paths(), jars.folder / _FEATURES
+    with _FORMATS:
+        if kept.exists():
+            return kept.read_bytes()
+        with TemporaryDirectory() as folder:
+            features = _formatted(Path(folder), paths).read_bytes()
+        with suppress(OSError):  # of jars that nobody may add to, as those of an image
+            fresh = kept.with_name(f"{_FEATURES}.{os.getpid()}")  # another process may do the same
+            fresh.write_bytes(features)
+            fresh.rename(kept)
+        return features
+
+
+def _formatted(folder: Path, jars: Sequence[Path]) -> Path:
+    """The features of a folder that Kafka's tool has formatted. Raises BrokerError and JavaError."""
+    node, (java, _) = Node(0, [Ports(1, 2)], new_uuid()), find_java()  # nothing listens on the ports
+    file = _written(folder / "server.properties", {**_PROPERTIES, **node.properties(), "log.dirs": str(folder)})
+    tool = ["kafka.tools.StorageTool", "format", "-c", str(file), "-t", node.cluster_id]
+    command = dying_with_this_thread([java, *_JVM_OPTIONS, "-cp", ":".join(map(str, jars)), *tool])
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise BrokerError(f"Kafka's tool can't format a folder: {last_error(done.stdout)}")
+    return folder / _FEATURES
 
 
 def remembered_ports(memory: Path, nodes: int) -> list[Ports]:

@@ -61,7 +61,8 @@ def test_the_folder_of_a_broker_may_have_letters_that_java_properties_have_not(t
     folder = tmp_path / "Büro 東京"
     folder.mkdir()
 
-    written = Broker(folder).write_properties(["true"]).read_bytes()
+    broker = Broker(folder)
+    written = broker.write_properties(broker.choose_node()).read_bytes()
 
     assert f"log.dirs={tmp_path}/B\\u00fcro \\u6771\\u4eac/data\n".encode() in written
 
@@ -70,7 +71,7 @@ def test_a_broker_has_the_address_that_it_was_given_before_its_start(tmp_path: P
     broker = Broker(tmp_path / "broker")
     address = broker.choose_address()
 
-    broker.write_properties(["true"])
+    broker.write_properties(broker.choose_node())
 
     assert broker.bootstrap_servers == address
 
