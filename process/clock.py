@@ -1,4 +1,4 @@
-"""The wall clock of every part of Sluice."""
+"""The wall clock."""
 
 import time
 

@@ -10,7 +10,8 @@ from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
 from sluice.state.contract.decision_id import MAX_OFFSET
 from sluice.state.contract.gateway_topics import CounterSum
-from sluice.state.contract.records import BYTES_APIS, AppliedWait, Request
+from sluice.state.contract.records import AppliedWait, Request
+from sluice.state.decisions.charge_plan import BYTE_APIS
 from sluice.state.decisions.wait_records import read_wait
 from sluice.state.decisions.waits import (
     CounterKey,
@@ -87,7 +88,7 @@ class InForce:
         if limits is None or not self.overrides.has_holds:
             return None  # each request asks
         held = []
-        for each in BYTES_APIS if api is None else {api}.intersection(BYTES_APIS):
+        for each in BYTE_APIS if api is None else {api}.intersection(BYTE_APIS):
             hold = self.overrides.hold(user, client_id, limits.enforced.tenants, now_ms, each == "Fetch")
             if hold is not None and hold.override.consumers:
                 return Wait(now_ms + HELD_MS, (now_ms, 0), HELD_MS, hold.decider)

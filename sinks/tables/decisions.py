@@ -64,7 +64,7 @@ def decision_rows(
         faults.add(broken, field, "is missing or too far from the present")
     _find_faults(decisions, faults)
     if (pc.max(pc.binary_length(records["value"])).as_py() or 0) > MAX_NAME_LENGTH:  # no name is longer than its record
-        _judge_names(decisions["charges"], faults)
+        _check_names(decisions["charges"], faults)
     topic, *numbers = (pc.struct_field(source, name) for name in DecisionId._fields)
     ids = requests.ids(decisions["source_topic_id"])
     partition, offset = (pc.fill_null(number, "0").cast(pa.uint64()) for number in numbers)
@@ -102,7 +102,7 @@ def _find_faults(decisions: pa.Table, faults: Faults) -> None:
     faults.add(as_mask(pc.less(requests, 1)), "amounts.requests", "is no number of requests")
 
 
-def _judge_names(charges: pa.ChunkedArray, faults: Faults) -> None:
+def _check_names(charges: pa.ChunkedArray, faults: Faults) -> None:
     for name in ("user", "client_id", "topic", "tenant"):
         lengths = pc.utf8_length(pc.struct_field(pc.list_flatten(charges), ["entity", name]))
         too_long = _any(charges, as_mask(pc.greater(lengths, MAX_NAME_LENGTH)))

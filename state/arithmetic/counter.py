@@ -53,7 +53,8 @@ class EntityCounters(msgspec.Struct, gc=False):
 
     The events come from many gateways, whose clocks differ, but the time of a counter never goes back: an event that
     is late for it is charged at the time of the newest one. Kafka's counters know one clock; one that goes back takes
-    tokens from a bucket, and ages the current sample.
+    tokens from a bucket, and ages the current sample. `last_event_ms` is the newest event of any of the
+    counters, by which they expire.
     """
 
     bucket: TokenBucket | None = None
@@ -70,7 +71,7 @@ class EntityCounters(msgspec.Struct, gc=False):
         family = charge.kind.family
         if now_ms >= self.last_event_ms:
             self.last_event_ms = now_ms
-        elif family is not Family.MUTATIONS:
+        elif family is not Family.MUTATIONS:  # whose bucket has a time of its own
             now_ms = max(now_ms, self.rate(charge.kind).newest_ms)
         if not charge.amounts:
             return self._reset(charge, settings)

@@ -1,4 +1,4 @@
-"""The windowed rate of Kafka's byte-rate and request-time quotas (KIP-124, "Request quotas")."""
+"""The windowed rate of Kafka's quotas on bytes (KIP-13) and request time (KIP-124, "Request quotas")."""
 
 from typing import TypeGuard
 
@@ -15,8 +15,8 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
     as an array when a request-time quota is checked again in the combining step.
 
     Source: Kafka's Rate over WindowedSum over SampledStat. The additional sample is for the one that overlaps the start
-    of the window. Reading a rate empties outdated samples, so `measure` changes the state as Kafka's does; `peek`
-    reads without changing it.
+    of the window. Reading a rate empties outdated samples, so `observe` changes the state as Kafka's `measure` does;
+    `peek` reads without changing it.
     """
 
     starts_ms: list[int] = []
@@ -43,23 +43,13 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         self.values[self.current] += value
         self.last_events_ms[self.current] = now_ms
 
-    def measure(self, window: Window, now_ms: int) -> float:
-        """The rate per second at `now_ms`. Empties outdated samples, as Kafka does.
-
-        >>> rate, window = SampledRate(), Window(samples=11, window_ms=1000)
-        >>> rate.record(50.0, window, now_ms=0)
-        >>> rate.measure(window, now_ms=999)
-        4.545867806164196
-        """
-        return self.observe(window, now_ms)[0]
-
     def observe(self, window: Window, now_ms: int) -> tuple[float, int]:
-        """The rate per second that `measure` gives, and the length of the interval that it covers.
+        """The rate per second at `now_ms`, and the length of the interval that it covers. Empties outdated samples.
 
         >>> rate, window = SampledRate(), Window(samples=11, window_ms=1000)
         >>> rate.record(50.0, window, now_ms=0)
-        >>> rate.observe(window, now_ms=1000)
-        (5.0, 10000)
+        >>> rate.observe(window, now_ms=999), rate.observe(window, now_ms=1000)
+        ((4.545867806164196, 10999), (5.0, 10000))
         """
         if not self.starts_ms:
             self._open(0, now_ms)
@@ -73,24 +63,8 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         return total / (window_ms / 1000.0), window_ms
 
     def peek(self, window: Window, now_ms: int) -> float:
-        """The rate that `measure` would give, for display: the samples stay as they are."""
-        oldest_ms = now_ms - window.samples * window.window_ms
-        total, start_ms = 0.0, None
-        for slot, last_event_ms in enumerate(self.last_events_ms):
-            live = last_event_ms > oldest_ms
-            slot_start_ms = self.starts_ms[slot] if live else now_ms
-            total += self.values[slot] if live else 0.0
-            start_ms = slot_start_ms if start_ms is None else min(start_ms, slot_start_ms)
-        return total / (padded_window_ms(now_ms - (now_ms if start_ms is None else start_ms), window) / 1000.0)
-
-    def window_ms(self, window: Window, now_ms: int) -> int:
-        """Length of the interval the rate covers: since the oldest sample, with the windows that are missing to S-1.
-
-        >>> rate = SampledRate([0], [0], [50.0])
-        >>> [rate.window_ms(Window(11, 1000), now_ms) for now_ms in (0, 900, 1000)]
-        [10000, 10900, 10000]
-        """
-        return self.observe(window, now_ms)[1]
+        """The rate that `observe` would give, for display: the samples stay as they are."""
+        return self.copy().observe(window, now_ms)[0]
 
     def _open(self, slot: int, now_ms: int) -> None:
         """Start an empty sample in `slot`, overwriting an older one."""
@@ -107,9 +81,7 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         """Empty every sample whose last event is S * W ms old or older: a sample expires by its last event."""
         for slot, last_event_ms in enumerate(self.last_events_ms):
             if last_event_ms <= oldest_ms:
-                self.starts_ms[slot] = now_ms
-                self.last_events_ms[slot] = now_ms
-                self.values[slot] = 0.0
+                self._open(slot, now_ms)
 
 
 def is_exceeded(limit: float | None, rate: float) -> TypeGuard[float]:

@@ -62,9 +62,6 @@ MAX_VALUE = 1e30
 MAX_INT32 = 2**31 - 1
 MAX_INT16 = 2**15 - 1
 
-BYTES_APIS = ("Produce", "Fetch")
-"""The APIs that are charged bytes."""
-
 RELEASE = "0.2.0"
 """The release of Sluice, without what may follow it, that heartbeats name; Events.java has it too."""
 
@@ -286,7 +283,9 @@ ApiVersion = Annotated[
     ),
 ]
 ValidateOnly = Annotated[bool, says("The request changes nothing.")]
-ClusterAction = Annotated[bool, says("An authorised call between brokers.")]
+ClusterAction = Annotated[
+    bool, says("An authorised call between brokers, such as a replica's Fetch; its request time is charged to nobody.")
+]
 Authenticating = Annotated[bool, says("Sent before the client was authenticated.")]
 PurgatoryMs = Annotated[DurationMs, says("Time that a mutation request has waited already.")]
 Withheld = Annotated[

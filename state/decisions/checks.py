@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sluice.state.contract.records import (
-    BYTES_APIS,
     HEARTBEAT_API,
     MAX_APPLIED_MS,
     MAX_APPLIED_WAITS,
@@ -30,6 +29,7 @@ from sluice.state.contract.records import (
     Unmute,
     UnmutedEntity,
 )
+from sluice.state.decisions.charge_plan import BYTE_APIS
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 
@@ -191,8 +191,8 @@ def _check_mutations(mutations: list[Mutation]) -> None:
 def _check_bytes(request: Request, amount: int) -> None:
     if not 0 <= amount <= MAX_EXACT:
         raise _out_of_bounds("bytes", amount, MAX_EXACT)
-    if request.api not in BYTES_APIS:
-        raise InvalidRequestError("bytes", f"comes with api {request.api[:100]!r}", "api Produce or Fetch")
+    if request.api not in BYTE_APIS:
+        raise InvalidRequestError("bytes", f"comes with api {request.api[:100]!r}", f"api {' or '.join(BYTE_APIS)}")
     if amount and request.topic_partitions:
         expected = "0, or one of them: topic_partitions have the bytes"
         raise InvalidRequestError("bytes", f"is {amount} with topic_partitions", expected)

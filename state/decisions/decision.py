@@ -208,6 +208,12 @@ def request_outcome(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings
     >>> waits = Waits(byte_wait_ms=3_750, byte_quota="producer_byte_rate", request_wait_ms=1_000)
     >>> request_outcome(waits, 0, 5, QuotaSettings())[1:]
     (3750, 'producer_byte_rate')
+
+    3 750 ms later the request quota still asks for 1 000 ms:
+
+    >>> waits.request_rates = [(1.0, SampledRate([0], [0], [50.0]))]
+    >>> request_outcome(waits, 0, 5, QuotaSettings(coexistence=Coexistence.SEQUENTIAL))[1:]
+    (4750, 'producer_byte_rate')
     """
     throttle_ms, decided_by = _throttle(waits, purgatory_ms, timestamp_ms, settings)
     throttle_time_ms = clamp_throttle_ms(throttle_ms)

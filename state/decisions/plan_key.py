@@ -1,7 +1,8 @@
 """The key of a request's plan: all that decides what it is charged to, for those that keep the plans of requests."""
 
-from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Mutation, Request
+from sluice.state.contract.records import HEARTBEAT_API, Mutation, Request
 from sluice.state.decisions.charge_plan import (
+    BYTE_APIS,
     CLUSTER_ACTION_APIS,
     COUNTED_APIS,
     DRAFT_EXEMPT_APIS,
@@ -14,7 +15,7 @@ from sluice.state.decisions.charge_plan import (
 PLANNED_APIS = frozenset(
     {
         HEARTBEAT_API,
-        *BYTES_APIS,
+        *BYTE_APIS,
         *MUTATION_APIS,
         *COUNTED_APIS,
         *CLUSTER_ACTION_APIS,

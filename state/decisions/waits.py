@@ -33,7 +33,7 @@ def counters_of(
 def possible_counters(
     user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
 ) -> Iterator[CounterKey]:
-    """The counters that a request may lead to while the quotas aren't known: every shape that tags can have."""
+    """The counters that a request may lead to while the quotas aren't known: every shape of a client's tags."""
     user, client_id = bounded_name(user), bounded_name(client_id)
     shapes = (Tags(user, client_id), Tags(user), Tags("", client_id))
     for kind in client_kinds_of(api):

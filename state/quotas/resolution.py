@@ -121,7 +121,7 @@ _NO_RESERVATIONS: _Reservations = {}
 class Limits:
     """The limits of one quota kind, in one mode, on clients, on topics or on tenants. False if there are none.
 
-    A request is found by two names: user and client-id, topic and partition, or its tenant and "".
+    A limit is looked up by two names: user and client-id, topic and partition, or tenant and "".
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Limits:
     ) -> None:
         """Take entries that all have the mode `mode`; the last one for an entity counts.
 
-        `names_of` gives the names that the entity of a request has at most, of those that it is found by.
+        `names_of` makes of these two names user, client-id, topic and tenant; None where the request has none.
         """
         self._names_of = names_of
         self._mode = mode
@@ -175,7 +175,7 @@ class Limits:
         Tags with a user and a client-id match only entities with both parts, and so on (ClientQuotaManager, "quota").
         """
         own = (tags.user, tags.client_id, None, None, *_OTHERS)
-        lacks = (not tags.user, bool(tags.user) and not tags.client_id)
+        lacks = (not tags.user, bool(tags.user) and not tags.client_id)  # the shape of these tags
         for level, entity_of, shape in self._levels:
             if shape == lacks:
                 entry = self._entries.get(entity_of(own))
@@ -290,7 +290,18 @@ class ModeQuotas:
         return self._client_limits[kind]
 
     def resolve_client(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
-        """The limit of a client kind for this user and client-id, its tenant's apart."""
+        """The limit of a client kind for this user and client-id, its tenant's apart.
+
+        Of Kafka's eight levels the first one with an entry counts, however low a later one's limit is.
+
+        >>> kind = QuotaKind.PRODUCER_BYTE_RATE
+        >>> of_app = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), kind, 1.0)
+        >>> quotas = Quotas([QuotaEntry(QuotaEntity(user="alice"), kind, 2.0), of_app])
+        >>> clients = [("alice", "app"), ("bob", "app"), ("bob", "web")]
+        >>> found = [quotas.resolve_client(kind, *names) for names in clients]
+        >>> [(str(one.level), one.key, one.limit) for one in found]
+        [('user', 'alice|', 2.0), ('default user+client-id', 'bob|app', 1.0), ('none', '|web', None)]
+        """
         return self._client_limits[kind].resolve(user, client_id)
 
     def resolve_all(self, kind: QuotaKind, user: str, client_id: str) -> tuple[Resolution, ...]:

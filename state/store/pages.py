@@ -99,7 +99,7 @@ def at_rest(counters: EntityCounters, now_ms: int, idle_expiry_ms: int, settings
     idle_ms = now_ms - counters.last_event_ms
     if idle_ms <= idle_expiry_ms or idle_ms <= max(spans_ms(settings)):
         return False
-    full = burst(settings.controller_window, 1.0) * counters.mutation_limit
+    full = burst(settings.controller_window, counters.mutation_limit)
     return counters.bucket is None or counters.bucket.uncapped(counters.mutation_limit, now_ms) >= full
 
 

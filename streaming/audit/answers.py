@@ -63,6 +63,7 @@ def further_answers(
     values = {name: together[name].to_numpy() for name in together.drop_columns(SOURCE_ID).column_names}
     values[SOURCE_ID] = together[SOURCE_ID].combine_chunks().dictionary_encode().indices.to_numpy()
     values["is_record"] = values["partition"] >= 0
+    # by event; of one event rows of tables first, then records by feed (decisions first), partition and offset
     order = np.lexsort([values[name] for name in ("offset", "partition", "feed", "is_record", *_KEY, SOURCE_ID)])
     feeds, partition, offset, digest = (values[name][order] for name in ("feed", "partition", "offset", "digest"))
     key = [values[name][order] for name in (*_KEY, SOURCE_ID)]

@@ -273,7 +273,7 @@ class AuditQuery(GatedQuery):
         return rows.observe("sluice", *figures(self._settings))
 
     def write_batch(self, records: DataFrame, batch_id: int) -> None:
-        # The query's id is the checkpoint's, and a backup's too.
+        # A restored backup has the same id: `coverage`, and not the micro-batch's number, says what is covered.
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = Commit(f"sluice-audit-{query_id}-covered", coverage(self._files, batch_id))
         try:

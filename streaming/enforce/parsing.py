@@ -134,11 +134,11 @@ def _record_time(source: Source) -> int:
     return source.timestamp_ms
 
 
-def check_present(request: Request, decided_at_ms: int, limits: EventLimits) -> None:
-    """Raises InvalidRequestError for an event whose time lies too far from the job's: its record's time is forged too.
+def check_near_job_time(request: Request, decided_at_ms: int, limits: EventLimits) -> None:
+    """Raises InvalidRequestError for an event whose time lies too far from the job's.
 
-    Tables refuse such times: each day of event time is a partition of the table `quota_metrics`, so a few thousand old
-    events would make thousands.
+    `parse_event` compares with the record's time, which a producer may set as well. Each day of event time is a
+    partition of the table `quota_metrics`, so a few thousand old events would make thousands.
     """
     if request.timestamp_ms is not None:
         _check_distance(request.timestamp_ms - decided_at_ms, "the job's time", limits.max_ahead_ms, limits.max_age_ms)
@@ -157,7 +157,10 @@ def _too_many(field: str, entries: int, most: int) -> InvalidRequestError:
 
 
 def _decode(value: bytes, limits: EventLimits) -> Request:
-    """The request, with as many charges and such amounts as are allowed: most are, and one call says so."""
+    """The request, with as many charges and such amounts as are allowed.
+
+    The bounded decoder takes most events. One that it refuses is checked field by field, for the reason.
+    """
     try:
         request = BOUNDED.decode(value)
     except UNREADABLE:

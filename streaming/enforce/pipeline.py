@@ -50,7 +50,7 @@ from sluice.streaming.enforce.wire import (
     wait_record,
 )
 
-MAX_PAGE_BATCH_BYTES = 16 * 1024
+_MAX_PAGE_BATCH_BYTES = 16 * 1024
 """Bytes of events for each page after which page batches are sent. More rows would not fit in the CPU cache."""
 
 _MAX_PLANNED_BYTES = 8 * 1024 * 1024
@@ -85,14 +85,13 @@ def plan(
     settings: PipelineSettings,
     decided_at_ms: int,
     overrides: Overrides | None = None,
-    max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES,
 ) -> Iterator[dict[int, bytes]]:
-    """One encoded page batch for each page; new page batches after `max_page_batch_bytes` of events for each page.
+    """One encoded page batch for each page; new page batches after `most_planned_bytes` of events.
 
     A record that needs no counter goes with the page batch of page `offset % pages`, so that all pages get some.
     `overrides` say how far limits give way.
     """
-    max_bytes = most_planned_bytes(settings, max_page_batch_bytes)
+    max_bytes = most_planned_bytes(settings)
     page_batches: defaultdict[int, GrowingPageBatch] = defaultdict(GrowingPageBatch)
     planned_bytes, planner = 0, Planner(quotas, settings)
     batch = planner.batch(decided_at_ms, overrides)
@@ -112,9 +111,9 @@ def plan(
     yield _encoded(page_batches)
 
 
-def most_planned_bytes(settings: PipelineSettings, max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES) -> int:
+def most_planned_bytes(settings: PipelineSettings) -> int:
     """Bytes of events after which page batches are sent."""
-    return min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
+    return min(_MAX_PAGE_BATCH_BYTES * settings.pages, _MAX_PLANNED_BYTES)
 
 
 def _encoded(page_batches: Mapping[int, GrowingPageBatch]) -> dict[int, bytes]:
@@ -167,7 +166,7 @@ class PageCharger:
         quota = self._settings.quota
         pairs = [(page.counters(key), charge) for key, row in request.items() for charge in row.charges()]
         timestamp_ms = next(iter(request.values())).timestamp_ms
-        if all(charge.amounts for _, charge in pairs):
+        if all(charge.amounts for _, charge in pairs):  # else an unmute's: resets
             outcomes = charge_mutations(pairs, timestamp_ms, quota.controller_window)
         else:
             outcomes = [counters.charge(charge, timestamp_ms, quota) for counters, charge in pairs]
@@ -216,20 +215,18 @@ class PageCharger:
         counter, is_long = (charge.kind, row.key), outcome.wait_ms > LONG_WAIT_MS
         if not (is_long or not charge.amounts or counter in self._waits):
             return
-        throttle_ms, rate = clamp_throttle_ms(outcome.wait_ms), outcome.rate
-        self._waits[counter] = (
-            row.entity,
-            None
-            if not is_long
-            else WaitRecord(
+        wait = None
+        if is_long:
+            throttle_ms = clamp_throttle_ms(outcome.wait_ms)
+            wait = WaitRecord(
                 until_ms=row.timestamp_ms + throttle_ms,
                 throttle_ms=throttle_ms,
                 limit=charge.limit,
-                rate=None if charge.kind.family is Family.MUTATIONS else rate,
+                rate=None if charge.kind.family is Family.MUTATIONS else outcome.rate,
                 timestamp_ms=row.timestamp_ms,
                 offset=row.offset,
-            ),
-        )
+            )
+        self._waits[counter] = row.entity, wait
 
     def made(self) -> ChargedRows:
         """The result for all rows so far."""
@@ -261,7 +258,10 @@ def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
 
 
 def _bound_decisions(outputs: Outputs, settings: PipelineSettings) -> None:
-    """Make a decision that no record takes the dead letter of its event: it would end the query at each attempt."""
+    """Replace each decision that is too large for a Kafka record by a dead letter.
+
+    The query would fail on it at each attempt.
+    """
     keyed, most = outputs.get(settings.decisions_topic), settings.max_record_bytes
     if keyed is None or _LONGEST_KEY * max((len(value or b"") for value in keyed.values), default=0) <= most:
         return

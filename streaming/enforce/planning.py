@@ -14,7 +14,7 @@ from sluice.state.quotas.entity import client_key, entity_text
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.sums import Reported, applied_waits, gateway_text
 from sluice.state.store.pages import page_of_entity
-from sluice.streaming.enforce.parsing import check_present, parse_event
+from sluice.streaming.enforce.parsing import check_near_job_time, parse_event
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
@@ -45,7 +45,7 @@ def read_event(
     try:
         event = parse_event(value, source, settings.limits)
         if isinstance(event, Request):
-            check_present(event, decided_at_ms, settings.limits)
+            check_near_job_time(event, decided_at_ms, settings.limits)
         return event
     except InvalidRequestError as error:
         topic, most = settings.dead_letters_topic, settings.max_record_bytes

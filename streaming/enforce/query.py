@@ -145,12 +145,17 @@ class EnforceQuery(GatedQuery):
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Decide and write one micro-batch, in one action: a second action would run the stateful operator again.
 
-        1. Record quotas, overrides, settings and time of the batch; a repeated batch uses the recorded ones.
+        1. Choose the number of pages, and record it with quotas, overrides, settings and time of the batch; a repeated
+           batch uses the recorded ones.
         2. Tell the tasks, before anything runs.
         3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
            quotas may be older than those in force now.
         4. Leave out the answers that a repeated batch has written before.
-        5. Write; rows that stay as they were decided are not planned a second time.
+        5. Write. Rows that stay as they were decided are written by Spark's own plan of the micro-batch, which saves
+           planning it again.
+
+        Spark stores the pages' new version before the answers are flushed. It counts once the micro-batch is committed,
+        after this method: a repeated one begins with the version before.
         """
         if self._topic is not None and self._topic.id != self.pipeline.topic_id:
             raise JobError(f"topic {self._settings.topics.requests} has another id than before; the query starts anew")
@@ -184,7 +189,7 @@ class EnforceQuery(GatedQuery):
                 told = "micro-batch %d was begun by release %s; the events that it has left are decided by this one, %s"
                 log.warning(told, batch_id, batch_settings.release, self._batch_settings.release)
             rows = self._unwritten(rows, batch, batch_settings)
-        if combined or self._epoch is not None or self._query is None:
+        if combined or self._epoch is not None or self._query is None:  # None: it has begun before start() returned
             self.publish(rows)
         else:
             self._sink.write_batch(self._query)

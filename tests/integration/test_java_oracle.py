@@ -108,8 +108,8 @@ def test_sampled_rates_agree_with_java(spark: Any, sequences: int) -> None:
             if not math.isnan(amount):
                 ours.record(amount, window, now_ms)
                 javas.record(config, amount, now_ms)
-            rate, expected = ours.measure(window, now_ms), javas.measure(config, now_ms)
-            window_ms, expected_window_ms = ours.window_ms(window, now_ms), javas.windowSize(config, now_ms)
+            (rate, window_ms), expected = ours.observe(window, now_ms), javas.measure(config, now_ms)
+            expected_window_ms = javas.windowSize(config, now_ms)
             wait_ms = wait_for_rate_ms(rate, limit, window_ms)
             expected_ms = java.round((expected - limit) / limit * expected_window_ms)
             same = close(rate, expected) and window_ms == expected_window_ms

@@ -40,7 +40,7 @@ def test_withheld_bytes_are_recorded_measured_and_taken_back_as_kafka_does(
     for after_ms, amount, withheld in events:
         now_ms += after_ms
         kafka.record(amount, quota.client_window, now_ms)
-        expected = kafka.measure(quota.client_window, now_ms)
+        expected, _ = kafka.observe(quota.client_window, now_ms)
         if withheld:
             kafka.record(-amount, quota.client_window, now_ms)
 

@@ -94,7 +94,10 @@ OF_FETCHES = [quota(FETCHED, 1000)]
 TRIAL = quota(QuotaKind.CONTROLLER_MUTATION_RATE, 5, shadow=True)
 SEQUENTIAL = QuotaSettings(coexistence=Coexistence.SEQUENTIAL)
 EIGHT_THREADS = QuotaSettings(policy=RequestPolicy.KIP124_DRAFT, num_io_threads=8)
-EXEMPT_WITH_AUTHORISATION = ("StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata")
+EXEMPT_WITH_AUTHORISATION = (
+    *("StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata"),  # KIP-124
+    *("WriteTxnMarkers", "AlterPartition"),  # shipped Kafka
+)
 
 
 def timed(size: int) -> list[Json]:

@@ -10,7 +10,7 @@ from sluice.configs.settings import load_settings
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import combine, plan
+from sluice.streaming.enforce.pipeline import combine, most_planned_bytes, plan
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     DecisionPart,
@@ -57,10 +57,10 @@ def test_all_rows_for_a_page_travel_in_one_page_batch() -> None:
 
 def test_page_batches_are_sent_before_they_hold_too_much() -> None:
     """A worker's memory is bounded, whatever the size of the micro-batch."""
-    events = [produce(offset) for offset in range(50)]
-    event_bytes = len(events[0][0])
+    event_bytes = -(-most_planned_bytes(SETTINGS) // 10)
+    events = [(value.ljust(event_bytes), source) for value, source in map(produce, range(50))]
 
-    sent = list(plan(events, QUOTAS, SETTINGS, 0, max_page_batch_bytes=10 * event_bytes // SETTINGS.pages))
+    sent = list(plan(events, QUOTAS, SETTINGS, decided_at_ms=0))
 
     assert [len(offsets(page_batches)) for page_batches in sent] == [10] * 5 + [0]
 

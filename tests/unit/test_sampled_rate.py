@@ -26,15 +26,15 @@ def samples_of(rate: SampledRate) -> tuple[list[int], list[int], list[float], in
 
 def test_a_fresh_rate_divides_by_all_but_one_window() -> None:
     """50 over (11-1) * 1 s."""
-    assert recorded([(0, 50.0)]).measure(WINDOW, now_ms=0) == 5.0
+    assert recorded([(0, 50.0)]).observe(WINDOW, now_ms=0)[0] == 5.0
 
 
 def test_a_sample_dies_by_its_last_event() -> None:
     """A burst at 0 counts until 10 999 ms and is gone at 11 000 ms."""
     rate = recorded([(0, 2000.0)])
 
-    assert rate.measure(WINDOW, now_ms=10_999) > 0
-    assert rate.measure(WINDOW, now_ms=11_000) == 0
+    assert rate.observe(WINDOW, now_ms=10_999)[0] > 0
+    assert rate.observe(WINDOW, now_ms=11_000)[0] == 0
 
 
 def test_the_ring_overwrites_its_oldest_sample() -> None:
@@ -88,7 +88,7 @@ def test_peeking_sees_what_measuring_sees_and_leaves_no_trace(events: list[tuple
     peeked = rate.peek(WINDOW, now_ms)
 
     assert samples_of(rate) == before
-    assert peeked == rate.measure(WINDOW, now_ms)
+    assert peeked == rate.observe(WINDOW, now_ms)[0]
 
 
 @given(events=EVENTS, value=st.integers(0, 10**6))
@@ -100,4 +100,6 @@ def test_unrecord_undoes_record(events: list[tuple[int, float]], value: int) -> 
     rate.record(float(value), WINDOW, now_ms=30_000)
     rate.record(-float(value), WINDOW, now_ms=30_000)
 
-    assert math.isclose(rate.measure(WINDOW, 30_000), reference.measure(WINDOW, 30_000), rel_tol=1e-9, abs_tol=1e-6)
+    assert math.isclose(
+        rate.observe(WINDOW, 30_000)[0], reference.observe(WINDOW, 30_000)[0], rel_tol=1e-9, abs_tol=1e-6
+    )

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.gateway_topics import Overrides
-from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, ChargeResult, CountedEntity, Request, Unmute
+from sluice.state.contract.records import HEARTBEAT_API, ChargeResult, CountedEntity, Request, Unmute
 from sluice.state.decisions.charge_plan import (
+    BYTE_APIS,
     MUTATION_APIS,
     POINTS_PER_NANOSECOND,
     CounterCharges,
@@ -131,7 +132,7 @@ class NativePlanner:
         weakref.finalize(self, library.plan_free, self._handle)
         for api in sorted(PLANNED_APIS):
             strict_from = MUTATION_APIS.get(api, -1)
-            self._call("plan_api", *_texts(api.encode()), api in BYTES_APIS, api == HEARTBEAT_API, strict_from)
+            self._call("plan_api", *_texts(api.encode()), api in BYTE_APIS, api == HEARTBEAT_API, strict_from)
         for part, names in zip(b"uc", quotas.client_names(), strict=True):
             for name in names:
                 self._call("plan_name", part, *_texts(name.encode()))

@@ -65,7 +65,7 @@ def _charge_run(
     current, turns = rate.current, np.stack([amounts, later], axis=1).ravel()
     values = np.add.accumulate(np.concatenate([[rate.values[current]], turns]))
     rate.values[current], rate.last_events_ms[current] = float(values[-1]), int(now_ms[-1])
-    # Samples are added one by one, in their order, as `SampledRate.measure` does.
+    # Samples are added one by one, in their order, as `SampledRate.observe` does.
     totals = reduce(add, rate.values[current + 1 :], reduce(add, rate.values[:current], 0.0) + values[1::2])
     windows_ms = padded_windows_ms(now_ms - min(rate.starts_ms), window)
     return totals / (windows_ms / 1000.0), windows_ms

@@ -49,7 +49,9 @@ def compare(library: CDLL, count: int, seed: int) -> tuple[int, int]:
                 Source(settings.requests_topic, draw.choice([0, 0, 1, 7]), offset + n, now_ms) for n in range(most)
             ]
             offset, events_done = offset + most, events_done + most
-            planned = pipeline.plan(zip(values, sources, strict=True), quotas, settings, now_ms, None, 512)
+            events = list(zip(values, sources, strict=True))
+            some = (events[at : at + 3 * settings.pages] for at in range(0, most, 3 * settings.pages))
+            planned = (batches for each in some for batches in pipeline.plan(each, quotas, settings, now_ms))
             pages, unsound, some_damaged = _pages(draw, planned, stored)
             is_damaged |= some_damaged  # what is read of a damaged page is stored
             try:
