@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -23,7 +24,8 @@ from sluice_proxy.processes import free_ports, is_free
 from sluice_reading.texts import property_line
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
-_FEATURES = "bootstrap.checkpoint"
+_FEATURES, _KEPT = "bootstrap.checkpoint", "first-features"
+_CHECKSUM_BYTES = 32
 _FORMATS = Lock()  # nodes that start at once, as those of a cluster do, wait for the first
 
 _REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
@@ -189,7 +191,7 @@ class Broker(JavaServer):
         try:
             self._data.mkdir(exist_ok=True)
             (self._data / _FEATURES).write_bytes(features)
-            _written(ids, own)
+            _written(ids.with_suffix(".new"), own).rename(ids)  # Kafka takes a folder with an empty one for formatted
         except OSError as error:
             raise BrokerError(f"{self._folder} can't be formatted: {error}") from error
 
@@ -203,18 +205,20 @@ def _written(file: Path, properties: Mapping[str, str]) -> Path:
 def first_features(jars: JarSet) -> bytes:
     """The features that a node of this Kafka begins with, as Kafka's own tool writes them.
 
-    It takes a second, and all nodes have the same: they are kept beside the jars. Raises BrokerError, JarError and
-    JavaError.
+    It takes a second, and all nodes have the same: they are kept beside the jars, behind their SHA-256. Raises
+    BrokerError, JarError and JavaError.
     """
-    paths, kept = jars.paths(), jars.folder / _FEATURES
+    paths, kept = jars.paths(), jars.folder / _KEPT
     with _FORMATS:
-        if kept.exists():
-            return kept.read_bytes()
+        with suppress(OSError):  # most often as there are none yet
+            checksum, features = (text := kept.read_bytes())[:_CHECKSUM_BYTES], text[_CHECKSUM_BYTES:]
+            if sha256(features).digest() == checksum:  # a disk that was full keeps a part; no broker starts with that
+                return features
         with TemporaryDirectory() as folder:
             features = _formatted(Path(folder), paths).read_bytes()
         with suppress(OSError):  # of jars that nobody may add to, as those of an image
-            fresh = kept.with_name(f"{_FEATURES}.{os.getpid()}")  # another process may do the same
-            fresh.write_bytes(features)
+            fresh = kept.with_name(f"{_KEPT}.{os.getpid()}")  # another process may do the same
+            fresh.write_bytes(sha256(features).digest() + features)
             fresh.rename(kept)
         return features
 

@@ -1,6 +1,9 @@
 """The embedded broker: a real Kafka whose data survives a restart, and which ends with the process that started it."""
 
 import dataclasses
+import errno
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +22,8 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import check_origin
-from sluice_demo.broker import Broker, BrokerError
+from sluice_demo.broker import Broker, BrokerError, first_features
+from sluice_demo.jars import BROKER_JARS
 from sluice_proxy.java_server import last_error
 from tests.deciding_side import own_topics
 
@@ -90,6 +94,48 @@ def test_no_registry_reachable_is_one_line_that_says_what_to_do(
         Broker(tmp_path / "broker").start()
 
     assert "\n" not in str(got.value)
+
+
+def _no_jars() -> list[Path]:
+    """The files beside the broker's jars, but for the stamp that they were checked."""
+    return [file for file in BROKER_JARS.folder.iterdir() if file.suffix not in (".jar", ".json")]
+
+
+def test_a_broker_starts_whatever_became_of_the_features_beside_the_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was full keeps a part of a file."""
+    (tmp_path / "jars").mkdir()
+    shutil.copytree(BROKER_JARS.folder, tmp_path / "jars/broker", copy_function=os.symlink)
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    for file in _no_jars():
+        file.unlink()
+    first_features(BROKER_JARS)
+    (kept,) = _no_jars()
+    kept.write_bytes(kept.read_bytes()[:200])
+
+    with Broker(tmp_path / "broker") as broker:
+        _create_topic(broker.bootstrap_servers, "served")
+
+
+def test_a_folder_whose_formatting_broke_off_is_formatted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the last file, which says that all is there, is written."""
+    nearly_done, write_text = tmp_path / "data", Path.write_text
+
+    def _write_on_a_full_disk(file: Path, text: str) -> int:
+        if file.parent != nearly_done:
+            return write_text(file, text)
+        file.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker = Broker(tmp_path)
+    monkeypatch.setattr(Path, "write_text", _write_on_a_full_disk)
+    with pytest.raises(BrokerError, match=r"can't be formatted: .*No space left on device"):
+        broker.start()
+    monkeypatch.undo()
+
+    with broker:
+        _create_topic(broker.bootstrap_servers, "served")
 
 
 def test_a_wrong_property_is_quoted_from_the_log(tmp_path: Path) -> None:
