@@ -10,6 +10,7 @@ MAX_LABEL_LENGTH = 100
 """Characters of a name in a label."""
 
 _DIGEST_DIGITS = 8
+_LONGEST_ERROR = 1_000
 
 NOTHING = "—"
 """Text for a missing figure."""
@@ -28,7 +29,10 @@ def printable(text: str) -> str:
 
 def error_line(error: BaseException) -> str:
     """The error in one short line; never the arguments, they may hold a password."""
-    return " ".join(str(error).split()) or type(error).__name__
+    line = " ".join(str(error).split()) or type(error).__name__
+    return (
+        line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]} …"
+    )  # some of Kafka's have a whole response
 
 
 def percent(share: float | None) -> str:

@@ -10,6 +10,7 @@ import typer
 from typer.main import get_command
 
 from sluice.cli.main import app
+from sluice.process.format import error_line
 from tests.commands import invoke
 
 
@@ -84,3 +85,9 @@ def test_names_of_one_option_are_the_same_option() -> None:
     settings = ("--config", "a.yaml", "--config=b.yaml")
 
     assert invoke("doctor", *settings, code=2).error_line == "sluice: error: --config is given twice; expected once"
+
+
+def test_an_error_of_kafka_that_has_a_whole_response_is_one_short_line() -> None:
+    """As that of a broker that has just woken up; it grew with the number of partitions."""
+    assert error_line(ValueError("two\n lines")) == "two lines"
+    assert len(error_line(ValueError("MetadataResponse(" * 1_000))) < 1_010

@@ -144,7 +144,9 @@ def answered(
     events = int(seconds * rate_per_s)
     latencies_ms: Latencies = []
     deadline_s = time.monotonic() + seconds + _ANSWER_S
-    with rig.sending(setup.settings.topics.requests, rate_per_s, _requests(load, spread(events, users or scale.users))):
+    with rig.sending(
+        setup.settings.topics.requests, rate_per_s, requests_of(load, spread(events, users or scale.users))
+    ):
         while len(latencies_ms) < events:
             if time.monotonic() > deadline_s:
                 missing = events - len(latencies_ms)
@@ -157,7 +159,7 @@ def answered(
     return latencies_ms
 
 
-def _requests(load: Load, users: list[int]) -> Iterator[Record]:
+def requests_of(load: Load, users: list[int]) -> Iterator[Record]:
     """Requests of these users, each with the time at which it is taken."""
     for sequence, user in enumerate(users):
         yield load.event(sequence, user, now_ms())

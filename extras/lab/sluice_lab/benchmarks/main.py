@@ -27,6 +27,7 @@ from sluice_lab.benchmarks.gateway import measure_gateway
 from sluice_lab.benchmarks.latency import measure_latency, measure_storage, measure_tracked
 from sluice_lab.benchmarks.many_clients import measure_many_clients
 from sluice_lab.benchmarks.micro_batch import measure_micro_batch
+from sluice_lab.benchmarks.mutations import measure_mutations
 from sluice_lab.benchmarks.neighbours import measure_invented_names, measure_neighbours
 from sluice_lab.benchmarks.peers.measure import measure_peers
 from sluice_lab.benchmarks.proxy_filter import measure_proxy_filter
@@ -43,6 +44,7 @@ _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "latency": measure_latency,
     "micro-batch": measure_micro_batch,
     "start": measure_start,
+    "mutations": measure_mutations,
     "audit": measure_audit,
     "beside-kafka": measure_beside_kafka,
     "proxy-filter": measure_proxy_filter,

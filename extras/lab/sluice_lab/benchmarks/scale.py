@@ -22,6 +22,7 @@ MEASURES = {
     "latency": "against the copy",
     "micro-batch": "where its time goes, in the first minute and later",
     "start": "seconds to the first decision, and those of Kafka Streams",
+    "mutations": "wait of CreateTopics at a gateway, for the decision and by the share",
     "audit": "decisions/s into Delta",
     "beside-kafka": "clients of three libraries at full speed, with the plugin, proxies and Kafka's own quotas",
     "proxy-filter": "throughput and latency of a proxy that throttles nobody, with and without the filter",
