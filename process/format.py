@@ -10,7 +10,7 @@ MAX_LABEL_LENGTH = 100
 """Characters of a name in a label."""
 
 _DIGEST_DIGITS = 8
-_LONGEST_ERROR = 1_000
+_LONGEST_ERROR = 1_000  # some of Kafka's have a whole response
 
 NOTHING = "—"
 """Text for a missing figure."""
@@ -30,9 +30,7 @@ def printable(text: str) -> str:
 def error_line(error: BaseException) -> str:
     """The error in one short line; never the arguments, they may hold a password."""
     line = " ".join(str(error).split()) or type(error).__name__
-    return (
-        line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]} …"
-    )  # some of Kafka's have a whole response
+    return f"{line[:_LONGEST_ERROR]} …" if len(line) > _LONGEST_ERROR else line
 
 
 def percent(share: float | None) -> str:

@@ -52,8 +52,7 @@ class QuotaKind(StrEnum):
 
     A kind of the family BYTES is a line here, an API of its own in `BYTE_APIS` of `state.decisions.charge_plan`, its
     meaning in the toolbox (`sluice_toolbox.quota_text`), and a line of Java's `Kind`. A second kind of request time or
-    mutations also needs fields of its own in `state.decisions.decision.Waits`. CONTRIBUTING.md, "How to add …", has all
-    steps.
+    mutations also needs fields of its own in `state.decisions.decision.Waits`. All steps: CONTRIBUTING.md.
 
     Proxies alone hold the kinds of the families REQUESTS and COUNT. REQUESTS is metered as BYTES is. COUNT is no rate
     but a number of things that there are, which the job charges nothing.
