@@ -425,13 +425,13 @@ class ChargeResult(msgspec.Struct, gc=False):
     value: Annotated[float, Meta(ge=0, le=MAX_VALUE, description="The amount of this request.")] = 0.0
     rate: Annotated[float | None, says("Per second, as observed; null without a meter.")] = None
     throttle_ms: Annotated[
-        int, says("The wait that this quota alone asks for, or would ask for if it is on trial.", minimum=0)
+        int, says("The wait that this quota alone asks for, or would ask for as a shadow quota.", minimum=0)
     ] = 0
     violated: Annotated[bool, says("The counter is over the limit.")] = False
     tokens: Annotated[float | UnsetType | None, says("Of controller_mutation_rate only.")] = UNSET
     mode: Annotated[
         Literal["shadow"] | UnsetType,
-        says("Present where the quota is on trial: metered on a counter of its own, never enforced."),
+        says("Present for a shadow quota: metered on a counter of its own, never enforced."),
     ] = UNSET
 
 

@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, gc=False):
         """Add a charge to the counter of the resolution."""
         limit = resolution.limit
         if limit is None and (self.limited_only or resolution.shadow):
-            return  # a trial counts the clients it limits; enforced quotas count all clients, as Kafka does
+            return  # a shadow quota counts the clients it limits; enforced quotas count all clients, as Kafka does
         self._put(resolution, Charge(kind, resolution.level, limit, resolution.shadow, amounts, strict, withheld))
 
     def add_client(

@@ -394,7 +394,7 @@ class Quotas(ModeQuotas):
         self.shadow = None if shadow.is_empty() else shadow
 
     def sparing(self) -> Self:
-        """The same quotas, both enforced and on trial, which cache few resolutions."""
+        """The same quotas, enforced and shadow ones, which cache few resolutions."""
         quotas = super().sparing()
         quotas.shadow = None if self.shadow is None else self.shadow.sparing()
         return quotas

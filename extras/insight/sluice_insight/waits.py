@@ -159,7 +159,7 @@ class WaitEnds:
 def deciding(decided_by: str | None, asked: Sequence[tuple[str, int]]) -> list[bool]:
     """Flags for the charges of a decision whose wait is the decision's: the longest of the quota `decided_by`.
 
-    A charge is its quota, "" if that is on trial, and its wait. The others ask for their own wait, if it is no longer.
+    A charge is its quota, "" for a shadow one, and its wait. The others ask for their own wait, if it is no longer.
 
     >>> deciding("producer_byte_rate", [("producer_byte_rate", 200), ("producer_byte_rate", 900), ("other", 900)])
     [False, True, False]
