@@ -249,7 +249,7 @@ def clamp_throttle_ms(wait_ms: int) -> int:
 def _throttle(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: QuotaSettings) -> tuple[int, str | None]:
     """The wait of the whole request in ms, not yet clamped, and the quota that decided it."""
     request_ms, byte_ms = waits.request_wait_ms, waits.byte_wait_ms
-    mutation_ms = mutation_wait_ms(waits.mutation_wait_ms, waits.refused, purgatory_ms)
+    mutation_ms = wait_after_purgatory_ms(waits.mutation_wait_ms, waits.refused, purgatory_ms)
     if byte_ms and settings.coexistence is Coexistence.SEQUENTIAL:
         byte_ms += _request_wait_after(byte_ms, waits, timestamp_ms, settings)
         request_ms = 0
@@ -260,10 +260,10 @@ def _throttle(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: Quot
     return mutation_ms, QuotaKind.CONTROLLER_MUTATION_RATE
 
 
-def mutation_wait_ms(wait_ms: int, refused: Sequence[bool], purgatory_ms: int) -> int:
+def wait_after_purgatory_ms(wait_ms: int, refused: Sequence[bool], purgatory_ms: int) -> int:
     """The controller's wait minus the time the request spent in purgatory (KIP-599, "Handling of new Clients").
 
-    >>> mutation_wait_ms(10_000, [False], 4_000), mutation_wait_ms(1_000, [True], 4_000)
+    >>> wait_after_purgatory_ms(10_000, [False], 4_000), wait_after_purgatory_ms(1_000, [True], 4_000)
     (6000, 1)
     """
     return max(wait_ms - purgatory_ms, 1 if any(refused) else 0)

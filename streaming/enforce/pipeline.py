@@ -22,9 +22,9 @@ from sluice.state.decisions.decision import (
     Waits,
     charge_result,
     clamp_throttle_ms,
-    mutation_wait_ms,
     request_outcome,
     set_outcome,
+    wait_after_purgatory_ms,
 )
 from sluice.state.decisions.wait_records import LONG_WAIT_MS
 from sluice.state.quotas.entity import COMMON_MARK
@@ -240,7 +240,7 @@ def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
     """The charge as gateways need to know it."""
     charge, reported, wait_ms = outcome.charge, row.reported or Reported({}), outcome.wait_ms
     if charge.kind.family is Family.MUTATIONS:
-        wait_ms = mutation_wait_ms(wait_ms, outcome.refused, row.purgatory_ms)
+        wait_ms = wait_after_purgatory_ms(wait_ms, outcome.refused, row.purgatory_ms)
     return SummedCharge(
         charge.kind,
         charge.limit,

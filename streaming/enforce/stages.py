@@ -50,10 +50,10 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
         of_batch = properties.decided_at_ms, properties.overrides
         with collection_paused():
             for planned in engine_of(is_native=is_native).plan(batches, quotas, own, *of_batch):
-                yield _joined(planned, pipeline_settings.pages)
+                yield _page_rows(planned, pipeline_settings.pages)
             if properties.splits:
                 empty = pa.array([encode_page_batch(PageBatch())] * properties.pages, pa.binary())
-                yield _joined(PlannedPages(range(properties.pages), empty), pipeline_settings.pages)
+                yield _page_rows(PlannedPages(range(properties.pages), empty), pipeline_settings.pages)
 
     return plan
 
@@ -172,6 +172,6 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
     return combine
 
 
-def _joined(planned: PlannedPages, first_pages: int) -> pa.RecordBatch:
+def _page_rows(planned: PlannedPages, first_pages: int) -> pa.RecordBatch:
     keys = pa.array([spark_key_of_page(page, first_pages) for page in planned.pages], pa.int32())
     return pa.RecordBatch.from_arrays([keys, planned.payloads], schema=_PLANNED)
