@@ -284,7 +284,11 @@ ApiVersion = Annotated[
 ]
 ValidateOnly = Annotated[bool, says("The request changes nothing.")]
 ClusterAction = Annotated[
-    bool, says("An authorised call between brokers, such as a replica's Fetch; its request time is charged to nobody.")
+    bool,
+    says(
+        "An authorised call between brokers. No request time is charged of Fetch, StopReplica, ControlledShutdown, "
+        "LeaderAndIsr, UpdateMetadata, WriteTxnMarkers and AlterPartition."
+    ),
 ]
 Authenticating = Annotated[bool, says("Sent before the client was authenticated.")]
 PurgatoryMs = Annotated[DurationMs, says("Time that a mutation request has waited already.")]

@@ -157,10 +157,7 @@ def _too_many(field: str, entries: int, most: int) -> InvalidRequestError:
 
 
 def _decode(value: bytes, limits: EventLimits) -> Request:
-    """The request, with as many charges and such amounts as are allowed.
-
-    The bounded decoder takes most events. One that it refuses is checked field by field, for the reason.
-    """
+    """The request, if its charges and amounts are allowed. One that BOUNDED refuses is checked field by field."""
     try:
         request = BOUNDED.decode(value)
     except UNREADABLE:

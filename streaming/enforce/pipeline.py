@@ -258,10 +258,7 @@ def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
 
 
 def _bound_decisions(outputs: Outputs, settings: PipelineSettings) -> None:
-    """Replace each decision that is too large for a Kafka record by a dead letter.
-
-    The query would fail on it at each attempt.
-    """
+    """Replace each decision that no Kafka record takes by a dead letter: the query would fail at each attempt."""
     keyed, most = outputs.get(settings.decisions_topic), settings.max_record_bytes
     if keyed is None or _LONGEST_KEY * max((len(value or b"") for value in keyed.values), default=0) <= most:
         return

@@ -211,7 +211,8 @@ def first_features(jars: JarSet) -> bytes:
     paths, kept = jars.paths(), jars.folder / _KEPT
     with _FORMATS:
         with suppress(OSError):  # most often as there are none yet
-            checksum, features = (text := kept.read_bytes())[:_CHECKSUM_BYTES], text[_CHECKSUM_BYTES:]
+            content = kept.read_bytes()
+            checksum, features = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
             if sha256(features).digest() == checksum:  # a disk that was full keeps a part; no broker starts with that
                 return features
         with TemporaryDirectory() as folder:
