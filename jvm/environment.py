@@ -6,7 +6,6 @@ what its own processes need; section `spark` of the settings has what operators 
 
 import os
 import re
-import sys
 from collections.abc import Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Final
@@ -18,8 +17,8 @@ _OF_HADOOP = r"(HADOOP|YARN|HIVE)_\w+"
 
 OWN: Final = MappingProxyType(
     {
-        # Paths are UTF-8, and no case of a letter goes by the country; `C.UTF-8` is glibc's and musl's alone.
-        "LC_ALL": "C.UTF-8" if sys.platform == "linux" else "en_US.UTF-8",
+        # Paths are UTF-8, and no case of a letter goes by the country.
+        "LC_ALL": "C.UTF-8",
         "PYTHONUTF8": "1",
         # Spark starts workers with -m, which would put the working directory first: its random.py in place of Python's.
         "PYTHONSAFEPATH": "1",

@@ -12,9 +12,11 @@ from types import FrameType
 from typing import Any
 
 # Run by a new, single-threaded Python, which execs the command and so keeps its process id. The kernel kills the
-# command when its parent dies. A parent that died before prctl was called is detected by the changed parent id.
+# command when its parent dies. A parent that died before prctl was called is detected by the changed parent id. Java
+# reads paths as the locale says: they are UTF-8, whatever the terminal's locale.
 _LAUNCHER = """
 import ctypes, os, signal, sys
+os.environ["LC_ALL"] = "C.UTF-8"
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])

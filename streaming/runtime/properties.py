@@ -35,6 +35,9 @@ The parallel collector goes through the whole heap, in half a second, each time 
 has to grow: so Java has all of both from its start. Memory is taken only as it is used.
 """
 
+_INLINING = "-XX:InlineSmallCode=1200 -XX:FreqInlineSize=120 -XX:MaxInlineLevel=9"
+"""About half of what Java's compiler takes into one method: it compiles all that Spark plans with in less CPU time."""
+
 _NAMES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -126,12 +129,10 @@ def driver_properties(settings: Settings) -> dict[str, str]:
     """Sluice's own properties. Section `spark` overrides all but Java's options, which it adds to."""
     properties = _DEFAULTS | checkpoint_properties(settings) | settings.spark
     given = properties.get(JAVA_OPTIONS, "")
-    own = [_LOGGING, _STACK]
+    own = [_LOGGING, _STACK, _INLINING, *huge_pages()]
     if not _NAMES_COLLECTOR.search(given):
         own += [_COLLECTOR, f"-Xms{properties['spark.driver.memory']}"]
-    own += huge_pages()
-    properties[JAVA_OPTIONS] = " ".join([*own, given]).strip()
-    return properties
+    return properties | {JAVA_OPTIONS: " ".join([*own, given]).strip()}
 
 
 def huge_pages(offered: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled")) -> list[str]:

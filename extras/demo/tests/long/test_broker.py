@@ -118,6 +118,21 @@ def test_a_broker_starts_whatever_became_of_the_features_beside_the_jars(
         _create_topic(broker.bootstrap_servers, "served")
 
 
+def test_a_broker_starts_where_a_path_is_not_ascii_and_the_terminal_knows_no_other_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "café"
+    (home / "jars").mkdir(parents=True)
+    shutil.copytree(BROKER_JARS.folder, home / "jars/broker", copy_function=os.symlink)
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    monkeypatch.setenv("LC_ALL", "C")
+    for file in _no_jars():
+        file.unlink()
+
+    with Broker(home / "broker") as broker:
+        _create_topic(broker.bootstrap_servers, "served")
+
+
 def test_a_folder_whose_formatting_broke_off_is_formatted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is full when the last file, which says that all is there, is written."""
     nearly_done, write_text = tmp_path / "data", Path.write_text

@@ -142,8 +142,9 @@ class Scale:
         int,
         typer.Option(
             min=0,
-            show_default="120 and 600; quick: 70",
-            help="Length of a run of beside-kafka and invented-names, and of the time until micro-batch is warm.",
+            show_default="120, 600, 120 and 60; quick: 70, 70, 70 and 3",
+            help="Length of a run of beside-kafka and invented-names, and of the time until Java is warm for"
+            " micro-batch and for measures of latency.",
         ),
     ] = 0
     libraries: Annotated[
@@ -167,7 +168,7 @@ class Scale:
     warm: int = field(init=False)
     """Batches of each run that don't count."""
     warm_s: float = field(init=False)
-    """Seconds of the first run of latency, which doesn't count: 150 micro-batches and more."""
+    """Seconds until Java is warm for latency, in a run that doesn't count: 150 micro-batches and more."""
     latency_s: float = field(init=False)
     users: int = field(init=False)
     """Distinct users, as many as events of a micro-batch."""
@@ -179,7 +180,7 @@ class Scale:
         object.__setattr__(self, "batch_events", self.batch_events or self.of(10_000, 100_000))
         object.__setattr__(self, "users", self.batch_events)
         object.__setattr__(self, "warm", self.of(1, 2))
-        object.__setattr__(self, "warm_s", self.of(3, 60))
+        object.__setattr__(self, "warm_s", self.seconds or self.of(3, 60))
         object.__setattr__(self, "latency_s", self.of(4, 15))
         object.__setattr__(self, "events", self.batch_events * self.of(3, 5))
 
@@ -188,7 +189,7 @@ class Scale:
         return quick if self.quick else usual
 
     def length_s(self, usual: int) -> int:
-        """Seconds of a run of beside-kafka or invented-names."""
+        """Seconds of a run of beside-kafka or invented-names, or until micro-batch is warm."""
         return self.seconds or self.of(70, usual)
 
     def steady_events_per_s(self, batches: Sequence[Json]) -> float:
