@@ -18,6 +18,15 @@ JAVA_SOURCES = Path(__file__).parent / "java"
 SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests
 
 
+OLD_LOG = """
+log4j.rootLogger=INFO, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=%d %p %m%n
+"""
+"""The log4j.properties without which brokers of Kafka 3.x write no log."""
+
+
 def plugin_classes(folder: Path) -> list[Path]:
     """The class path of a broker: the plugin, made for any Kafka, and the Java code of tests; made once a folder."""
     jar = build_plugin(BROKER_JARS.paths(), folder)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 
@@ -32,6 +33,14 @@ def eventually_equal(one: Callable[[], object], other: Callable[[], object], sec
         eventually(are_equal, seconds)
     except AssertionError:
         pytest.fail(f"they never became the same: {last[0]!r} and {last[1]!r}")
+
+
+def is_over(pid: int) -> bool:
+    """True if a process has ended, though the one that started it may not have asked for its exit code."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 class DriverClock:

@@ -32,7 +32,7 @@ from sluice_demo.full_speed_client import FullSpeedClient, Role
 from sluice_demo.jars import BROKER_JARS
 from sluice_lab.testbed.jars import NEW_BROKER_JARS, OLD_BROKER_JARS
 from sluice_lab.testbed.jmx import read_beans
-from tests.broker_plugin import SECRET, plugin_properties
+from tests.broker_plugin import OLD_LOG, SECRET, plugin_properties
 from tests.builders import quota
 from tests.integration.front_cases import FRONT_LIMITS, Front, FrontCases, is_producer_held, waits
 from tests.integration.plugin_broker import (
@@ -73,13 +73,6 @@ SHARE_GROUPS = {
     "group.share.record.lock.duration.ms": "600000",
 }
 """A record that was acquired and didn't reach the reader doesn't come again while a test lasts."""
-
-OLD_LOG = """
-log4j.rootLogger=INFO, stdout
-log4j.appender.stdout=org.apache.log4j.ConsoleAppender
-log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
-log4j.appender.stdout.layout.ConversionPattern=%d %p %m%n
-"""
 
 
 @pytest.fixture(scope="module")

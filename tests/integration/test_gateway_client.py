@@ -2,7 +2,6 @@
 
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -151,28 +150,6 @@ def test_a_new_gateway_starts_from_the_recent_past_of_the_topic(kafka_broker: st
         assert gateway.wait_until_ready(120)
         assert wait_ms(gateway, "lately", "app") > 0
         assert wait_ms(gateway, "long ago", "app") == 0
-
-
-def test_ten_gateways_agree_on_the_throttled_clients(kafka_broker: str) -> None:
-    settings, clock = own_settings(kafka_broker), [now := now_ms()]
-    users = [f"user-{number}" for number in range(50)]
-    with ExitStack() as stack:
-        gateways = [
-            stack.enter_context(
-                Gateway(settings.kafka, gateway_options(settings, name=f"gateway-{n}"), clock_ms=lambda: clock[0])
-            )
-            for n in range(10)
-        ]
-        until = {user: now + 1_000 * number for number, user in enumerate(users)}
-        write(settings, *(decision(user, until_ms, timestamp_ms=now) for user, until_ms in until.items()))
-        eventually(lambda: all(gateway.stats().sums == len(users) for gateway in gateways))
-
-        expected = [until_ms - now for until_ms in until.values()]
-        for gateway in gateways:
-            assert [wait_ms(gateway, user, "app") for user in users] == expected
-        clock[0] += max(expected)
-        assert wait_ms(gateways[0], users[-1], "app") == 0
-        eventually(lambda: gateways[0].stats().decided_waits == 0)
 
 
 def test_a_published_event_has_id_time_and_gateway_filled_in(kafka_broker: str) -> None:

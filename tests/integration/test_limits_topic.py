@@ -87,16 +87,6 @@ def has(version: int, *entries: QuotaEntry) -> Callable[[LimitsView], bool]:
     )
 
 
-def test_each_version_is_published_and_ends_with_its_count(topics: TopicSettings, kafka_broker: str) -> None:
-    in_force = InForce(ALICE)
-    with publishing(topics, kafka_broker, in_force):
-        wait_for(topics, kafka_broker, has(0, ALICE))
-        in_force.change(ALICE, BOB)
-        wait_for(topics, kafka_broker, has(1, ALICE, BOB))
-        in_force.change(BOB)
-        wait_for(topics, kafka_broker, has(2, BOB))
-
-
 def test_another_table_has_its_quotas_published_though_its_version_is_the_same_or_lower(
     topics: TopicSettings, kafka_broker: str
 ) -> None:

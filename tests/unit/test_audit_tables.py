@@ -310,18 +310,6 @@ def test_a_driver_that_wakes_up_after_others_went_on_counts_nothing_twice(
     assert counted(tables) == 2
 
 
-def test_an_event_that_is_answered_again_has_one_row(tables: Settings) -> None:
-    """In the same micro-batch, over tasks, and in a later one; a dead letter too."""
-    twice = [*as_records([decision(1), decision(2), decision(1)]), *[(LETTERS, text(letter(5)))] * 2]
-    write(tables, records(twice), batch_id=0, tasks=3)
-    write(tables, records([*as_records([decision(3), decision(2)]), twice[-1]], first=5), batch_id=1)
-    assert offsets(tables.delta.decisions) == [1, 2, 3]
-    assert offsets(tables.delta.dead_letters) == [5]
-    assert counted(tables) == 3
-    assert rows(tables.delta.unreadable) == []
-    assert files(tables.delta.decisions) == len(DeltaTable(tables.delta.decisions).file_uris())
-
-
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_a_second_decision_of_an_event_is_unreadable_unless_it_says_the_same(tables: Settings, tasks: int) -> None:
     """In the same micro-batch and in a later one; the first that was written to the topic is the row."""
@@ -336,17 +324,18 @@ def test_a_second_decision_of_an_event_is_unreadable_unless_it_says_the_same(tab
     unreadable = rows(tables.delta.unreadable)
     assert {row["reason"] for row in unreadable} == {"answers an event that has another answer already"}
     assert {json.loads(row["value"])["user"] for row in unreadable} == {"mallory"}
+    assert files(tables.delta.decisions) == len(DeltaTable(tables.delta.decisions).file_uris())
 
 
 def test_a_second_dead_letter_of_an_event_is_unreadable_unless_it_says_the_same(tables: Settings) -> None:
-    """However late it was written."""
+    """However late it was written, or in the same micro-batch."""
     same, other = letter(1), letter(1, value="Qg==")
-    write(tables, records([(LETTERS, text(same))]), batch_id=0)
+    write(tables, records([(LETTERS, text(same))] * 2), batch_id=0, tasks=2)
     later = [(LETTERS, text(answer)) for answer in (same, other)]
-    write(tables, records(later, first=1, at_ms=T0 + 1), batch_id=1)
+    write(tables, records(later, first=2, at_ms=T0 + 1), batch_id=1)
 
     assert [row["value"] for row in rows(tables.delta.dead_letters)] == [b"A"]
-    assert faults(tables) == [(2, "value")]
+    assert faults(tables) == [(3, "value")]
 
 
 def test_an_event_has_either_a_decision_or_a_dead_letter(tables: Settings) -> None:
@@ -417,6 +406,7 @@ def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_not
         part = read[begin : begin + 4]
         batch = records([(DECISIONS, value) for value, _ in part], begin, epochs=[epoch for _, epoch in part])
         write(tables, batch, batch_id)
+    write(tables, records([(DECISIONS, None)], first=7, epochs=[NEWEST]), batch_id=2)
 
     assert offsets(tables.delta.decisions) == [0, 1, 3]
     assert faults(tables) == [(2, "epoch"), (4, "epoch"), (6, "value")]
@@ -447,17 +437,6 @@ def test_dead_letters_of_a_driver_that_was_replaced_are_no_rows(tables: Settings
 
     assert offsets(tables.delta.dead_letters) == [1, 2]
     assert faults(tables) == [(3, "epoch"), (5, "epoch")]
-
-
-def test_markers_of_a_new_driver_are_nothing(tables: Settings) -> None:
-    """Each driver begins with them; a batch of markers alone writes nothing."""
-    values = [None, text(decision(1)), None, text(decision(2))]
-
-    write(tables, records([(DECISIONS, value) for value in values], epochs=[OLDER, OLDER, NEWER, NEWER]), batch_id=0)
-    write(tables, records([(DECISIONS, None)], first=4, epochs=[NEWEST]), batch_id=1)
-
-    assert offsets(tables.delta.decisions) == [1, 2]
-    assert rows(tables.delta.unreadable) == []
 
 
 def test_a_record_without_a_value_is_a_marker_only_with_an_epoch(tables: Settings) -> None:

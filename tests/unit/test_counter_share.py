@@ -270,29 +270,6 @@ def test_what_is_taken_back_was_never_charged(amounts: Sequence[int]) -> None:
     assert gateway.charge(FETCH, 1_000.0, START_MS).wait_ms == untouched.charge(FETCH, 1_000.0, START_MS).wait_ms
 
 
-@given(
-    requests=st.lists(
-        st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 10**9), st.booleans()), min_size=1, max_size=40
-    )
-)
-def test_gateways_agree_to_the_byte_once_all_is_decided(requests: Sequence[tuple[str, int, bool]]) -> None:
-    gateways = {name: AliveGateways(name) for name in "abc"}
-    counters = {name: CounterShare() for name in "abc"}
-    made = []
-    for number, (name, amount, delivered) in enumerate(requests):
-        now_ms, request = START_MS + number * 50, charge(FETCH, float(amount))
-        wait_ms = counters[name].charge(request, gateways[name], METERING, now_ms).wait_ms
-        withheld = wait_ms > 0 and not delivered
-        if withheld:
-            counters[name].take_back(request, METERING, now_ms)
-        made.append(decided(name, float(amount), now_ms, wait_ms, is_fetch=True, withheld=withheld))
-    for read in made:
-        for name, counter in counters.items():
-            apply(counter, read, gateways[name], START_MS + 100_000)
-
-    assert len({counter.own_charged + counter.others_decided for counter in counters.values()}) == 1
-
-
 @pytest.mark.parametrize("kind", [PRODUCE, FETCH, TIME])
 def test_a_clock_that_is_set_back_makes_nobody_wait(kind: QuotaKind) -> None:
     gateway = OneGateway("a")

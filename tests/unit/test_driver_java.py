@@ -6,13 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from sluice.jvm.driver import DriverJava, forget_address, launcher_options
 from sluice.jvm.errors import JavaError
 from tests.commands import program
-from tests.waiting import eventually
+from tests.waiting import eventually, is_over
 
 _ANSWERS = """#!/bin/bash
 echo "$@" >"$SPARK_HOME/arguments"
@@ -115,9 +114,9 @@ def test_a_java_that_starts_dies_with_the_process_even_if_that_is_killed(submit:
     starts = "from sluice.jvm.driver import *; java = DriverJava({}, Path(sys.argv[1])); time.sleep(600)"
     parent = subprocess.Popen([sys.executable, "-c", f"import sys; {starts}", submit.parent])
     eventually(lambda: (submit.parents[1] / "pid").is_file() and bool((submit.parents[1] / "pid").read_text()), 120)
-    java = psutil.Process(int((submit.parents[1] / "pid").read_text()))
+    java = int((submit.parents[1] / "pid").read_text())
 
     parent.kill()
     parent.wait()
 
-    eventually(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, 120)
+    eventually(lambda: is_over(java), 120)

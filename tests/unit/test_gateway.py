@@ -27,7 +27,6 @@ from sluice import (
     UnsupportedPropertyError,
     WhenFull,
 )
-from sluice.gateways.client.events import checked_parts
 from sluice.gateways.client.in_force import InForce
 from sluice.state.contract.gateway_topics import WaitRecord
 from sluice.state.decisions.leader_epochs import MARKER_KEY
@@ -338,30 +337,20 @@ def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: OfflineGateway) 
     assert wait_ms(gateway, "alice", "app") == 0
 
 
-def test_the_first_of_several_events_alone_counts_what_a_wide_one_sums_up() -> None:
+def test_a_request_wider_than_an_event_may_be_becomes_several_of_which_the_first_has_its_sums() -> None:
     """Each further one counts as one request, the least that an event may say."""
-    touched = [TopicPartition("orders", number, 10) for number in range(5)]
-    summed = Request("Produce", requests=7, request_time_ns=5, mutations_charged=3, topic_partitions=touched)
-
-    parts = checked_parts(summed, most=2)
-
-    assert [part.requests for part in parts] == [7, 1, 1]
-    assert [part.request_time_ns for part in parts] == [5, None, None]
-    assert [part.mutations_charged for part in parts] == [3, None, None]
-    assert sum(entry.bytes for part in parts for entry in part.topic_partitions) == 50
-
-
-def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
     touched = [TopicPartition("orders", number, 120) for number in range(125)]
     with OfflineGateway(GatewayOptions(close_timeout_s=0)) as gateway:
         set_limits(gateway, 1, [bytes_limit(1_000.0, user="alice")])
-        request = Request("Produce", "wide", user="alice", request_time_ns=5, topic_partitions=touched)
+        request = Request("Produce", "wide", user="alice", topic_partitions=touched)
+        request.requests, request.request_time_ns, request.mutations_charged = 7, 5, 3
         answer = gateway.admit(request)
         events = [json.loads(value) for value in gateway.published()]
 
     assert (answer.request_id, answer.throttle_ms) == ("wide-3", 5_000)
     assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
-    assert [event.get("request_time_ns") for event in events] == [5, None, None]
+    summed = ("requests", "request_time_ns", "mutations_charged")
+    assert [[event.get(name) for name in summed] for event in events] == [[7, 5, 3], [None] * 3, [None] * 3]
     assert {(event["api"], event["user"], event["timestamp_ms"]) for event in events} == {
         ("Produce", "alice", events[0]["timestamp_ms"])
     }

@@ -542,15 +542,6 @@ class TestStalePolicies:
 class TestHeartbeats:
     """Gateways know of each other by their heartbeats, and divide the limit among them."""
 
-    def test_each_gateway_knows_the_others_and_begins_with_its_part(self) -> None:
-        with gateway_loop(QUOTAS, count=4) as loop:
-            loop.beat(3)
-
-            assert {gateway.stats().gateways for gateway in loop.gateways} == {4}
-            assert loop.gateways[0].stats().instances == ("i-1", "i-2", "i-3")
-            answer = loop.gateways[0].admit(produce(100_000))
-            assert (answer.limit, answer.share) == (BYTES_PER_S, BYTES_PER_S / 4)
-
     def test_one_is_published_each_second_and_says_what_the_gateway_does(self, loop: GatewayLoop) -> None:
         gateway = loop.gateways[0]
         gateway.admit(produce(15_000))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import DEFAULT
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -60,37 +59,6 @@ def test_a_new_version_is_in_force_after_a_poll(tmp_path: Path) -> None:
     assert watch.in_force() == (1, [entry(2.0)])
 
 
-@pytest.mark.parametrize("trouble", ["removed", "log damaged", "data file removed"])
-def test_a_missing_or_broken_table_keeps_the_last_good_version(
-    tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One log line; the new version is in force once the table is readable again."""
-    table = made_table(tmp_path)
-    watch = watch_of(table, tmp_path)
-    whole = shutil.copytree(tmp_path / "quotas", tmp_path / "whole")
-    if trouble == "removed":
-        shutil.rmtree(tmp_path / "quotas")
-    else:
-        table.alter(lambda _: [entry(2.0)], "test", AT)
-        newest = (
-            tmp_path / "quotas/_delta_log/00000000000000000001.json"
-            if trouble == "log damaged"
-            else max((tmp_path / "quotas").glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
-        )
-        newest.write_bytes(b"{broken") if trouble == "log damaged" else newest.unlink()
-
-    watch.poll()
-    watch.poll()
-
-    assert (limit(watch), watch.quotas.version) == (1.0, 0)
-    assert sum("stays in force" in record.message for record in caplog.records) == 1
-    shutil.rmtree(tmp_path / "quotas", ignore_errors=True)
-    whole.rename(tmp_path / "quotas")
-    table.alter(lambda _: [entry(3.0)], "test", AT)
-    watch.poll()
-    assert limit(watch) == 3.0
-
-
 def test_a_version_whose_snapshot_could_not_be_stored_is_in_force_once_it_can(tmp_path: Path) -> None:
     """As after a full disk: the poll that follows doesn't take it for known."""
     table = made_table(tmp_path)
@@ -108,20 +76,6 @@ def test_a_version_whose_snapshot_could_not_be_stored_is_in_force_once_it_can(tm
     watch.poll()
 
     assert (limit(watch), watch.quotas.version) == (2.0, 1)
-
-
-def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_path: Path) -> None:
-    """The snapshot in the checkpoint outlives the process; without any readable version a first start is refused."""
-    with pytest.raises(SluiceError):
-        watch_of(QuotasAdmin(str(tmp_path / "none")), tmp_path)
-    table = made_table(tmp_path)
-    watch_of(table, tmp_path)
-    shutil.rmtree(tmp_path / "quotas")
-
-    restarted = watch_of(table, tmp_path)
-
-    assert (limit(restarted), restarted.quotas.version) == (1.0, 0)
-    assert restarted.in_force() == (0, [entry(1.0)])
 
 
 def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """`sluice simulate` as a user runs it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.commands import simulate
@@ -79,12 +77,3 @@ def test_bad_quotas_and_bad_settings_are_one_line_and_exit_2(tmp_path: Path) -> 
         assert (done.returncode, done.stdout) == (2, b"")
         assert len(done.stderr.splitlines()) == 1
         assert b"bad-" in done.stderr
-
-
-def test_it_needs_neither_spark_nor_kafka() -> None:
-    """Importing the command's code imports neither."""
-    modules = ("pyspark", "kafka", "pandas")
-    code = f"import sys, sluice.streaming.enforce.pipeline; print([m for m in {modules} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-
-    assert done.stdout.strip() == b"[]"

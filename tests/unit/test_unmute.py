@@ -13,7 +13,6 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.wire import Source
 from tests.bad_events import LIMITS, SOURCE
 from tests.builders import DEFAULTS, T0, Json, quota
@@ -142,14 +141,6 @@ def test_resets_among_many_entities_decide_as_one_by_one() -> None:
     singly = [record for event in stream(*events) for record in batches.run([event], quotas, decided_at_ms=T0)]
 
     assert sorted(record.value for record in together) == sorted(record.value for record in singly)
-
-
-def test_simulate_knows_control_records() -> None:
-    events = [json.dumps(event).encode() for event in (produce(10_000), unmute(ALICE), produce(5))]
-
-    answers = [json.loads(record.value) for record in Simulation(QUOTAS, DEFAULTS).decide(events)]
-
-    assert [answer["verdict"] for answer in answers] == ["THROTTLE", "ALLOW", "ALLOW"]
 
 
 @pytest.mark.parametrize(

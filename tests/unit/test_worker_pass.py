@@ -25,11 +25,16 @@ def task(
     folder: Path, decided: Sequence[Json], headers: Sequence[bytes | None] = (), read: Any = decision_rows
 ) -> TaskReport:
     """The report of one task on decisions with these epochs, each of which comes in a batch of its own."""
-    (folder / "decisions").mkdir()
+    return reported(folder, records(as_records([*decided]), epochs=headers).to_batches(max_chunksize=1), read)
+
+
+def reported(folder: Path, batches: Sequence[pa.RecordBatch], read: Any = decision_rows) -> TaskReport:
+    """The report of one task on these batches of records."""
+    for name in ("decisions", "unreadable"):
+        (folder / name).mkdir()
     feed = Feed(TOPIC, decisions_table(str(folder / "decisions")), read, decision_content, of_decisions=True)
     unreadable = unreadable_table(str(folder / "unreadable"))
     plan = Plan([feed], unreadable, {}, REQUESTS, BOUNDS, window_s=60, exclusions=Exclusions())
-    batches = records(as_records([*decided]), epochs=headers).to_batches(max_chunksize=1)
     (answer,) = write_part(iter(batches), plan)
     return msgspec.msgpack.decode(answer["report"][0].as_py(), type=TaskReport)
 
@@ -60,14 +65,7 @@ def test_a_deeply_nested_decision_is_unreadable_in_passing(
 
 def judged(folder: Path, values: Sequence[bytes]) -> tuple[int, list[str]]:
     """The number of rows that a task writes of these decisions, and the reasons of those that are unreadable."""
-    for name in ("decisions", "unreadable"):
-        (folder / name).mkdir()
-    feed = Feed(TOPIC, decisions_table(str(folder / "decisions")), decision_rows, decision_content, of_decisions=True)
-    unreadable = unreadable_table(str(folder / "unreadable"))
-    plan = Plan([feed], unreadable, {}, REQUESTS, BOUNDS, window_s=60, exclusions=Exclusions())
-    batches = records([(TOPIC, value) for value in values]).to_batches()
-    (answer,) = write_part(iter(batches), plan)
-    report = msgspec.msgpack.decode(answer["report"][0].as_py(), type=TaskReport)
+    report = reported(folder, records([(TOPIC, value) for value in values]).to_batches())
     (answers,) = report.answers.values()
     good = len(values) - pa.ipc.open_stream(answers).read_all()["digest"].null_count
     return good, [reason for _, _, reason, count in report.faults for _ in range(count)]

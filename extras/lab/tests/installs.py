@@ -23,10 +23,10 @@ def run(*command: str | Path, folder: Path, exit_code: int = 0) -> subprocess.Co
     return done
 
 
-def metadata(wheel: Path) -> str:
-    """The METADATA of a wheel."""
+def metadata(wheel: Path, file: str = "METADATA") -> str:
+    """A file of the metadata of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        [name] = [name for name in archive.namelist() if name.endswith(f".dist-info/{file}")]
         return archive.read(name).decode()
 
 

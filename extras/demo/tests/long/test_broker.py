@@ -6,11 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -26,6 +24,7 @@ from sluice_demo.broker import Broker, BrokerError, first_features
 from sluice_demo.jars import BROKER_JARS
 from sluice_proxy.java_server import last_error
 from tests.deciding_side import own_topics
+from tests.waiting import eventually, is_over
 
 pytestmark = pytest.mark.kafka
 
@@ -50,21 +49,6 @@ def _first_value(servers: str, topic: str) -> bytes:
         return bytes(next(consumer).value)
     finally:
         consumer.close()
-
-
-def _alive(pid: int) -> bool:
-    """True if the process runs; a zombie doesn't."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while _alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _alive(pid)
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -178,11 +162,11 @@ def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
         pid, servers = parent.stdout.readline().split()
         try:
             _create_topic(servers, "served-after-the-thread-ended")
-            assert _alive(int(pid))
+            assert not is_over(int(pid))
         finally:
             parent.kill()
 
-    _wait_until_gone(int(pid))
+    eventually(lambda: is_over(int(pid)))
 
 
 def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path: Path) -> None:

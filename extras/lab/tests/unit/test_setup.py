@@ -11,12 +11,12 @@ import venv
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import psutil
 import pytest
 
 from scripts.java.build import remove_others
 from sluice.jvm.jars import REPOSITORY
 from sluice_demo.job import wait_until
+from tests.waiting import is_over
 
 EXTRAS = sorted(str(file.relative_to(REPOSITORY)) for file in REPOSITORY.glob("extras/*/pyproject.toml"))
 OF_DEMO = ("elastic", "insight", "proxy", "reading", "toolbox", "demo", "native")
@@ -313,14 +313,6 @@ def test_a_signal_right_after_the_start_of_a_step_ends_it(project: Path, monkeyp
 
     assert _setup(project).returncode == 143
     wait_until(lambda: is_over(int((project / ".venv" / "pid").read_text())), 120)
-
-
-def is_over(pid: int) -> bool:
-    """True if a process has ended, though the one that started it may not have asked for its exit code."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_long_step_says_every_few_seconds_how_far_it_is(project: Path) -> None:

@@ -31,6 +31,7 @@ from sluice_telemetry.jars import OLD_RECEIVER_CLASS, RECEIVER_CLASS, telemetry_
 from sluice_telemetry.records import BROKER_METRICS, TOPIC, BrokerRecord, ClientRecord, read_record
 from sluice_telemetry.subscription import subscribe
 from sluice_toolbox.machine import Jvm
+from tests.broker_plugin import OLD_LOG
 from tests.certificates import certificate
 from tests.waiting import eventually
 
@@ -48,12 +49,6 @@ appender.stdout.type=Console
 appender.stdout.name=stdout
 rootLogger.level=INFO
 rootLogger.appenderRef.stdout.ref=stdout
-"""
-OLD_LOG = """
-log4j.rootLogger=INFO, stdout
-log4j.appender.stdout=org.apache.log4j.ConsoleAppender
-log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
-log4j.appender.stdout.layout.ConversionPattern=%d %p %m%n
 """
 CLIENTS, CONNECTIONS, INTERVAL_S = 1_000, 50, 30
 
