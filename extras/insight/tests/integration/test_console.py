@@ -32,7 +32,6 @@ from sluice_insight.console.server import ConsoleOptions, Sources, console_facts
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import CounterId
 from sluice_insight.reports.explained import decisions_by_id
-from sluice_reading.errors import QueryError
 from sluice_reading.query import Tables
 from tests.builders import decision, quota
 from tests.commands import SLUICE, run_sluice
@@ -109,11 +108,6 @@ def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> Non
         "requests-0-" + "9" * 40,
     ):
         assert decisions_by_id(tables, forged) == [], forged
-
-
-def test_tables_that_dont_exist_are_said_to(tmp_path: Path) -> None:
-    with pytest.raises(QueryError, match="nothing is recorded yet"):
-        minutes(str(tmp_path / "none"), datetime.now(UTC))
 
 
 @contextmanager

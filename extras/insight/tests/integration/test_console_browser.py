@@ -108,22 +108,6 @@ def test_every_column_is_on_a_screen_of_1280_pixels(facts: Facts, opened: Opened
     assert wide <= seen
 
 
-def test_a_tenant_is_chosen_and_stays_in_the_address(facts: Facts, opened: Opened) -> None:
-    members = [member(tenant="shop", user=user) for user in ("a*", "c*")]
-    known = [*facts.limits.entries.values(), *members]
-    for entry in known:
-        facts.limits.take(limit_key(entry), limit_value(entry, 9))
-    facts.limits.take(VERSION_KEY, version_end(9, len(known)))
-    page = opened(facts)
-    page.locator("select[name=tenant]").select_option("shop")
-    page.locator("form button").click()
-    expect(names(page)).to_have_text(["carol", "alice"])
-    assert "tenant=shop" in page.url
-    page.locator("#clients thead a").first.click()
-    expect(names(page)).to_have_text(["alice", "carol"])
-    expect(page.locator("select[name=tenant]")).to_have_value("shop")
-
-
 def test_a_decision_comes_onto_the_page_without_a_reload_and_the_focus_stays(facts: Facts, opened: Opened) -> None:
     page = opened(facts)
     wait_until_live(page)

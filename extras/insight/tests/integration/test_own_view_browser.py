@@ -1,7 +1,6 @@
 """The page of `own-view` in a real browser: a team logs in, and meets its own clients alone, whatever it asks for."""
 
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
@@ -110,29 +109,6 @@ def test_a_team_logs_in_and_finds_the_cause_by_its_own_client(context: BrowserCo
     expect(page).to_have_url(f"{address}login")
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"client_id": "bobs-client"},
-        {"client_id": "bobs-client", "user": "bob", "tenant": "their-tenant"},
-        {"user": "bob"},
-        {"tenant": "their-tenant"},
-        {"client_id": "' OR user = 'bob' --"},
-        {"client_id": "bobs-client' OR '1'='1", "minutes": "360"},
-    ],
-)
-def test_an_address_with_the_names_of_others_shows_nothing_of_them(
-    context: BrowserContext, address: str, asked: dict[str, str]
-) -> None:
-    page = logged_in(context, address, "alice")
-    page.goto(f"{address}?{urlencode(asked)}")
-    assert "their-tenant" not in page.content()
-    assert "their-reason" not in page.content()
-    # what was asked for stands in the form and as the heading of the table, and in no answer
-    page.locator("input[name=client_id], caption").evaluate_all("all => all.map(each => each.remove())")
-    assert_own_alone(page)
-
-
 def test_names_that_try_to_act_are_text(context: BrowserContext, address: str) -> None:
     page = logged_in(context, address, "alice")
     links = page.locator("p a[href*=client_id]")
@@ -147,46 +123,6 @@ def test_names_that_try_to_act_are_text(context: BrowserContext, address: str) -
     expect(odd.locator("main")).to_contain_text(HOSTILE_USER)
     expect(odd.locator("main img")).to_have_count(0)
     expect(odd).to_have_title("Your clients · Sluice")
-
-
-@pytest.mark.parametrize(
-    "path", ["client?user=bob", "overview", "quotas", "request?id=x", "events?of=slow", "assets/../own.py", "slow"]
-)
-def test_no_path_of_the_console_is_there(context: BrowserContext, address: str, path: str) -> None:
-    page = logged_in(context, address, "alice")
-    answer = page.goto(address + path)
-    assert answer is not None
-    assert answer.status == 404
-    assert [name for name in THEIRS if name in page.content()] == []
-
-
-@pytest.mark.parametrize("secret", ["", "alice", "x" * 43, "%00", "../bob"])
-def test_a_cookie_that_nobody_was_given_opens_nothing(context: BrowserContext, address: str, secret: str) -> None:
-    context.add_cookies([{"name": name, "value": secret, "url": address} for name in ("sluice_own", "sluice_proof")])
-    page = context.new_page()
-    page.goto(address)
-    expect(page).to_have_url(f"{address}login")
-    page.get_by_role("button", name="My client has run").click()
-    expect(page.get_by_role("alert")).to_have_text("No client of this id has told a broker yet.")
-    page.goto(address)
-    expect(page).to_have_url(f"{address}login")
-
-
-@pytest.mark.parametrize(
-    ("label", "text"),
-    [("User", "alice"), ("or OAuth token", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJib2IifQ."), ("or OAuth token", "bob")],
-)
-def test_what_kafka_refuses_is_refused_with_its_reason(
-    context: BrowserContext, address: str, label: str, text: str
-) -> None:
-    page = context.new_page()
-    page.goto(f"{address}login")
-    page.get_by_label(label).fill(text)
-    page.get_by_label("Password").fill("pw-Bob-2")
-    page.get_by_role("button", name="Open").click()
-    expect(page.get_by_role("alert")).to_have_text("Kafka did not accept this login, or does not answer.")
-    page.goto(address)
-    expect(page).to_have_url(f"{address}login")
 
 
 def test_a_script_of_the_page_reads_no_secret(context: BrowserContext, address: str) -> None:

@@ -24,7 +24,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
 from sluice_insight.commands.top import SINCE_S
-from tests.builders import heartbeat_of, quota
+from tests.builders import quota
 from tests.commands import SLUICE, Ended, invoke
 from tests.deciding_side import own_settings
 
@@ -160,22 +160,10 @@ def test_json_has_all_figures(settings_file: Path) -> None:
     found = json.loads(top(settings_file, "--json", "--since", "60", "--quota", "producer_byte_rate").output)
 
     alice, bob = found["counters"]
-    assert found["verdicts"] == {"ALLOW": 2, "THROTTLE": 1}
+    assert (found["verdicts"], found["troubles_known"]) == ({"ALLOW": 2, "THROTTLE": 1}, True)
     assert (alice["entity"], alice["limit"], alice["rate"]) == ({"user": "alice"}, 1000.0, 2000.0)
     assert alice["matched"] == "default user"
     assert (bob["usage"], bob["remaining"], bob["wait_ms"]) == (0.5, 500.0, 0)
-
-
-def test_heartbeats_of_gateways_are_no_decisions(settings_file: Path) -> None:
-    settings = load_settings(settings_file, environment={})
-    heartbeat = heartbeat_of() | {"timestamp_ms": time.time_ns() // 1_000_000 + AHEAD_MS}
-    publish(settings_file, *BUSY)
-    with closing(KafkaProducer(bootstrap_servers=settings.kafka["bootstrap.servers"])) as producer:
-        producer.send(settings.topics.decisions, json.dumps(heartbeat).encode())
-
-    found = json.loads(top(settings_file, "--json", "--since", "60").output)
-
-    assert (found["decisions_read"], found["troubles_known"]) == (3, True)
 
 
 def test_only_recent_decisions_are_read(settings_file: Path) -> None:

@@ -147,11 +147,6 @@ def test_the_last_minute_has_the_union_of_its_waits(waits: list[tuple[int, int]]
     assert counter.waited_ms(now_ms) == sum(first_ms <= AT_MS + start_ms + ms < now_ms for ms in union)
 
 
-def test_an_unmute_ends_the_wait() -> None:
-    model = fed(decision(wait_ms=30_000), decision(AT_MS + 1_000, api="Unmute"))
-    assert counter_of(model).wait_ms(AT_MS + 1_000) == 0
-
-
 def test_a_shadow_quota_is_a_counter_of_its_own_and_waits_for_nothing() -> None:
     model = fed(decision(wait_ms=5_000, charge={"mode": "shadow"}))
     shadow = counter_of(model, ALICE._replace(shadow=True))

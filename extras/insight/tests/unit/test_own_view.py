@@ -181,6 +181,13 @@ PATHS = (
 ODD_PATHS = ("/events?of=slow", "/assets/../own.py", "/assets/%2e%2e/own.html", "/slow.json/", "//", "/%2e%2e/login")
 
 
+@pytest.mark.parametrize("path", ["/client?user=bob", "/overview", "/quotas", "/request?id=x", "/slow", *ODD_PATHS])
+def test_a_login_reaches_no_path_of_the_console(get: Get, path: str) -> None:
+    status, page, _ = get(path, log_in(get)[1])
+    assert status in (307, 404)
+    assert not [name for name in (*PASSWORDS, MINE, THEIRS, "tenant") if name in page]
+
+
 @pytest.mark.parametrize("path", [*PATHS, *ODD_PATHS])
 def test_without_a_login_no_path_says_anything(get: Get, path: str) -> None:
     for cookie in ("", "x" * 43, "alice", "\xff" * 20, "a" * 8_000):
@@ -210,7 +217,9 @@ def test_a_session_is_of_its_user_until_it_ends(get: Get, clock: Clock) -> None:
     ],
 )
 def test_what_kafka_does_not_accept_opens_nothing(get: Get, user: str, password: str) -> None:
-    assert log_in(get, user, password) == (403, "")
+    status, page, cookie = get("/login", form={"user": user, "password": password})
+    assert (status, cookie) == (403, "")
+    assert "Kafka did not accept this login, or does not answer." in page
 
 
 def test_a_password_of_a_file_may_end_with_a_line(get: Get) -> None:
@@ -248,6 +257,8 @@ def test_a_client_proves_who_somebody_is_once(get: Get, page: SlowPage, together
     assert [status for status, _, _ in answers] == [303, 403, 403, 403]
     assert "our-tenant" in get("/", answers[0][2])[1]
     assert proving_client_id(secret) not in get("/login", proof=secret)[1]
+    status, login, _ = get("/login", proof="x" * 43, form={"proof": "1"})
+    assert (status, "No client of this id has told a broker yet." in login) == (403, True)
 
 
 def test_a_form_is_bounded(get: Get) -> None:

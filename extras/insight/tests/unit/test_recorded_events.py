@@ -127,11 +127,12 @@ def test_a_file_without_statistics_is_read(path: Path) -> None:
 
 
 def test_other_times_and_heartbeats_are_left_out(path: Path) -> None:
-    events = [event(at_ms, bytes=1) for at_ms in (-1, 0, 599_999, 600_000)]
+    events = [event(at_ms, bytes=size) for size, at_ms in enumerate((-1, 0, 599_999, 600_000))]
     write_decisions(path, simulated([*events, event(5, api="GatewayHeartbeat")], []))
 
     (batch,) = Events(str(path), {}, SPAN, ["timestamp_ms"]).batches(1000)
     assert sorted(numbers(batch["timestamp_ms"]) - START_MS) == [0, 599_999]
+    assert [each.request.bytes for each in Recording(str(path), {}, SPAN)] == [1, 2]
     assert list(Events(str(path), {}, Span(0, 1), ["api"]).batches(1000)) == []
 
 

@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from recorded import event_at, write_tables
-from sluice.configs.quotas import load_quotas_file
-from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
@@ -289,28 +287,6 @@ def test_a_span_without_rows_says_how_fresh_the_tables_are() -> None:
     said = invoke("usage", "--from", "2025-01-01", "--to", "2025-01-02").error
 
     assert "no rows; the audit query last wrote" in said
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("a: [", r"tenants.yaml:\d:\d+: "),
-        ("tenant: a", "not a list"),
-        ("[x]", "'x' is not an entry"),
-        ("[{tenant: a, tenant: b, users: [a]}]", "the key tenant is already given"),
-        ("- !!bool x", r"tenants.yaml:1:\d+: "),
-        ("- !!timestamp x", r"tenants.yaml:1:\d+: "),
-        ("[&a {tenant: a, users: [b]}, *a]", "not a plain value"),
-    ],
-)
-def test_a_bad_file_of_tenants_is_one_line(tmp_path: Path, content: str, problem: str) -> None:
-    file = tmp_path / "tenants.yaml"
-    file.write_text(content)
-
-    with pytest.raises(SluiceError, match=problem) as error:
-        load_quotas_file(file)
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 500 + len(str(file))
 
 
 def test_long_names_of_clients_dont_fill_memory() -> None:

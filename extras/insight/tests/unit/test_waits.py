@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorded import event, report_tables, simulated, write_decisions, write_tables
+from recorded import event, report_tables, write_tables
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.tenants import Tenants
 from sluice_insight.console.tables import WeekMinutes
-from sluice_insight.reports.recorded_waits import union_of_waits, wait_ends
+from sluice_insight.reports.recorded_waits import union_of_waits
 from sluice_insight.reports.slo import slo
 from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.reports.usage import usage
@@ -136,14 +136,3 @@ def test_a_wait_goes_on_when_another_limit_is_raised_or_this_one_is_lowered(tmp_
     QuotasAdmin(tables.quotas).alter(lambda _: [lower], "me", START + timedelta(seconds=16))
 
     assert throttled_ms(tmp_path) == [60_000]
-
-
-def test_a_wait_ends_with_an_unmute(tmp_path: Path) -> None:
-    tables = write_tables(tmp_path, [QUOTA], [held(0, 3_600_000)], START - timedelta(hours=1))
-    (decision,) = simulated([held(20_000, None)], [QUOTA])
-    unmute = {**decision, "decision_id": "requests-0-99", "api": "Unmute", "instance": None, "throttled_by": None}
-    write_decisions(tables.decisions, [unmute | {"client_id": None}])
-
-    assert throttled_ms(tmp_path) == [20_000]
-    assert minutes(tables) == ([1], [1])
-    assert not wait_ends(tables, Span(START_MS, START_MS + 19_000))

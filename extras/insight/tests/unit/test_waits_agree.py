@@ -21,7 +21,7 @@ from sluice.state.quotas.tenants import Tenants
 from sluice_insight.console.tables import WeekMinutes
 from sluice_insight.live import CounterId, LiveModel
 from sluice_insight.reports.explained import last_throttled
-from sluice_insight.reports.recorded_waits import RecordedWaits
+from sluice_insight.reports.recorded_waits import RecordedWaits, wait_ends
 from sluice_insight.reports.slo import slo
 from sluice_insight.reports.span import By, Per, Span
 from sluice_insight.reports.usage import usage
@@ -103,6 +103,7 @@ def test_an_unmute_ends_the_waits_of_the_counters_that_it_resets(tmp_path: Path)
 
     assert console_minutes(tables) == live_minutes(live_model(decisions)) == {OF_ALICE: 2, OF_SHOP: 2}
     assert reported(tables) == ([110_000], [2])
+    assert not wait_ends(tables, Span(START_MS, START_MS + 69_000)), "it comes later"
 
 
 @pytest.mark.parametrize(

@@ -428,35 +428,11 @@ def test_an_event_of_several_requests_is_as_many_that_can_wait() -> None:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_read_in_the_order_in_which_they_were_decided(tmp_path: Path) -> None:
-    """Files come in any order, and compaction joins them in any."""
-    events = [event(second * 1000, bytes=second) for second in range(40)]
-    decisions = [
-        answer | {"decided_at_ms": START_MS + number // 5 * 5000} for number, answer in enumerate(simulated(events, []))
-    ]
-    random = np.random.default_rng(1)
-    shuffled = [decisions[number] for number in random.permutation(40)]
-    for start in range(0, 40, 8):
-        write_decisions(tmp_path, shuffled[start : start + 8])
-
-    found = [each.request.bytes for each in Recording(str(tmp_path), {}, SPAN)]
-
-    assert found == list(range(40))
-
-
 def test_partitions_are_merged_by_time_and_each_keeps_its_order() -> None:
     decided, partitions = np.array([1, 1, 1, 1]), np.array([0, 0, 1, 1])
     offsets, times_ms = np.array([0, 1, 0, 1]), np.array([50, 10, 20, 60])
 
     assert decided_order(decided, partitions, offsets, times_ms).tolist() == [2, 0, 1, 3]
-
-
-def test_only_the_span_is_read_and_no_heartbeats(tmp_path: Path) -> None:
-    inside = [event(0, bytes=1), event(599_999, bytes=2)]
-    outside = [event(-1, bytes=3), event(600_000, bytes=4)]
-    write_decisions(tmp_path, simulated([*inside, *outside, event(5, api="GatewayHeartbeat")], []))
-
-    assert [each.request.bytes for each in Recording(str(tmp_path), {}, SPAN)] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -709,14 +685,6 @@ def test_wrong_options_are_one_line(command: list[str], arguments: list[str], sa
     ended = invoke(*with_values(command, *arguments), code=2)
 
     assert said in ended.error_line
-
-
-def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / "settings.yaml").write_text(f"delta: {{decisions: {tmp_path / 'nowhere'}}}\n")
-
-    said = invoke(*command, code=1).error
-
-    assert f"nothing is recorded yet: there is no table for decisions ({tmp_path / 'nowhere'}); " in said
 
 
 def test_a_file_that_another_process_finds_damaged_is_one_line(command: list[str], tmp_path: Path, pools: Mock) -> None:
