@@ -113,9 +113,3 @@ def test_a_mix_is_each_api_with_its_weight() -> None:
         return 0 if options.api_mix == {"Produce": 50.0, "Fetch": 12.5} else 1
 
     assert run_command("load", LoadOptions, run, ["--mix", "Produce=50, Fetch=12.5"]) == 0
-
-
-def test_a_wrong_mix_says_what_would_be_right(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--mix", "Produce"]) == 2
-    said = "'Produce' is not right; expected each API once, such as Produce=50"
-    assert capsys.readouterr().err == f"load: error: Invalid value for '--mix': {said}\n"

@@ -164,11 +164,6 @@ def test_the_page_of_the_proxy_names_all_its_metrics() -> None:
     assert [name for name in OF_PROXIES if f"`{name.removeprefix('sluice_gateway')}`" not in page] == []
 
 
-def test_what_is_no_promql_is_found() -> None:
-    with pytest.raises(ValueError, match="parenthesis"):
-        promql_parser.parse("sum(rate(sluice_events_total[5m])")
-
-
 def test_each_rule_has_what_prometheus_and_a_reader_need() -> None:
     rules = _rules()
     assert len({rule["alert"] for rule in rules}) == len(rules)

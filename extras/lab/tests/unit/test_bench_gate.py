@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import typer
 
 from sluice_lab.benchmarks.gate import Compared, Found, GateOptions, OtherLayoutError, Part, Side, baseline, compare
 
@@ -113,9 +112,3 @@ def test_without_a_tag_it_is_where_head_left_main_or_the_parent_of_head() -> Non
     commit()
     commit()
     assert baseline(None) == fork
-
-
-@pytest.mark.usefixtures("repository")
-def test_a_baseline_that_is_no_commit_is_refused() -> None:
-    with pytest.raises(typer.BadParameter, match="'v9' is no commit of this repository"):
-        baseline("v9")

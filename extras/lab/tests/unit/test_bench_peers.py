@@ -11,20 +11,11 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
 from sluice_lab.benchmarks.events import ONE_CHARGE
 from sluice_lab.benchmarks.peers.decided import CHECKS, ComparedDecision, check_requests, check_same, decision
-from sluice_lab.benchmarks.peers.measure import measure_peers
-from sluice_lab.benchmarks.report import Findings
-from sluice_lab.benchmarks.rig import BenchError, BenchmarkRig
-from sluice_lab.benchmarks.scale import Scale
+from sluice_lab.benchmarks.rig import BenchError
 
 PEERS = Path("extras/lab/sluice_lab/benchmarks/peers")
 ALLOWED = ComparedDecision("ALLOW", 0, 0, 54.0)
 REFUSED = ComparedDecision("REJECT", 23, 23, -0.11499999999997436)
-
-
-def test_a_backlog_that_can_not_hold_the_checks_is_refused_before_anything_starts() -> None:
-    scale = Scale(batch_events=CHECKS - 1)
-    with pytest.raises(BenchError, match=f"a micro-batch of 999 events is too small; give --batch-events {CHECKS}"):
-        measure_peers(BenchmarkRig({}), scale, Findings())
 
 
 def test_the_checks_are_allowed_refused_in_part_and_refused() -> None:
@@ -59,14 +50,6 @@ def test_a_peer_that_decides_the_same_passes() -> None:
 def test_a_peer_that_decides_anything_else_is_refused(decided: dict[str, ComparedDecision], problem: str) -> None:
     with pytest.raises(BenchError, match=f"it is not measured: {problem}"):
         check_same("it", decided, {"a": ALLOWED, "b": REFUSED})
-
-
-@pytest.mark.parametrize(
-    "value", [b"", b"{}", b'{"request_id":"1","verdict":"ALLOW","throttle_time_ms":0,"charges":[]}']
-)
-def test_a_record_that_is_no_decision_is_named(value: bytes) -> None:
-    with pytest.raises(BenchError, match="this is no decision with one charge"):
-        decision(value)
 
 
 def test_quix_streams_is_pinned_with_all_it_needs_and_is_no_requirement_of_sluice() -> None:

@@ -19,11 +19,6 @@ def findings() -> Findings:
     return found
 
 
-def test_a_figure_is_the_median_of_its_runs_so_that_one_disturbed_run_changes_nothing() -> None:
-    figure = Findings().add("Throughput", "enforce", "requests/s", [16_000.0, 900.0, 17_000.0])
-    assert figure.median == 16_000.0
-
-
 def test_a_ratio_is_the_ratio_of_the_medians(findings: Findings) -> None:
     assert [ratio.value for ratio in findings.ratios] == [pytest.approx(0.6), pytest.approx(1000 / 600)]
 

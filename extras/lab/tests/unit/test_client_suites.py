@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice_lab.scenarios.peers.main import main
 from sluice_lab.scenarios.peers.suite import Outcome, Outcomes, SuiteError, run_go
 from sluice_lab.scenarios.peers.suites import Route, passes_as_well
 
@@ -63,18 +62,3 @@ def test_a_failure_that_is_expected_through_the_proxy_is_no_failure_of_the_lane(
 
     assert passes_as_well(found, ["a"])
     assert not passes_as_well(found, ["b"])
-
-
-def test_without_go_the_lane_stops_with_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", "")
-
-    assert main(["suites", "franz-go"]) == 1
-    error = "this needs Go, which isn't installed; install it, or name other clients"
-    assert capsys.readouterr().err == f"test-peers: error: {error}\n"
-
-
-def test_an_unknown_suite_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["suites", "nobody"]) == 2
-    assert "no suite nobody; expected franz-go" in capsys.readouterr().err

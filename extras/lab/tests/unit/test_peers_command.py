@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice_lab.scenarios.peers.kafka_tests import PASSED, RELEASES, Side, read_outcomes, report
-from sluice_lab.scenarios.peers.main import main
+from sluice_lab.scenarios.peers.kafka_tests import PASSED, Side, read_outcomes, report
 
 REPORT = """<testsuite>
 <testcase name="testThrottled(String)[1]" classname="sluice.tests.UserQuotaTest"/>
@@ -48,18 +47,3 @@ def test_a_fault_that_kafka_alone_has_as_well_is_said_and_fails_nothing(
 
     assert report({"4.3": found}) == code
     assert said in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wrong"),
-    [(["QuotaTest"], "no class QuotaTest; expected ClientId"), (["--release", "5.0"], "no release 5.0; expected 3.9")],
-)
-def test_an_unknown_class_or_release_is_named(
-    arguments: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["kafka", *arguments]) == 2
-    assert capsys.readouterr().err.startswith(f"test-peers: error: {wrong}")
-
-
-def test_releases_are_in_order() -> None:
-    assert list(RELEASES) == sorted(RELEASES)
