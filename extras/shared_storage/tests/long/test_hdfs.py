@@ -12,14 +12,11 @@ import pytest
 from hdfs_native import Client
 from pyspark.sql import SparkSession
 
-from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice_lab.testbed.hdfs import Hdfs
 from sluice_shared_storage import stores
 from sluice_shared_storage.leader_epochs import new_epoch
 from storage_rules import (
-    QUOTA,
     assert_files_are_there_replaced_and_gone,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
@@ -57,12 +54,6 @@ def test_a_process_that_has_read_can_be_forked(checkpoint: Checkpoint) -> None:
         forked.kill()
 
 
-def test_snapshots_of_quotas_are_read_where_another_process_wrote_them(checkpoint: Checkpoint) -> None:
-    QuotaSnapshots(checkpoint).save(3, [QUOTA])
-
-    assert QuotaSnapshots(checkpoint).entries(3) == [QUOTA]
-
-
 def test_of_drivers_that_make_one_file_at_once_one_does(spark: SparkSession, checkpoint: Checkpoint) -> None:
     """As Spark makes the files of its own logs: the name node renames without replacing."""
     create = stores.Hdfs().file_creator(spark, checkpoint.location)
@@ -73,14 +64,6 @@ def test_of_drivers_that_make_one_file_at_once_one_does(spark: SparkSession, che
         assert sum(made) == 1
         assert checkpoint.sluice.read(name) == b"%d" % made.index(True)
     assert [new_epoch(checkpoint, create) for _ in range(2)] == [1, 2]
-
-
-def test_two_drivers_on_one_batch_begin_it_alike(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    create = stores.Hdfs().file_creator(spark, checkpoint.location)
-    stale, leader = (BatchLog(checkpoint, create) for _ in range(2))
-
-    assert stale.begin(7, quota_version=3, now_ms=1000) == (Batch(7, 3, 1000), False)
-    assert leader.begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
 
 
 def test_the_quotas_table_is_altered_without_java(hdfs: Hdfs) -> None:

@@ -74,8 +74,3 @@ def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_b
     assert merged == ENTRIES | {*SLUICES_OWN, *OLD}
     assert ended.error == "left out ip '127.0.0.9': Sluice has no quotas on ips\n"
     assert set(table.entries()) == ENTRIES | set(SLUICES_OWN)
-
-
-def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
-    arguments = ["quotas", "import", "--bootstrap-servers", "127.0.0.1:1", "--table", str(tmp_path / "quotas"), "--yes"]
-    assert "no Kafka broker answers at 127.0.0.1:1" in invoke(*arguments, code=1).error

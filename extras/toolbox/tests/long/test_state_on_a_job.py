@@ -49,32 +49,6 @@ def state(job: JobProcess, *arguments: object) -> Ended:
     return run_sluice("state", *arguments, "--config", job.settings_file)
 
 
-def test_debts_move_to_another_checkpoint(kafka_broker: str, tmp_path: Path) -> None:
-    """Exported from 8 pages and imported into 3: who owed tokens before still owes them."""
-    folder, start_ms = tmp_path / "debts", time.time_ns() // 1_000_000
-    job = job_with(folder, kafka_broker, "first", pages=8, shuffle_partitions=2)
-    ensure_topics(job.settings.topics, job.settings.kafka)
-    job.publish([creates_event(f"early{number}", [60], start_ms, "first") for number in range(EARLY_USERS)])
-    job.start()
-    job.answered(EARLY_USERS)
-    job.stop()
-
-    exported = state(job, "export", folder / "balances")
-    assert exported.output.startswith("exported "), exported.error
-    job = job_with(folder, kafka_broker, "second", pages=3, shuffle_partitions=1)
-    imported = state(job, "import", folder / "balances")
-    assert f"goes on at {job.settings.topics.requests} 0:{EARLY_USERS}\n" in imported.output, imported.error
-    job.start()
-    job.publish([creates_event(f"early{number}", [1], start_ms + 30, "last") for number in range(EARLY_USERS)])
-    job.answered(2 * EARLY_USERS)
-    job.stop()
-
-    last = [decision for decision in job.decisions() if decision["request_id"] == "last"]
-    assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
-    # The bucket of 55 was at -5 after the first request, and gains 5 tokens/s; refused requests take none.
-    assert {round(decision["charges"][0]["tokens"], 9) for decision in last} == {-4.85}
-
-
 @pytest.mark.long
 def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: str, tmp_path: Path) -> None:
     """8 pages, exported and imported into 200, and then into 3: one decision a request, the ones of `simulate`."""

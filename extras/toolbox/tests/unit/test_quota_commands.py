@@ -106,9 +106,8 @@ def test_the_names_of_the_proposals_set_and_remove_the_same_quotas(shell: Shell)
     assert shell.table.entries() == []
 
 
-def test_configs_can_come_from_a_properties_file(shell: Shell, tmp_path: Path) -> None:
-    file = tmp_path / "alice.properties"
-    file.write_text("# alice\nproducer_byte_rate = 1024\nrequest_percentage: 50\n")
+def test_configs_can_come_from_a_properties_file(shell: Shell) -> None:
+    file = shell.file("# alice\nproducer_byte_rate = 1024\nrequest_percentage: 50\n", name="alice.properties")
     shell.lines(f"alter --user alice --add-config-file {file}")
     assert [entry.value for entry in shell.table.entries()] == [1024.0, 50.0]
 
@@ -472,10 +471,9 @@ def test_revert_restores_a_version_as_a_new_one(shell: Shell) -> None:
 # --- apply, export, import ---
 
 
-def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: Path) -> None:
+def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell) -> None:
     shell.lines("alter --user alice --add-config producer_byte_rate=1024,request_percentage=5")
-    file = tmp_path / "quotas.yaml"
-    file.write_text(
+    file = shell.file(
         "- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n"
         "- {entity: {client_id: app}, quotas: {request_percentage: 1}}\n"
     )
@@ -488,10 +486,9 @@ def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: 
     assert len(shell.table.entries()) == 3
 
 
-def test_apply_where_nobody_can_answer_names_the_option(shell: Shell, tmp_path: Path) -> None:
+def test_apply_where_nobody_can_answer_names_the_option(shell: Shell) -> None:
     """As in a pipeline: standard input is at its end."""
-    file = tmp_path / "quotas.yaml"
-    file.write_text("- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n")
+    file = shell.file("- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n")
 
     refused = shell.run(f"apply {file}", answer="")
 
@@ -509,9 +506,8 @@ def test_apply_where_nobody_can_answer_names_the_option(shell: Shell, tmp_path: 
         ),
     ],
 )
-def test_apply_of_a_file_with_one_error_changes_nothing(shell: Shell, tmp_path: Path, quotas: str, words: str) -> None:
-    file = tmp_path / "quotas.yaml"
-    file.write_text(
+def test_apply_of_a_file_with_one_error_changes_nothing(shell: Shell, quotas: str, words: str) -> None:
+    file = shell.file(
         "- {entity: {user: alice}, quotas: {request_percentage: 2}}\n"
         f"- {{entity: {{user: bob}}, quotas: {{{quotas}}}}}\n"
     )
@@ -732,10 +728,9 @@ def test_the_reservation_of_a_mirrored_limit_stays_in_the_table(mirroring: Mirro
     assert said.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=1")
 
 
-def test_apply_and_revert_of_mirrored_quotas_are_refused(mirroring: MirroringShell, tmp_path: Path) -> None:
+def test_apply_and_revert_of_mirrored_quotas_are_refused(mirroring: MirroringShell) -> None:
     """All or nothing: the topic quota of the same file is not set either."""
-    file = tmp_path / "quotas.yaml"
-    file.write_text(
+    file = mirroring.file(
         "- {entity: {topic: orders}, quotas: {producer.byte.rate: 1}}\n"
         "- {entity: {client_id: null}, quotas: {request_percentage: 60, consumer_byte_rate: 7}}\n"
         "- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n"
@@ -752,11 +747,10 @@ def test_apply_and_revert_of_mirrored_quotas_are_refused(mirroring: MirroringShe
     assert mirroring.table.version() == 1
 
 
-def test_a_file_without_mirrored_quotas_can_be_applied_with_prune(mirroring: MirroringShell, tmp_path: Path) -> None:
+def test_a_file_without_mirrored_quotas_can_be_applied_with_prune(mirroring: MirroringShell) -> None:
     """It prunes topic and shadow quotas alone; so does an export with a change of these."""
     mirroring.lines("alter --topic orders --add-config producer.byte.rate=1e6")
-    file = tmp_path / "quotas.yaml"
-    file.write_text("- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 512}}\n")
+    file = mirroring.file("- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 512}}\n")
     assert mirroring.lines(f"apply {file} --prune --yes")[:-1] == [
         "- topic 'orders': producer.byte.rate 1000000",
         "+ user-principal 'alice': producer_byte_rate 512 (shadow)",
@@ -784,10 +778,9 @@ def test_alter_tells_what_brokers_let_through_under_a_lowered_limit_and_how_to_s
 
 
 @pytest.mark.parametrize("content", ["", "# all is commented out\n"])
-def test_an_empty_file_prunes_nothing_unless_it_says_so(shell: Shell, tmp_path: Path, content: str) -> None:
+def test_an_empty_file_prunes_nothing_unless_it_says_so(shell: Shell, content: str) -> None:
     shell.lines("alter --user alice --add-config request_percentage=5")
-    file = tmp_path / "quotas.yaml"
-    file.write_text(content)
+    file = shell.file(content)
 
     assert shell.error(f"apply {file} --prune --yes").endswith(
         "would remove all of them; write [] into it if that is meant"

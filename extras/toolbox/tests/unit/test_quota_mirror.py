@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.configs import extras
-from sluice.configs.errors import InvalidSettingsError
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -15,12 +13,10 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.quota_watch import QuotaWatch
-from sluice.streaming.job import Job
 from sluice_reading.quotas_admin import QuotasAdmin
 from sluice_toolbox.cluster import ClusterQuota, RawEntity
 from sluice_toolbox.cluster_quotas import ClusterQuotasReader
 from sluice_toolbox.quota_mirror import QuotaMirror
-from tests.builders import DEFAULTS, changed
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KIND = QuotaKind.PRODUCER_BYTE_RATE
@@ -67,13 +63,6 @@ class Mirrored:
 @pytest.fixture
 def mirrored(tmp_path: Path) -> Mirrored:
     return Mirrored(tmp_path, ALICE, BOB, TRIAL, ORDERS)
-
-
-def test_a_job_without_the_toolbox_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "entry_points", lambda **_: [])
-
-    with pytest.raises(InvalidSettingsError, match=r"quotas.source: kafka is of the extra toolbox; pip install 'slu"):
-        Job(changed(DEFAULTS, "quotas", source="kafka"))
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
