@@ -156,6 +156,7 @@ def _sample() -> Sample:
     return now_ms(), now_ms(), len(RECORD)
 
 
+@pytest.mark.long
 def test_the_use_by_a_throttled_client_is_that_of_its_bytes_also_with_long_micro_batches(cluster: Bed) -> None:
     """If the span of a gauge ended with one, what was sent before the span would count in it."""
     cluster.deciding.batch_s = 1.5
@@ -171,13 +172,6 @@ def test_the_use_by_a_throttled_client_is_that_of_its_bytes_also_with_long_micro
         if len(sent) >= 1_400 and len(shown) == 2:
             seen.append((now_ms() - SETTLED_MS, shown))
     producer.purge()
-    print([(round(utilization(sent, LOW_LIMIT, until_ms=a), 1), each) for a, each in seen])
-    print(
-        sum(len(RECORD) for t, *_ in sent if seen[0][0] < t <= seen[-1][0])
-        / (seen[-1][0] - seen[0][0])
-        * 1000
-        / LOW_LIMIT
-    )
     used = fmean(utilization(sent, LOW_LIMIT, until_ms=at_ms) for at_ms, _ in seen)
 
     assert [fmean(of_broker) for of_broker in zip(*(each for _, each in seen), strict=True)] == pytest.approx(
