@@ -141,7 +141,7 @@ public final class Cases {
                 held.add(hold == null ? null : hold.decider);
             }
         }
-        answer.put("missed", view.missedRemovals());
+        answer.put("missed", view.hasGaps());
         Quotas quotas = view.inForce();
         if (quotas == null) {
             return answer.putNull("version");
@@ -153,7 +153,7 @@ public final class Cases {
             String user = Names.bounded(client.get(1).textValue());
             String clientId = Names.bounded(client.get(2).textValue());
             Resolution resolution = levels.resolve(user, clientId);
-            String tenant = quotas.tenants().of(client.get(1).textValue(), client.get(2).textValue());
+            String tenant = quotas.tenants.of(client.get(1).textValue(), client.get(2).textValue());
             ArrayNode one = found.addArray()
                     .add(resolution.tags.user)
                     .add(resolution.tags.clientId)
@@ -174,7 +174,7 @@ public final class Cases {
         bucket.set(asked.get("share").doubleValue(), asked.get("limit").doubleValue(), false);
         bucket.charge(asked.get("charged").doubleValue(), 0.0, 0);
         bucket.charge(asked.get("size").doubleValue(), 0.0, asked.get("after_s").longValue() * 1_000);
-        return JSON.getNodeFactory().numberNode(bucket.owedMs() / 1000.0);
+        return JSON.getNodeFactory().numberNode(bucket.waitMs(0.0) / 1000.0);
     }
 
     /** What is read in each of `records`: null for what is no record of sums. */
@@ -182,7 +182,7 @@ public final class Cases {
         ArrayNode answer = JSON.createArrayNode();
         for (JsonNode record : asked.get("records")) {
             try {
-                Sums sums = Sums.read(record.binaryValue(), "me");
+                Sums sums = new Sums(record.binaryValue(), "me");
                 ObjectNode read = answer.addObject().put("job_id", sums.jobId).put("batch", sums.batch);
                 read.put("own_until_ms", sums.ownUntilMs).put("heartbeat_of", sums.heartbeatOf);
                 ArrayNode counters = read.putArray("counters");
@@ -388,7 +388,7 @@ public final class Cases {
         for (JsonNode step : asked.get("steps")) {
             long nowMs = step.get("now_ms").longValue();
             if (step.has("record")) {
-                Sums sums = Sums.read(step.get("record").textValue().getBytes(StandardCharsets.UTF_8), "me");
+                Sums sums = new Sums(step.get("record").textValue().getBytes(StandardCharsets.UTF_8), "me");
                 List<CounterKey> resets = shares.take(sums, nowMs);
                 if (step.has("resets")) {
                     answer.add(resets.size());
@@ -416,9 +416,9 @@ public final class Cases {
     private static JsonNode invented(JsonNode asked) {
         BrokerGateway gateway = gateway(asked);
         if (asked.get("limited").booleanValue()) {
-            gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, Entity.DEFAULT), 10.0);
+            gateway.kafkaQuotas.enforced(Kind.REQUEST).put(new Entity(null, Entity.DEFAULT), 10.0);
         }
-        gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, "known"), 20.0);
+        gateway.kafkaQuotas.enforced(Kind.REQUEST).put(new Entity(null, "known"), 20.0);
         ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
         Map<CounterKey, Sensor> sensors = new HashMap<>();
         try (Metrics metrics = metricsOf(gateway.meters)) {
@@ -539,7 +539,7 @@ public final class Cases {
             Sensor sensor = metrics.sensor("estimate");
             MetricName name = metrics.metricName("byte-rate", "Produce");
             sensor.add(name, new Rate(), new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS));
-            Samples samples = new Samples(metrics.metric(name), false, time.milliseconds());
+            Samples samples = new Samples(metrics.metric(name), null, time.milliseconds());
             for (int tenth = 1; tenth <= 10 * asked.get("seconds").intValue(); tenth++) {
                 time.sleep(100);
                 sensor.record(asked.get("amount").doubleValue(), time.milliseconds(), false);

@@ -73,7 +73,7 @@ final class Failing {
             @Override
             public void restart() {}
         });
-        reader.start();
+        reader.thread.start();
         boolean isThrough = wanted.await(PATIENCE_S, TimeUnit.SECONDS);
         ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("unreadable", reader.unreadable);
         answer.put("errors", reader.thread.errors).put("down", reader.thread.isDown()).set("read", read);
@@ -109,7 +109,7 @@ final class Failing {
                 return hasGap;
             }
         });
-        reader.start();
+        reader.thread.start();
         boolean isThrough = wanted.await(PATIENCE_S, TimeUnit.SECONDS);
         ObjectNode answer = JSON.createObjectNode().put("through", isThrough).put("restarts", restarts.get());
         answer.put("down", reader.thread.isDown()).set("read", read);

@@ -113,7 +113,7 @@ final class PacedBrokers {
         time.sleep(1);
         long nowMs = time.milliseconds();
         while (!underWay.isEmpty() && underWay.peek().atMs <= nowMs) {
-            Sums sums = Sums.read(underWay.remove().record, "");
+            Sums sums = new Sums(underWay.remove().record, "");
             for (Broker broker : brokers) {
                 broker.shares.take(sums, nowMs).forEach(counter -> broker.meters.reset(counter, nowMs));
             }
@@ -186,7 +186,7 @@ final class PacedBrokers {
         Broker(int number, int connections) {
             this.number = number;
             this.events = new Events("broker-" + number, "instance-" + number);
-            this.shares = new Shares("instance-" + number, events.idStem(), WINDOW);
+            this.shares = new Shares("instance-" + number, events.idStem, WINDOW);
             Metrics metrics = new Metrics(new MetricConfig(), Collections.singletonList(new Cases.Feed(meters)), time, false);
             for (int member = 0; member < Math.max(1, members); member++) {
                 clients.add(new Client(this, member, connections, metrics));

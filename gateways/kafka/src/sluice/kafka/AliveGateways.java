@@ -32,17 +32,15 @@ final class AliveGateways {
 
     private final String instance;
     private final Map<String, Heard> heard = new LinkedHashMap<>(); // who was heard of longest ago comes first
-    private int expected;
+    private int expected = 1;
     private long ownMs;
     private long ownHeardMs;
     private final Deque<long[]> arrived = new ArrayDeque<>(); // when, and how far the own ones were decided: don't count yet
     private long settledMs; // the own newest that counts
-    private int count;
+    private int count = expected;
 
-    AliveGateways(String instance, int expected) {
+    AliveGateways(String instance) {
         this.instance = instance;
-        this.expected = expected;
-        this.count = expected;
     }
 
     /** How many gateways are alive, oneself included; as many as are expected before the first own heartbeat counts. */
@@ -134,10 +132,7 @@ final class AliveGateways {
     }
 
     private void recount() {
-        int alive = 1;
-        for (Heard known : heard.values()) {
-            alive += isRecent(known) ? 1 : 0;
-        }
+        int alive = 1 + (int) heard.values().stream().filter(this::isRecent).count();
         count = settledMs != 0 ? alive : Math.max(alive, expected);
     }
 

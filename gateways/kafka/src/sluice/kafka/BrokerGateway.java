@@ -4,6 +4,7 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import javax.management.ObjectName;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
 import org.apache.kafka.common.utils.Time;
@@ -17,10 +18,13 @@ import org.slf4j.LoggerFactory;
 final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean {
     private static final Logger LOG = LoggerFactory.getLogger(BrokerGateway.class);
 
+    final OwnClients ownClients;
+    int callbacks; // that use it, for `Nodes`
+    ObjectName bean; // as which it is registered; null if it isn't
+
     private final BrokerSettings settings;
     private final LoadReader loadReader;
     private final AtomicInteger reporters = new AtomicInteger();
-    private final NotExempt notExempt;
 
     BrokerGateway(BrokerSettings settings) {
         this(settings, Time.SYSTEM, sender(settings));
@@ -31,7 +35,7 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
         super(settings, time, sender, new KafkaMeters(settings.maxMuteMs, settings.window, time::milliseconds));
         this.settings = settings;
         this.loadReader = new LoadReader(settings);
-        this.notExempt = new NotExempt(settings.exemptClientId);
+        this.ownClients = new OwnClients(settings.exemptPrincipals, settings.exemptClientId);
     }
 
     @Override
@@ -52,11 +56,6 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
         }
     }
 
-    /** The quotas that Kafka itself keeps. */
-    Quotas kafkaQuotas() {
-        return first;
-    }
-
     /** One more reporter hands over the metrics of the node. */
     void beginMetrics() {
         if (reporters.getAndIncrement() == 0) {
@@ -66,7 +65,7 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
 
     /** A reporter is closed. Without another one nothing is known of what is charged, though known shares hold. */
     void endMetrics() {
-        if (reporters.decrementAndGet() == 0 && !isClosing()) {
+        if (reporters.decrementAndGet() == 0 && !thread.isClosing) {
             LOG.error("Sluice no longer sees the metrics of node {}, as metric.reporters has changed: it publishes no"
                     + " charge, and no share of this node moves, until {} is among them again",
                     settings.node, SluiceMetricsReporter.class.getName());
@@ -96,27 +95,26 @@ final class BrokerGateway extends Gateway<KafkaMeters> implements GatewayMXBean 
 
     /** Notes a client that seems to be Sluice's own and that quotas hold, with a line once a minute. Never waits. */
     void noteIfOwn(KafkaPrincipal principal, String clientId) {
-        boolean isExemptionMeant = !settings.exemptPrincipals.isEmpty() || settings.exemptClientId != null;
-        if (!isExemptionMeant || !notExempt.isOwn(clientId)) {
+        if (!ownClients.isOwn(clientId)) {
             return;
         }
         String name = principal.getPrincipalType() + ":" + principal.getName();
-        if (notExempt.note(name, clientId, time.milliseconds())) {
+        if (ownClients.noteNotExempt(name, clientId, time.milliseconds())) {
             String limits = Stream.of(Kind.PRODUCE, Kind.FETCH, Kind.REQUEST)
                     .filter(kind -> limit(meterOf(kind, principal.getName(), clientId)) != null)
                     .map(kind -> kind.key + " " + limit(meterOf(kind, principal.getName(), clientId)))
                     .collect(Collectors.joining(", "));
             LOG.warn("Client {} of {} isn't exempt and has {}: requests, decisions and limits wait if Sluice is throttled; {}",
-                    notExempt.shown(clientId),
+                    ownClients.shown(clientId),
                     Names.bounded(name),
                     limits.isEmpty() ? "no limit yet" : "here " + limits,
-                    NotExempt.cure(Names.bounded(name), settings.exemptPrincipals));
+                    ownClients.cure(Names.bounded(name)));
         }
     }
 
     @Override
-    List<NotExempt.Client> notExempt() {
-        return notExempt.present(time.milliseconds());
+    List<OwnClients.NotExempt> notExempt() {
+        return ownClients.notExempt(time.milliseconds());
     }
 
     @Override

@@ -50,11 +50,6 @@ final class Bucket {
         return left < amount ? Math.round(Math.min((amount - left) / share, MAX_WAIT_S) * 1000.0) : 0;
     }
 
-    /** How long it took then until it wasn't overdrawn any more; 0 if it wasn't. */
-    long owedMs() {
-        return waitMs(0.0);
-    }
-
     /** Forgets what was charged: the bucket is full. */
     void reset() {
         left = Double.NaN;

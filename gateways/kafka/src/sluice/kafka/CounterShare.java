@@ -11,7 +11,7 @@ import java.util.Objects;
  * One counter on one gateway: what the others use of its limit, and this gateway's share. Reads no clock.
  *
  * <p>The share follows `state/shares/counter_share.py` step by step: max-min fairness among the gateways, less what they
- * used too much together. What differs is who charges: here it is a broker's own meter, so {@link #charged} is told
+ * used too much together. What differs is who charges: here it is a broker's own meter, so {@link #share} is told
  * afterwards. Not for several threads. Times are epoch milliseconds.
  */
 final class CounterShare {
@@ -48,30 +48,20 @@ final class CounterShare {
     private long batch = -1; // of the newest sum
     private long batchMs;
 
-    /** This gateway's share of the limit now, in units of the quota per second. */
-    double share(double limit, AliveGateways gateways, Window window, long nowMs) {
-        return share(limit, gateways, window, nowMs, isIdle(window, nowMs));
-    }
-
-    /** Notes that clients of this gateway were charged at a time, and returns its share then. */
-    double charged(double limit, AliveGateways gateways, Window window, long nowMs) {
+    /** This gateway's share of the limit now, in units of the quota per second; its clients were charged now if `isCharged`. */
+    double share(double limit, boolean isCharged, AliveGateways gateways, Window window, long nowMs) {
         boolean idle = isIdle(window, nowMs);
-        double now = share(limit, gateways, window, nowMs, idle);
-        if (idle) {
-            activeSinceMs = nowMs;
+        double now = shareNow(limit, gateways, window, nowMs, idle);
+        if (isCharged) {
+            activeSinceMs = idle ? nowMs : activeSinceMs;
+            lastChargeMs = nowMs;
         }
-        lastChargeMs = nowMs;
         return now;
     }
 
     /** Notes that a client was made to wait in line until a time. */
     void held(long untilMs) {
         heldUntilMs = Math.max(heldUntilMs, untilMs);
-    }
-
-    /** When the last wait ends that was applied in line. */
-    long heldUntilMs() {
-        return heldUntilMs;
     }
 
     /**
@@ -157,7 +147,7 @@ final class CounterShare {
         return lastChargeMs < 0 || nowMs > Math.max(lastChargeMs, heldUntilMs) + window.spanMs();
     }
 
-    private double share(double limit, AliveGateways gateways, Window window, long nowMs, boolean idle) {
+    private double shareNow(double limit, AliveGateways gateways, Window window, long nowMs, boolean idle) {
         int count = gateways.count();
         double target;
         if (count == 1 && others.isEmpty()) {

@@ -13,22 +13,20 @@ import java.util.UUID;
 final class Events {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String RELEASE = "0.2.0"; // as RELEASE in state/contract/records.py
-    private static final long MAX_APPLIED_MS = 3_600_000;
+    static final long MAX_APPLIED_MS = 3_600_000;
 
     private final String gateway;
     private final String instance;
-    private final String idStem;
+
+    /** What the id of each of its events begins with, and of nobody else's. */
+    final String idStem;
+
     private long number;
 
     Events(String gateway, String instance) {
         this.gateway = gateway;
         this.instance = instance;
         this.idStem = gateway + "-" + UUID.randomUUID().toString().substring(0, 8) + "-";
-    }
-
-    /** What the id of each of its events begins with, and of nobody else's. */
-    String idStem() {
-        return idStem;
     }
 
     /** The key of a client's events: user and client-id, URL-encoded; of a partition's: topic and partition. */
@@ -87,7 +85,7 @@ final class Events {
             boolean isMetricsSeen,
             List<ObjectNode> shares,
             List<Unlimited.Rates> unlimited,
-            List<NotExempt.Client> notExempt,
+            List<OwnClients.NotExempt> notExempt,
             String broker,
             Load load,
             long command,
@@ -112,7 +110,7 @@ final class Events {
         }
         if (!notExempt.isEmpty()) {
             ArrayNode clients = heartbeat.putArray("not_exempt");
-            for (NotExempt.Client each : notExempt) {
+            for (OwnClients.NotExempt each : notExempt) {
                 clients.addObject().put("principal", each.principal).put("client_id", each.clientId);
             }
         }

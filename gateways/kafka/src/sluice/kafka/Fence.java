@@ -69,10 +69,6 @@ final class Fence {
 
     /** The highest epoch of a job in any partition; 0 if none is known. */
     private long highestOf(String job) {
-        long most = 0;
-        for (Map<String, Long> jobs : highest.values()) {
-            most = Math.max(most, jobs.getOrDefault(job, 0L));
-        }
-        return most;
+        return highest.values().stream().mapToLong(jobs -> jobs.getOrDefault(job, 0L)).max().orElse(0);
     }
 }

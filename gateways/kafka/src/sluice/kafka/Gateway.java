@@ -43,23 +43,22 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     final Time time;
     final M meters;
     final Events events;
-    final Quotas first = new Quotas(-1);
+    final Quotas kafkaQuotas = new Quotas(-1); // none of a proxy
+    final EventSender sender;
+    final LastingThread thread;
 
     private final Settings settings;
     private final String instance;
     private final NewNames newNames = new NewNames(System.nanoTime());
     private final Unlimited unlimited = new Unlimited();
     private final Shares shares;
-    private final EventSender sender;
     private final Staleness staleness = new Staleness();
-    final TopicReader.ClusterHandler limitsHandler = new LimitsHandler();
+    final LimitsHandler limitsHandler = new LimitsHandler();
     final TopicReader.Handler sumsHandler = new SumsHandler();
     private final TopicReader limitsReader;
     private final TopicReader sumsReader;
-    private final LastingThread thread;
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
-    private final LimitsView limitsView = new LimitsView();
     private volatile Overrides overrides = Overrides.NONE; // what holds
     private volatile Quotas inForce;
     private volatile int gateways = 1;
@@ -69,7 +68,6 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     private long heartbeatMs;
     private long othersMs;
     private boolean isStale;
-    private boolean saidGivenUp;
     private long nextNs = System.nanoTime();
 
     /** A gateway whose clock, way to the requests topic and meters are given. */
@@ -81,7 +79,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
         this.events = new Events(settings.gatewayName, instance);
         this.meters = meters;
-        this.shares = new Shares(instance, events.idStem(), settings.window);
+        this.shares = new Shares(instance, events.idStem, settings.window);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client(settings, "limits"), limitsHandler);
         this.sumsReader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client(settings, "sums"), sumsHandler);
         // A sample of a meter with one short window would be started anew between two looks.
@@ -125,11 +123,6 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         return true;
     }
 
-    /** Whether it was told to end. */
-    boolean isClosing() {
-        return thread.isClosing;
-    }
-
     /** Its threads. */
     Stream<LastingThread> threads() {
         return Stream.of(thread, limitsReader.thread, sumsReader.thread);
@@ -140,9 +133,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         LOG.info("Sluice is gateway {} of node {}; {}", instance, settings.node, Samples.isPossible()
                 ? "what is charged is read from the meters, exactly"
                 : "this version of Kafka doesn't let it read the meters, so what is charged is estimated from their rates");
-        limitsReader.start();
+        limitsReader.thread.start();
         if (settings.role.servesClients()) {
-            sumsReader.start();
+            sumsReader.thread.start();
         }
         thread.start();
     }
@@ -163,9 +156,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
      */
     public CounterKey meterOf(Kind kind, String user, String clientId) {
         Quotas quotas = quotas();
-        Overrides.Single hold = overrides.hold(kind, user, clientId, quotas.tenants());
+        Overrides.Single hold = overrides.hold(kind, user, clientId, quotas.tenants);
         String tenant = hold != null && hold.isOfTenant()
-                ? quotas.tenants().of(user, clientId)
+                ? quotas.tenants.of(user, clientId)
                 : quotas.tenantOf(kind, user, clientId);
         Resolution found = quotas.resolve(kind, user, clientId);
         boolean isHeldByName = hold != null && hold.isStricterThan(overrides.hold(kind, found.tags.in(tenant)));
@@ -208,10 +201,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         if (limit == null || !isShared(key.kind)) {
             return limit;
         }
-        if (key.kind.isCount()) {
-            return limit / gateways;
-        }
-        Meter meter = meters.of(key);
+        Meter meter = meters.of(key); // null of a count
         return shareOf(limit, meter == null ? Double.NaN : meter.share());
     }
 
@@ -259,18 +249,19 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         }
     }
 
-    /** The quotas in force; until the limits topic has been read, those that hold first. */
+    /** The quotas in force; until the limits topic has been read, those that Kafka itself keeps. */
     Quotas quotas() {
         Quotas known = inForce;
-        return known == null ? first : known;
+        return known == null ? kafkaQuotas : known;
     }
 
     private boolean isShared(Kind kind) {
         return inForce != null && settings.role.shares(kind);
     }
 
+    /** Whether a limit of this kind is paced. Mutations have a bucket already. */
     private boolean isPaced(Kind kind) {
-        return isShared(kind) && kind.isPaced() && (gateways > 1 || settings.role.pacesAlone());
+        return isShared(kind) && kind != Kind.MUTATION && (gateways > 1 || settings.role.pacesAlone());
     }
 
     private void round() throws InterruptedException {
@@ -279,13 +270,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         pass(Math.max(nextNs, System.nanoTime() + 1_000_000));
     }
 
-    private void finish() {
-        publishAll(time.milliseconds());
-        sender.close();
-    }
-
     /** Publishes what is left when the broker stops: others may still take it. */
-    private void publishAll(long nowMs) {
+    private void finish() {
+        long nowMs = time.milliseconds();
         for (Meter meter : meters.all()) {
             meter.look(nowMs);
             if (meter.hasUnpublished() && sender.isReady()) {
@@ -295,6 +282,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         if (sender.isReady()) {
             publishOthers(nowMs);
         }
+        sender.close();
     }
 
     /** Looks at the meters, sets their limits, and publishes what is due. */
@@ -329,14 +317,14 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     /** Clients that seem to be Sluice's own and aren't exempt. */
-    List<NotExempt.Client> notExempt() {
+    List<OwnClients.NotExempt> notExempt() {
         return List.of();
     }
 
     /** A heartbeat of now; `load` is null if it isn't known. */
     byte[] heartbeat(Load load, long nowMs) {
         return events.heartbeat(
-                staleMs(),
+                getStalenessMs(),
                 meters.all().size(),
                 getThreadsDown(),
                 isMetricsSeen(),
@@ -369,7 +357,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         boolean wasLow = ownLowDisk != null;
         Load load = load();
         ownLowDisk = load == null ? null : load.lowDisk(settings);
-        overrides = new Overrides(limitsView.overrides(), instance, nowMs);
+        overrides = new Overrides(limitsHandler.overrides(), instance, nowMs);
         if (wasLow != (ownLowDisk != null)) {
             LOG.warn("Producers throttled as a disk of this broker is low: {}", wasLow ? "none" : "all (" + ownLowDisk + ")");
         }
@@ -391,16 +379,9 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     /** Sets the share of a bucket that several meters are charged for. */
     private void lookAt(CommonBucket bucket, Quotas quotas, long nowMs) {
         Double limit = quotas.limitOf(bucket.counter);
-        boolean isCharged = bucket.takeCharged();
-        if (limit == null) {
-            bucket.set(Meter.UNLIMITED, Meter.UNLIMITED, false, nowMs);
-        } else if (isShared(bucket.counter.kind)) {
-            double part = part(bucket.counter, quotas, limit);
-            double share = shares.share(bucket.counter, limit, isCharged, bucket.heldUntilMs(), nowMs);
-            bucket.set(Double.isNaN(part) ? share : share * part, limit, part < 1, nowMs);
-        } else {
-            bucket.set(limit, limit, false, nowMs);
-        }
+        double part = part(bucket.counter, quotas, limit);
+        double share = share(bucket.counter, limit, part, bucket.takeCharged(), bucket.heldUntilMs(), nowMs);
+        bucket.set(share, limit == null ? Meter.UNLIMITED : limit, part < 1, nowMs);
     }
 
     /** Reads a meter, sets its limit, and publishes what it was charged if that is due. */
@@ -408,15 +389,8 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         boolean isCharged = meter.look(nowMs);
         Double limit = quotas.limitOf(meter.counter);
         meter.noteLimit(limit == null ? Meter.UNLIMITED : limit, nowMs);
-        double share = Meter.UNLIMITED;
-        double part = Double.NaN; // of a counter that is tightened, which is paced on a broker alone too
-        if (limit != null && isShared(meter.counter.kind)) {
-            part = part(meter.counter, quotas, limit);
-            share = shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs);
-            share = Double.isNaN(part) ? share : share * part;
-        } else if (limit != null) {
-            share = limit;
-        }
+        double part = part(meter.counter, quotas, limit); // a counter that has one is paced on a broker alone too
+        double share = share(meter.counter, limit, part, isCharged, heldUntilMs(meter, nowMs), nowMs);
         if (holdOf(meter) != null) {
             meter.hold(share);
         } else if (limit != null && (isPaced(meter.counter.kind) || !Double.isNaN(part))) {
@@ -435,9 +409,18 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         }
     }
 
+    /** What a counter's clients get here of its limit, per second; of a share only a part, unless that is NaN. */
+    private double share(CounterKey counter, Double limit, double part, boolean isCharged, long heldUntilMs, long nowMs) {
+        if (limit == null || !isShared(counter.kind)) {
+            return limit == null ? Meter.UNLIMITED : limit;
+        }
+        double share = shares.share(counter, limit, isCharged, heldUntilMs, nowMs);
+        return Double.isNaN(part) ? share : share * part;
+    }
+
     /** The part of its share that a counter has here while it is tightened; NaN for one that doesn't give way. */
-    private double part(CounterKey counter, Quotas quotas, double quota) {
-        boolean isTight = overrides.factor < 1 && counter.kind.givesWay();
+    private double part(CounterKey counter, Quotas quotas, Double quota) {
+        boolean isTight = quota != null && isShared(counter.kind) && overrides.factor < 1 && counter.kind.givesWay();
         return isTight ? overrides.part(quota, quotas.reservationOf(counter)) : Double.NaN;
     }
 
@@ -487,11 +470,6 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         boolean isSame = quotas.resolve(key.kind, user, clientId).tags.equals(own)
                 && quotas.tenantOf(key.kind, user, clientId).equals(key.tags.tenant);
         return isSame ? new Tags(user, clientId) : meters.clientOf(key);
-    }
-
-    /** Whether an event may reach the requests topic now. */
-    boolean isReady() {
-        return sender.isReady();
     }
 
     /** Publishes an event of a counter's clients. */
@@ -559,16 +537,14 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     private void noteGivenUp() {
-        givenUp.incrementAndGet();
-        if (!saidGivenUp) {
-            saidGivenUp = true;
+        if (givenUp.getAndIncrement() == 0) {
             LOG.warn("Sluice gives up sums that could not be published for {} s; further ones are only counted",
                     GIVE_UP_MS / 1_000);
         }
     }
 
     private void noteStale() {
-        boolean now = staleMs() > STALE_MS;
+        boolean now = getStalenessMs() > STALE_MS;
         if (now != isStale) {
             isStale = now;
             if (now) {
@@ -578,11 +554,6 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
                 LOG.info("Sluice decides again");
             }
         }
-    }
-
-    /** Age of the oldest event that may be without a decision. */
-    long staleMs() {
-        return staleness.staleMs(time.milliseconds());
     }
 
     private static Map<String, Object> client(Settings settings, String purpose) {
@@ -618,7 +589,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
     }
 
     public long getStalenessMs() {
-        return staleMs();
+        return staleness.staleMs(time.milliseconds());
     }
 
     public String getLowDisk() {
@@ -668,30 +639,14 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         inForce = complete;
     }
 
-    private final class LimitsHandler implements TopicReader.ClusterHandler {
+    final class LimitsHandler extends LimitsView implements TopicReader.ClusterHandler {
         @Override
         public void take(byte[] key, byte[] value) throws IOException {
-            Quotas known = limitsView.inForce();
-            limitsView.take(key, value, time.milliseconds());
-            Quotas complete = limitsView.inForce();
-            if (complete != known) {
-                takeLimits(complete);
+            Quotas known = inForce();
+            take(key, value, time.milliseconds());
+            if (inForce() != known) {
+                takeLimits(inForce());
             }
-        }
-
-        @Override
-        public void restart() {
-            limitsView.restart();
-        }
-
-        @Override
-        public void noteRead() {
-            limitsView.noteRead();
-        }
-
-        @Override
-        public boolean hasGaps() {
-            return limitsView.missedRemovals();
         }
 
         @Override
@@ -704,7 +659,7 @@ public abstract class Gateway<M extends Meters<?>> implements AutoCloseable {
         @Override
         public void take(byte[] key, byte[] value) throws Exception {
             long nowMs = time.milliseconds();
-            Sums read = Sums.read(value, instance);
+            Sums read = new Sums(value, instance);
             takeAnswer(read.answer);
             shares.take(read, nowMs).forEach(counter -> meters.reset(counter, nowMs));
             sums += read.entities;

@@ -9,6 +9,10 @@ import java.nio.charset.StandardCharsets;
 
 /** Reads the records of Sluice's topics as strictly as the job does. What can't be read throws an IOException. */
 final class Json {
+    static final long MAX_EXACT = 1L << 53; // what JSON can carry
+    static final double MAX_VALUE = 1e30;
+    static final long MAX_TIMESTAMP_MS = 253_402_300_799_999L; // the last one of the year 9999
+
     private static final ObjectMapper MAPPER =
             new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
@@ -64,6 +68,13 @@ final class Json {
         JsonNode value = fields.path(field);
         check(value.isIntegralNumber() && value.canConvertToLong(), field + " is no whole number");
         return value.longValue();
+    }
+
+    /** The same, from `least` to `most`. */
+    static long whole(JsonNode fields, String field, long least, long most) throws IOException {
+        long value = whole(fields, field);
+        check(value >= least && value <= most, field + " is " + value);
+        return value;
     }
 
     /** A list; empty if it is missing. */

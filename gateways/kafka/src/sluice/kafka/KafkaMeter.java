@@ -44,11 +44,11 @@ final class KafkaMeter extends Meter {
             bound = metric;
             bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), longestMute.ms(nowMs), false);
         }
-        if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric() != metric)) {
+        if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric != metric)) {
             charged = new Samples(metric, nowMs);
-            metricLock = charged.lock();
+            metricLock = charged.lock;
         }
-        if (name.equals(KafkaMeters.THROTTLE_TIME) && (throttled == null || throttled.metric() != metric)) {
+        if (name.equals(KafkaMeters.THROTTLE_TIME) && (throttled == null || throttled.metric != metric)) {
             throttled = new Samples(metric, nowMs);
         }
         lookSoon();
@@ -59,8 +59,8 @@ final class KafkaMeter extends Meter {
         read(nowMs);
         bound = bound == metric ? null : bound;
         note(share(), isPaced() && bound != null, isHeld()); // Kafka asks for the limit of a new metric
-        charged = charged != null && charged.metric() == metric ? null : charged;
-        throttled = throttled != null && throttled.metric() == metric ? null : throttled;
+        charged = charged != null && charged.metric == metric ? null : charged;
+        throttled = throttled != null && throttled.metric == metric ? null : throttled;
     }
 
     @Override
@@ -247,7 +247,7 @@ final class KafkaMeter extends Meter {
 
     @Override
     synchronized double rate() {
-        return charged == null ? 0.0 : ((Number) charged.metric().metricValue()).doubleValue();
+        return charged == null ? 0.0 : ((Number) charged.metric.metricValue()).doubleValue();
     }
 
     /** The tokens that its own bucket is short of because one that it has in common with others is overdrawn. */

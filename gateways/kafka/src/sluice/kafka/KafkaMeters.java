@@ -1,10 +1,11 @@
 package sluice.kafka;
 
-import java.util.HashMap;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongSupplier;
+import java.util.stream.Collectors;
 import org.apache.kafka.common.metrics.KafkaMetric;
 
 /**
@@ -19,13 +20,8 @@ final class KafkaMeters extends Meters<KafkaMeter> {
     private static final String CLIENT_ID_TAG = "client-id";
     static final String THROTTLE_TIME = "throttle-time";
 
-    private static final Map<String, Kind> KINDS = new HashMap<>();
-
-    static {
-        for (Kind kind : Kind.values()) {
-            KINDS.put(kind.group, kind);
-        }
-    }
+    private static final Map<String, Kind> BY_GROUP =
+            Arrays.stream(Kind.values()).collect(Collectors.toMap(kind -> kind.group, kind -> kind));
 
     /** How many metrics there was no room for. */
     final AtomicLong notFollowed = new AtomicLong();
@@ -90,7 +86,7 @@ final class KafkaMeters extends Meters<KafkaMeter> {
 
     /** The counter that a metric belongs to, with its tenant; null if it is of none. */
     static CounterKey counterOf(KafkaMetric metric) {
-        Kind kind = KINDS.get(metric.metricName().group());
+        Kind kind = BY_GROUP.get(metric.metricName().group());
         Tags tags = tagsOf(metric.metricName().tags());
         return kind == null || tags == null ? null : new CounterKey(kind, tags);
     }

@@ -1,8 +1,8 @@
 package sluice.kafka;
 
-import java.util.EnumMap;
-import java.util.HashMap;
+import java.util.Arrays;
 import java.util.Map;
+import java.util.stream.Collectors;
 import org.apache.kafka.server.quota.ClientQuotaType;
 
 /** A quota: its key, what events say of it, and the metrics in which a broker or a proxy keeps it. */
@@ -23,17 +23,11 @@ public enum Kind {
     CONNECT("connection_rate", "Connect", "requests"),
     CONNECTIONS("connection_count", "Connect", "requests");
 
-    private static final Map<String, Kind> BY_KEY = new HashMap<>();
-    private static final Map<ClientQuotaType, Kind> BY_TYPE = new EnumMap<>(ClientQuotaType.class);
-
-    static {
-        for (Kind kind : values()) {
-            BY_KEY.put(kind.key, kind);
-            if (kind.type != null) {
-                BY_TYPE.put(kind.type, kind);
-            }
-        }
-    }
+    private static final Map<String, Kind> BY_KEY =
+            Arrays.stream(values()).collect(Collectors.toMap(kind -> kind.key, kind -> kind));
+    private static final Map<ClientQuotaType, Kind> BY_TYPE = Arrays.stream(values())
+            .filter(kind -> kind.type != null)
+            .collect(Collectors.toMap(kind -> kind.type, kind -> kind));
 
     /** The key as operators write it. */
     public final String key;
@@ -88,24 +82,9 @@ public enum Kind {
         return this == CONNECTIONS;
     }
 
-    /** Whether a broker beside others paces it; mutations have a bucket already. */
-    boolean isPaced() {
-        return this != MUTATION;
-    }
-
     /** Whether a broker that is overloaded lets less than the limit through. */
     boolean givesWay() {
         return this != MUTATION && !countsRequests() && !isCount();
-    }
-
-    /** Whether it limits bytes: its waits have no cap. */
-    boolean isOfBytes() {
-        return this == PRODUCE || this == FETCH || isOfTopics();
-    }
-
-    /** Whether its amount is known with the response alone. */
-    public boolean isOfResponses() {
-        return this == FETCH || this == TOPIC_FETCH;
     }
 
     /** Whether it is set on topics, and metered for each partition (KIP-1010). */

@@ -13,13 +13,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.Consumer;
 
 /**
  * What a reader of the limits topic knows: feed it every record in order. Not for several threads.
  *
  * <p>The same rules as `state/quotas/limits.py`.
  */
-final class LimitsView {
+class LimitsView {
     private static final ObjectMapper JSON =
             JsonMapper.builder().disable(JsonWriteFeature.WRITE_HEX_UPPER_CASE).build(); // as the job writes
     private static final List<String> PARTS = Arrays.asList("client_id", "tenant", "topic", "user");
@@ -35,24 +36,24 @@ final class LimitsView {
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
-    private final Map<String, Entry> entries = new HashMap<>();
+    private final Map<String, Consumer<Quotas>> entries = new HashMap<>(); // what each record adds to the quotas
     private final Set<String> unreadable = new HashSet<>(); // keys of limits that aren't known, but may be
     private int unreadableBytes;
     private boolean isPast = true; // what is read was there before
     private volatile Quotas inForce;
     private volatile Map<String, Overrides.Said> overrides = Map.of(); // by decider; each record makes another one
-    private boolean missedRemovals;
+    private boolean hasGaps;
 
     /** The topic is read from its beginning again. The limits in force stay until a version is complete, and what deciders said. */
-    void restart() {
+    public void restart() {
         entries.clear();
         unreadable.clear();
         unreadableBytes = 0;
-        missedRemovals = false;
+        hasGaps = false;
     }
 
     /** The topic has been read to its end: a record that comes now is just published. */
-    void noteRead() {
+    public void noteRead() {
         isPast = false;
     }
 
@@ -70,33 +71,30 @@ final class LimitsView {
      * Whether the last version to end had fewer quotas than are known: this reader was away for longer than the topic keeps
      * removals, and no version will be complete until it reads the topic from its beginning.
      */
-    boolean missedRemovals() {
-        return missedRemovals;
+    public boolean hasGaps() {
+        return hasGaps;
     }
 
     /**
      * Takes over one record that was heard now. One that Sluice doesn't write throws an IOException and changes nothing, and no
      * other limit waits for it to come into force.
      */
-    void take(byte[] key, byte[] value, long nowMs) throws IOException {
-        take(Json.utf8(key), key.length, value, nowMs);
-    }
-
-    private void take(String key, int keyBytes, byte[] value, long nowMs) throws IOException {
+    void take(byte[] keyBytes, byte[] value, long nowMs) throws IOException {
+        String key = Json.utf8(keyBytes);
         if (key.equals(VERSION_KEY)) {
             endVersion(value);
         } else if (key.startsWith(OVERRIDES)) {
             String decider = Json.string(key).substring(OVERRIDES.length() - 1);
             String written = JSON.writeValueAsString("overrides:" + decider);
             Json.check(written.equals(key), "the key isn't written as Sluice does");
-            override(decider, keyBytes, value, nowMs);
+            override(decider, keyBytes.length, value, nowMs);
         } else if (value == null) {
-            forgetUnreadable(key, keyBytes);
+            forgetUnreadable(key, keyBytes.length);
             entries.remove(key);
         } else {
-            noteUnreadable(key, keyBytes);
+            noteUnreadable(key, keyBytes.length);
             entries.put(key, read(key, value));
-            forgetUnreadable(key, keyBytes);
+            forgetUnreadable(key, keyBytes.length);
         }
     }
 
@@ -128,18 +126,17 @@ final class LimitsView {
         JsonNode end = Json.object(value);
         long version = Json.whole(end, "version");
         long count = Json.whole(end, "count");
-        missedRemovals = count < entries.size();
+        hasGaps = count < entries.size();
         // Compaction may have removed records of this version: then a later one ends further on.
         if (count >= entries.size() && count <= entries.size() + unreadable.size()) {
             Quotas quotas = new Quotas(version);
-            for (Entry entry : entries.values()) {
-                entry.addTo(quotas);
-            }
+            entries.values().forEach(entry -> entry.accept(quotas));
             inForce = quotas;
         }
     }
 
-    private static Entry read(String key, byte[] value) throws IOException {
+    /** What a record adds to the quotas. */
+    private static Consumer<Quotas> read(String key, byte[] value) throws IOException {
         JsonNode record = Json.object(value);
         Json.whole(record, "version");
         String quota = Json.text(record, "quota");
@@ -147,8 +144,8 @@ final class LimitsView {
         Json.check(mode.equals("enforce") || mode.equals("shadow"), "the mode is " + mode);
         JsonNode names = record.path("entity");
         Json.check(names.isObject() && names.size() > 0, "the entity is empty");
-        JsonNode limit = record.path("value");
-        Json.check(limit.isNumber(), "the value is no number");
+        Json.check(record.path("value").isNumber(), "the value is no number");
+        double limit = record.get("value").doubleValue();
         Object user = name(names, "user");
         Object clientId = name(names, "client_id");
         Object topic = name(names, "topic");
@@ -158,26 +155,33 @@ final class LimitsView {
         Json.check(isKeyOf(key, names, mode, quota), "the key names another quota");
         Json.check(topic == null || user == null && clientId == null, "a topic can't be combined");
         checkTenant(tenant);
+        boolean isShadow = mode.equals("shadow");
         if (tenant != null && parts > 1) {
-            Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
+            Json.check(quota.equals(MEMBER) && limit == 1, "a member is of quota " + quota);
             boolean isDefault = tenant == Entity.DEFAULT || user == Entity.DEFAULT || clientId == Entity.DEFAULT;
             Json.check(!isDefault && topic != Entity.DEFAULT, "it is <default>");
-            return new Entry(null, tenant, topic == null ? new Entity(user, clientId) : null, 0, mode);
+            return topic != null // the job alone looks for topics
+                    ? quotas -> {}
+                    : quotas -> quotas.tenants.add((String) tenant, glob(user), glob(clientId));
         }
         if (tenant != null && quota.equals(Quotas.STORED_BYTES)) {
-            checkLimit(limit.doubleValue(), true);
-            return new Entry(null, tenant, null, limit.doubleValue(), mode);
+            checkLimit(limit, true);
+            return isShadow ? quotas -> {} : quotas -> quotas.putStorageBudget(tenant);
         }
         Kind reserved = topic == null ? reservedOf(quota) : null;
         if (reserved != null) {
-            checkLimit(limit.doubleValue(), reserved != Kind.REQUEST);
-            return new Entry(reserved, tenant, new Entity(user, clientId), limit.doubleValue(), RESERVATION);
+            checkLimit(limit, reserved != Kind.REQUEST);
+            return quotas -> quotas.putReservation(reserved, tenant, new Entity(user, clientId), limit);
         }
         Kind kind = Kind.ofKey(quota);
         Json.check(kind != null && kind.isOfTopics() == (topic != null), "the quota is " + quota);
-        checkLimit(limit.doubleValue(), kind != Kind.REQUEST && kind != Kind.MUTATION && !kind.countsRequests());
+        checkLimit(limit, kind != Kind.REQUEST && kind != Kind.MUTATION && !kind.countsRequests());
         Entity entity = new Entity(topic == null ? user : topic, clientId);
-        return new Entry(kind, tenant, entity, limit.doubleValue(), mode);
+        return quotas -> quotas.put(kind, tenant, entity, limit, isShadow);
+    }
+
+    private static String glob(Object part) {
+        return part == null ? "" : (String) part;
     }
 
     private static void checkTenant(Object tenant) throws IOException {
@@ -223,41 +227,5 @@ final class LimitsView {
         }
         wanted.put("mode", mode).put("quota", quota);
         return JSON.writeValueAsString(wanted).equals(key);
-    }
-
-    /** A record of the topic. `kind` is null for members and budgets of tenants. */
-    private static final class Entry {
-        private final Kind kind;
-        private final Object tenant; // null if it isn't of one
-        private final Entity entity; // null if the tenant has a budget, or a topic, which the job alone looks for
-        private final double limit;
-        private final String part; // the mode of a limit, or that it is a reservation
-
-        Entry(Kind kind, Object tenant, Entity entity, double limit, String part) {
-            this.kind = kind;
-            this.tenant = tenant;
-            this.entity = entity;
-            this.limit = limit;
-            this.part = part;
-        }
-
-        void addTo(Quotas quotas) {
-            boolean isShadow = part.equals("shadow");
-            if (part.equals(RESERVATION)) {
-                quotas.putReservation(kind, tenant, entity, limit);
-            } else if (kind != null && tenant != null) {
-                quotas.putTenant(kind, tenant, limit, isShadow);
-            } else if (kind != null) {
-                (isShadow ? quotas.shadow(kind) : quotas.enforced(kind)).put(entity, limit);
-            } else if (entity == null && limit > 0 && !isShadow) {
-                quotas.putStorageBudget(tenant);
-            } else if (entity != null) {
-                quotas.tenants().add((String) tenant, glob(entity.user), glob(entity.clientId));
-            }
-        }
-
-        private static String glob(Object part) {
-            return part == null ? "" : (String) part;
-        }
     }
 }

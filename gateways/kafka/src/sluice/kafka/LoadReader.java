@@ -32,7 +32,6 @@ final class LoadReader {
     private static final long LOOK_MS = 1_000;
     private static final double NS_PER_S = 1e9;
     private static final int MAX_LOG_DIRS = 100;
-    private static final long MAX_EXACT = 1L << 53; // what JSON can carry; some file systems are endless
     private static final String PROCESSORS = "socket-server-metrics";
     private static final String WAITED_NS = "io-wait-time-ns-total";
     private static final String TOPICS = "kafka.server:type=BrokerTopicMetrics,name=";
@@ -58,22 +57,16 @@ final class LoadReader {
 
     /** Notes a metric that Kafka has made: each of its network threads has one that says how long it had nothing to do. */
     void add(KafkaMetric metric) {
-        if (isOfProcessor(metric)) {
+        if (metric.metricName().name().equals(WAITED_NS)
+                && metric.metricName().group().equals(PROCESSORS)
+                && !settings.controllerListeners.contains(metric.metricName().tags().get("listener"))) {
             processors.add(metric);
         }
     }
 
     /** Takes leave of a metric that Kafka has removed. */
     void remove(KafkaMetric metric) {
-        if (isOfProcessor(metric)) {
-            processors.remove(metric);
-        }
-    }
-
-    private boolean isOfProcessor(KafkaMetric metric) {
-        return metric.metricName().name().equals(WAITED_NS)
-                && metric.metricName().group().equals(PROCESSORS)
-                && !settings.controllerListeners.contains(metric.metricName().tags().get("listener"));
+        processors.remove(metric);
     }
 
     private void round() throws Exception {
@@ -146,7 +139,7 @@ final class LoadReader {
                     volume = Files.getFileStore(Paths.get(path)); // reads all mounts, which may be many
                     volumes.put(path, volume);
                 }
-                long totalBytes = Math.min(volume.getTotalSpace(), MAX_EXACT);
+                long totalBytes = Math.min(volume.getTotalSpace(), Json.MAX_EXACT); // some file systems are endless
                 if (totalBytes > 0 && found.size() < MAX_LOG_DIRS) {
                     found.add(new Load.LogDir(path, Math.min(volume.getUsableSpace(), totalBytes), totalBytes));
                 }

@@ -16,7 +16,6 @@ public abstract class Meter {
     private static final CommonBucket[] NONE = {};
     private static final double NEAR = 0.1;
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
-    private static final double MAX_EXACT = 9_007_199_254_740_992.0;
 
     /** Its counter, with the tenant of its clients. */
     final CounterKey key;
@@ -248,7 +247,7 @@ public abstract class Meter {
 
     private long amount() {
         double amount = counter.kind == Kind.REQUEST ? unpublished * NS_PER_POINT : unpublished;
-        return (long) Math.min(Math.floor(amount), isOfInt() ? Integer.MAX_VALUE : MAX_EXACT);
+        return (long) Math.min(Math.floor(amount), isOfInt() ? Integer.MAX_VALUE : Json.MAX_EXACT);
     }
 
     private boolean isOfInt() {

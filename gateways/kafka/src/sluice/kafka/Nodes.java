@@ -17,45 +17,37 @@ import org.slf4j.LoggerFactory;
  */
 final class Nodes {
     private static final Logger LOG = LoggerFactory.getLogger(Nodes.class);
-    private static final Map<List<Object>, Node> NODES = new HashMap<>();
+    private static final Map<List<Object>, BrokerGateway> NODES = new HashMap<>();
 
     private Nodes() {}
 
     /** The gateway of the node that has this configuration. Throws ConfigException for one that can't be used. */
     static synchronized BrokerGateway of(Map<String, ?> configs) {
-        return node(configs).gateway;
-    }
-
-    /** The same, for a callback: the first one starts the gateway. */
-    static synchronized BrokerGateway open(Map<String, ?> configs) {
-        Node node = node(configs);
-        if (node.callbacks++ == 0) {
-            node.gateway.start();
-            node.bean = register(BrokerSettings.nodeOf(configs), node.gateway);
-        }
-        return node.gateway;
-    }
-
-    /** Ends a callback's use of a gateway: the last one closes it. */
-    static synchronized void close(BrokerGateway gateway) {
-        for (Map.Entry<List<Object>, Node> each : NODES.entrySet()) {
-            Node node = each.getValue();
-            if (node.gateway == gateway && --node.callbacks == 0) {
-                gateway.close();
-                unregister(node.bean);
-                NODES.remove(each.getKey());
-                return;
-            }
-        }
-    }
-
-    private static Node node(Map<String, ?> configs) {
         // A reporter that is made while the broker runs gets values, such as a list, where the first one got text.
         List<Object> key = Arrays.asList(
                 BrokerSettings.nodeOf(configs),
                 BrokerSettings.logDirsOf(configs),
                 String.valueOf(configs.get("metadata.log.dir")));
-        return NODES.computeIfAbsent(key, unknown -> new Node(new BrokerGateway(new BrokerSettings(configs))));
+        return NODES.computeIfAbsent(key, unknown -> new BrokerGateway(new BrokerSettings(configs)));
+    }
+
+    /** The same, for a callback: the first one starts the gateway. */
+    static synchronized BrokerGateway open(Map<String, ?> configs) {
+        BrokerGateway gateway = of(configs);
+        if (gateway.callbacks++ == 0) {
+            gateway.start();
+            gateway.bean = register(BrokerSettings.nodeOf(configs), gateway);
+        }
+        return gateway;
+    }
+
+    /** Ends a callback's use of a gateway: the last one closes it. */
+    static synchronized void close(BrokerGateway gateway) {
+        if (--gateway.callbacks == 0) {
+            gateway.close();
+            unregister(gateway.bean);
+            NODES.values().remove(gateway);
+        }
     }
 
     /** The name under which the gateway's metrics are now; null if they are nowhere. */
@@ -77,16 +69,6 @@ final class Nodes {
             }
         } catch (JMException error) {
             LOG.debug("Sluice's metrics weren't registered", error);
-        }
-    }
-
-    private static final class Node {
-        private final BrokerGateway gateway;
-        private int callbacks;
-        private ObjectName bean;
-
-        Node(BrokerGateway gateway) {
-            this.gateway = gateway;
         }
     }
 }

@@ -157,9 +157,6 @@ final class Overrides {
     /** The last record of a decider, by the gateway's clock, and until when it is believed. */
     static final class Said {
         private static final Set<String> PARTS = Set.of("user", "client_id", "tenant");
-        private static final long MAX_TIMESTAMP_MS = 253_402_300_799_999L;
-        private static final long MAX_EXACT = 1L << 53;
-        private static final double MAX_VALUE = 1e30;
 
         final long number;
         final long command;
@@ -183,14 +180,13 @@ final class Overrides {
         static Said read(String decider, byte[] value, long nowMs, boolean isPast, Said known) throws IOException {
             JsonNode record = Json.object(value);
             long number = Json.whole(record, "number");
-            long atMs = within(Json.whole(record, "at_ms"), 0, MAX_TIMESTAMP_MS);
-            long freshMs = within(Json.whole(record, "fresh_ms"), 1, Integer.MAX_VALUE);
-            long command = record.has("command") ? within(Json.whole(record, "command"), 0, MAX_EXACT) : 0;
+            long atMs = Json.whole(record, "at_ms", 0, Json.MAX_TIMESTAMP_MS);
+            long freshMs = Json.whole(record, "fresh_ms", 1, Integer.MAX_VALUE);
+            long command = record.has("command") ? Json.whole(record, "command", 0, Json.MAX_EXACT) : 0;
             long aheadMs = isPast ? Math.min(0, nowMs - atMs) : nowMs - atMs; // this gateway's clock
             List<Single> singles = new ArrayList<>();
             for (JsonNode each : Json.list(record, "overrides")) {
-                JsonNode until = each.path("until_ms");
-                boolean isEndless = until.isMissingNode() || until.isNull();
+                boolean isEndless = !each.hasNonNull("until_ms");
                 Single single = new Single(
                         decider,
                         Json.text(each, "kind"),
@@ -198,7 +194,7 @@ final class Overrides {
                         scopeOf(each.path("entity")),
                         Json.textOrNull(each, "gateway"),
                         Json.textOrEmpty(each, "reason"),
-                        isEndless ? Long.MAX_VALUE : within(Json.whole(each, "until_ms"), 0, MAX_TIMESTAMP_MS) + aheadMs,
+                        isEndless ? Long.MAX_VALUE : Json.whole(each, "until_ms", 0, Json.MAX_TIMESTAMP_MS) + aheadMs,
                         Json.flag(each, "consumers"));
                 Json.check(single.factor > 0, "the factor is not above 0");
                 Json.check(single.isPossible(), single.kind + " can't have this factor or scope");
@@ -213,14 +209,9 @@ final class Overrides {
             return isKnown ? known : new Said(number, command, value, singles, atMs + freshMs + aheadMs);
         }
 
-        private static long within(long value, long least, long most) throws IOException {
-            Json.check(value >= least && value <= most, "a number is out of its bounds");
-            return value;
-        }
-
         private static double number(JsonNode fields, String field) throws IOException {
             JsonNode value = fields.path(field);
-            boolean isNumber = value.isNumber() && Math.abs(value.doubleValue()) <= MAX_VALUE;
+            boolean isNumber = value.isNumber() && Math.abs(value.doubleValue()) <= Json.MAX_VALUE;
             Json.check(isNumber, field + " is no number up to 1e30");
             return value.doubleValue();
         }
@@ -299,13 +290,11 @@ final class Overrides {
             if (isOfAll && isOfConsumers) {
                 return false;
             }
-            switch (kind) {
-                case "hold":
-                    boolean isClient = scope.get(2) == null || scope.get(0) == null && scope.get(1) == null;
-                    return factor == 1 && isClient && !scope.contains("");
-                default:
-                    return kind.equals("tighten") && factor <= 1 && isOfAll && gateway != null && !gateway.isEmpty();
+            if (kind.equals("hold")) {
+                boolean isClient = scope.get(2) == null || scope.get(0) == null && scope.get(1) == null;
+                return factor == 1 && isClient && !scope.contains("");
             }
+            return kind.equals("tighten") && factor <= 1 && isOfAll && gateway != null && !gateway.isEmpty();
         }
     }
 }

@@ -52,12 +52,7 @@ final class PrecedenceLevels {
 
     /** Whether limits or counters depend on client-ids. */
     boolean haveClientIds() {
-        for (int level = 1; level <= LEVELS; level++) {
-            if (level != 3 && level != 6 && isUsed(level)) {
-                return true;
-            }
-        }
-        return false;
+        return isUsed(1) || isUsed(2) || isUsed(4) || isUsed(5) || isUsed(7) || isUsed(8);
     }
 
     /** The first configured level, and the tags of the counter; the names are bounded. */

@@ -14,9 +14,11 @@ final class Quotas {
     /** Of the quotas table; -1 for quotas that Kafka itself keeps. */
     final long version;
 
+    /** Members and their limits are added before any thread but the first asks. */
+    final Tenants tenants = new Tenants();
+
     private final Map<Kind, OfKind> kinds = new EnumMap<>(Kind.class);
     private final Set<Object> storageBudgets = new HashSet<>(); // of tenants that have one
-    private final Tenants tenants = new Tenants();
 
     Quotas(long version) {
         this.version = version;
@@ -33,14 +35,13 @@ final class Quotas {
         return kinds.get(kind).shadow;
     }
 
-    /** The tenants. Members and their limits are added before any thread but the first asks. */
-    Tenants tenants() {
-        return tenants;
-    }
-
-    /** Sets the limit of a tenant, or of the default one, enforced or on trial. */
-    void putTenant(Kind kind, Object tenant, double limit, boolean isShadow) {
-        (isShadow ? kinds.get(kind).trialsOfTenants : kinds.get(kind).ofTenants).put(tenant, limit);
+    /** Sets the limit of a tenant, or of the default one, or else of clients, enforced or on trial. */
+    void put(Kind kind, Object tenant, Entity entity, double limit, boolean isShadow) {
+        if (tenant == null) {
+            (isShadow ? shadow(kind) : enforced(kind)).put(entity, limit);
+        } else {
+            (isShadow ? kinds.get(kind).trialsOfTenants : kinds.get(kind).ofTenants).put(tenant, limit);
+        }
     }
 
     /** Sets the reservation beside the limit of a tenant, or else of clients. */

@@ -26,8 +26,12 @@ import org.apache.kafka.common.metrics.stats.SampledStat;
 final class Samples {
     private static final Access ACCESS = Access.find();
 
-    private final KafkaMetric metric;
-    private final Object lock;
+    /** The metric that is read. */
+    final KafkaMetric metric;
+
+    /** The lock under which Kafka records and reads its metrics; null if it can't be known. */
+    final Object lock;
+
     private final SampledStat stat;
     private double[] values = new double[0];
     private long[] starts = new long[0];
@@ -37,29 +41,19 @@ final class Samples {
     private long events;
 
     Samples(KafkaMetric metric, long nowMs) {
-        this(metric, isPossible(), nowMs);
+        this(metric, ACCESS, nowMs);
     }
 
-    /** `isExact` says whether to read the samples or to estimate. */
-    Samples(KafkaMetric metric, boolean isExact, long nowMs) {
-        this(metric, isExact ? ACCESS.lock(metric) : null, isExact ? ACCESS.stat(metric) : null, nowMs);
-    }
-
-    private Samples(KafkaMetric metric, Object lock, SampledStat stat, long nowMs) {
+    /** Without access to the samples it estimates. */
+    Samples(KafkaMetric metric, Access access, long nowMs) {
         this.metric = metric;
-        this.lock = lock;
-        this.stat = stat;
         this.lookedMs = nowMs;
-    }
-
-    /** The lock under which Kafka records and reads its metrics; null if it can't be known. */
-    Object lock() {
-        return lock;
-    }
-
-    /** The metric that is read. */
-    KafkaMetric metric() {
-        return metric;
+        try {
+            this.lock = access == null ? null : access.lock.get(metric);
+            this.stat = access == null ? null : access.stat(metric);
+        } catch (IllegalAccessException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     /** Whether samples can be read with this version of Kafka, tried out on a sensor of our own. */
@@ -77,12 +71,7 @@ final class Samples {
         gained = 0.0;
         events = 0;
         if (lock != null) {
-            synchronized (lock) {
-                ACCESS.read(this);
-                if (isLast) {
-                    ACCESS.empty(this);
-                }
-            }
+            read(isLast);
         } else {
             estimate(nowMs);
         }
@@ -97,6 +86,19 @@ final class Samples {
     /** How often something was recorded between the last two looks; -1 if that isn't known. */
     long events() {
         return events;
+    }
+
+    private void read(boolean isLast) {
+        synchronized (lock) {
+            try {
+                ACCESS.read(this);
+                if (isLast) {
+                    ACCESS.empty(this);
+                }
+            } catch (IllegalAccessException error) {
+                throw new IllegalStateException(error);
+            }
+        }
     }
 
     private void estimate(long nowMs) {
@@ -127,7 +129,7 @@ final class Samples {
     }
 
     /** The fields of Kafka's classes that hold the samples. */
-    private static final class Access {
+    static final class Access {
         private final Field lock;
         private final Field rateStat;
         private final Field samples;
@@ -162,55 +164,35 @@ final class Samples {
             return field;
         }
 
-        Object lock(KafkaMetric metric) {
-            try {
-                return lock.get(metric);
-            } catch (IllegalAccessException error) {
-                throw new IllegalStateException(error);
+        private SampledStat stat(KafkaMetric metric) throws IllegalAccessException {
+            Object measured = metric.measurable();
+            return (SampledStat) (measured instanceof Rate ? rateStat.get(measured) : measured);
+        }
+
+        private void read(Samples into) throws IllegalAccessException {
+            List<?> present = (List<?>) samples.get(into.stat);
+            int newest = current.getInt(into.stat);
+            if (newest < present.size()
+                    && into.isUnchanged(newest, start.getLong(present.get(newest)), count.getLong(present.get(newest)))) {
+                return;
+            }
+            into.makeRoom(present.size());
+            for (int index = 0; index < present.size(); index++) {
+                Object sample = present.get(index);
+                into.take(index, value.getDouble(sample), start.getLong(sample), count.getLong(sample));
             }
         }
 
-        SampledStat stat(KafkaMetric metric) {
-            try {
-                Object measured = metric.measurable();
-                return (SampledStat) (measured instanceof Rate ? rateStat.get(measured) : measured);
-            } catch (IllegalAccessException error) {
-                throw new IllegalStateException(error);
-            }
-        }
-
-        void read(Samples into) {
-            try {
-                List<?> present = (List<?>) samples.get(into.stat);
-                int newest = current.getInt(into.stat);
-                if (newest < present.size()
-                        && into.isUnchanged(newest, start.getLong(present.get(newest)), count.getLong(present.get(newest)))) {
-                    return;
-                }
-                into.makeRoom(present.size());
-                for (int index = 0; index < present.size(); index++) {
-                    Object sample = present.get(index);
-                    into.take(index, value.getDouble(sample), start.getLong(sample), count.getLong(sample));
-                }
-            } catch (IllegalAccessException error) {
-                throw new IllegalStateException(error);
-            }
-        }
-
-        void empty(Samples known) {
-            try {
-                List<?> present = (List<?>) samples.get(known.stat);
-                for (int index = 0; index < present.size(); index++) {
-                    value.setDouble(present.get(index), 0.0);
-                    known.values[index] = 0.0;
-                }
-            } catch (IllegalAccessException error) {
-                throw new IllegalStateException(error);
+        private void empty(Samples known) throws IllegalAccessException {
+            List<?> present = (List<?>) samples.get(known.stat);
+            for (int index = 0; index < present.size(); index++) {
+                value.setDouble(present.get(index), 0.0);
+                known.values[index] = 0.0;
             }
         }
 
         /** Whether what is recorded in a sensor of our own is found again: in a sample, in the next one, and in an Avg. */
-        private boolean tryOut() {
+        private boolean tryOut() throws IllegalAccessException {
             try (Metrics metrics = new Metrics()) {
                 MetricConfig config = new MetricConfig()
                         .samples(2)
@@ -219,8 +201,8 @@ final class Samples {
                 Sensor sensor = metrics.sensor("sluice");
                 sensor.add(metrics.metricName("rate", "sluice"), new Rate(), config);
                 sensor.add(metrics.metricName("average", "sluice"), new Avg(), config);
-                Samples rate = open(metrics.metric(metrics.metricName("rate", "sluice")));
-                Samples average = open(metrics.metric(metrics.metricName("average", "sluice")));
+                Samples rate = new Samples(metrics.metric(metrics.metricName("rate", "sluice")), this, 0);
+                Samples average = new Samples(metrics.metric(metrics.metricName("average", "sluice")), this, 0);
                 for (long timeMs = 0; timeMs < 10_000; timeMs += 700) {
                     sensor.record(100.0 + timeMs, timeMs, false);
                     sensor.record(11.0, timeMs + 100, false);
@@ -235,10 +217,6 @@ final class Samples {
                 }
                 return true;
             }
-        }
-
-        private Samples open(KafkaMetric metric) {
-            return new Samples(metric, lock(metric), stat(metric), 0);
         }
     }
 }

@@ -27,7 +27,7 @@ final class Shares {
 
     /** `idStem` begins the id of each event of this gateway, and of no other. */
     Shares(String instance, String idStem, Window window) {
-        this.gateways = new AliveGateways(instance, 1);
+        this.gateways = new AliveGateways(instance);
         this.idStem = idStem;
         this.window = window;
     }
@@ -45,11 +45,9 @@ final class Shares {
 
     /** The share of a counter that own clients touch, which they were charged or made to wait on. */
     synchronized double share(CounterKey counter, double limit, boolean isCharged, long heldUntilMs, long nowMs) {
-        CounterShare share = touch(counter);
+        CounterShare share = touched.computeIfAbsent(counter, this::takeHeard);
         share.held(heldUntilMs);
-        return isCharged
-                ? share.charged(limit, gateways, window, nowMs)
-                : share.share(limit, gateways, window, nowMs);
+        return share.share(limit, isCharged, gateways, window, nowMs);
     }
 
     /** Notes that no own client touches the counter any more. */
@@ -74,7 +72,8 @@ final class Shares {
             }
             if (sum.isReset) {
                 resets.add(sum.counter);
-                share = reset(sum.counter, share);
+                share = share.reset();
+                (touched.containsKey(sum.counter) ? touched : heard).put(sum.counter, share);
             }
             share.takeSum(sum, gateways, window, nowMs);
         }
@@ -84,12 +83,6 @@ final class Shares {
     /** Whether a heartbeat in a record is this gateway's own. */
     boolean isOwnHeartbeat(Sums sums) {
         return sums.heartbeatOf != null && gateways.isOwn(senderOf(sums));
-    }
-
-    private CounterShare reset(CounterKey counter, CounterShare share) {
-        CounterShare fresh = share.reset();
-        (touched.containsKey(counter) ? touched : heard).put(counter, fresh);
-        return fresh;
     }
 
     /** Forgets what was decided, because the sums are read from their beginning again. */
@@ -110,10 +103,6 @@ final class Shares {
     private String senderOf(Sums sums) {
         boolean isForeign = gateways.isOwn(sums.heartbeatOf) && !sums.heartbeatId.startsWith(idStem);
         return isForeign ? NAMESAKE : sums.heartbeatOf;
-    }
-
-    private CounterShare touch(CounterKey counter) {
-        return touched.computeIfAbsent(counter, this::takeHeard);
     }
 
     private CounterShare known(CounterKey counter) {

@@ -11,15 +11,7 @@ import org.apache.kafka.common.metrics.MetricsReporter;
  * <p>It reports nothing itself. Request threads come here when Kafka makes a sensor; then a metric is remembered.
  */
 public final class SluiceMetricsReporter implements MetricsReporter {
-    private BrokerGateway gateway;
-
-    /** Kafka makes one by its class's name, and then configures it. */
-    public SluiceMetricsReporter() {}
-
-    /** One of a gateway that no properties name. */
-    SluiceMetricsReporter(BrokerGateway gateway) {
-        this.gateway = gateway;
-    }
+    BrokerGateway gateway;
 
     @Override
     public void configure(Map<String, ?> configs) {

@@ -26,19 +26,16 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
 
     private final AtomicBoolean isClosed = new AtomicBoolean();
     private BrokerGateway gateway;
-    private Exempt exempt;
 
     @Override
     public void configure(Map<String, ?> configs) {
-        BrokerSettings settings = new BrokerSettings(configs);
-        exempt = new Exempt(settings.exemptPrincipals, settings.exemptClientId);
         gateway = Nodes.open(configs);
     }
 
     @Override
     public Map<String, String> quotaMetricTags(ClientQuotaType type, KafkaPrincipal principal, String clientId) {
         String id = clientId == null ? "" : clientId;
-        if (exempt.isExempt(principal, id)) {
+        if (gateway.ownClients.isExempt(principal, id)) {
             return EXEMPT_TAGS;
         }
         gateway.noteIfOwn(principal, id);
@@ -63,13 +60,13 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback, AutoClose
     @Override
     public void updateQuota(ClientQuotaType type, ClientQuotaEntity entity, double newValue) {
         bringsQuotas.set(true);
-        gateway.kafkaQuotas().enforced(Kind.of(type)).put(entityOf(entity), newValue);
+        gateway.kafkaQuotas.enforced(Kind.of(type)).put(entityOf(entity), newValue);
     }
 
     @Override
     public void removeQuota(ClientQuotaType type, ClientQuotaEntity entity) {
         bringsQuotas.set(true);
-        gateway.kafkaQuotas().enforced(Kind.of(type)).remove(entityOf(entity));
+        gateway.kafkaQuotas.enforced(Kind.of(type)).remove(entityOf(entity));
     }
 
     /** Shares move all the time; the plugin sets them itself, because here a request thread would walk all metrics. */

@@ -7,11 +7,7 @@ import java.util.List;
 
 /** A record of the sums topic: what a micro-batch decided, by counter and gateway, or a decided heartbeat or request. */
 final class Sums {
-    private static final long MAX_APPLIED_MS = 3_600_000;
-    private static final long MAX_TIMESTAMP_MS = 253_402_300_799_999L; // the last one of the year 9999
-    private static final long MAX_INT32 = Integer.MAX_VALUE;
     private static final int MAX_INSTANCE_CHARACTERS = 250;
-    private static final double MAX_VALUE = 1e30;
 
     /** The job that decided; null if the record doesn't say. */
     final String jobId;
@@ -40,14 +36,15 @@ final class Sums {
     /** The decision on a request of this gateway for mutations; null if the record has none. */
     final JsonNode answer;
 
-    private Sums(JsonNode fields, String own) throws IOException {
+    /** The content of a record, for the gateway `own`. Throws IOException for what Sluice wouldn't write. */
+    Sums(byte[] record, String own) throws IOException {
+        JsonNode fields = Json.object(record);
         jobId = Json.textOrNull(fields, "job_id");
-        batch = fields.hasNonNull("batch") ? Json.whole(fields, "batch") : 0;
-        Json.check(batch >= 0, "batch is " + batch);
-        decidedAtMs = fields.has("decided_at_ms") ? time(Json.whole(fields, "decided_at_ms")) : 0;
+        batch = fields.hasNonNull("batch") ? Json.whole(fields, "batch", 0, Long.MAX_VALUE) : 0;
+        decidedAtMs = fields.has("decided_at_ms") ? Json.whole(fields, "decided_at_ms", 0, Json.MAX_TIMESTAMP_MS) : 0;
         Json.check(!fields.has("quota_version") || fields.get("quota_version").canConvertToLong()
                 && fields.get("quota_version").isIntegralNumber(), "quota_version is no whole number");
-        long baseMs = fields.has("base_ms") ? time(Json.whole(fields, "base_ms")) : 0;
+        long baseMs = fields.has("base_ms") ? Json.whole(fields, "base_ms", 0, Json.MAX_TIMESTAMP_MS) : 0;
         List<Kind> kinds = new ArrayList<>();
         for (JsonNode quota : Json.list(fields, "quotas")) {
             Json.check(quota.isTextual(), "a quota is no text");
@@ -70,19 +67,14 @@ final class Sums {
             readEntity(sum, baseMs, kinds, gateways);
         }
         JsonNode heartbeat = fields.path("heartbeat");
-        boolean isHeartbeat = !heartbeat.isMissingNode() && !heartbeat.isNull();
+        boolean isHeartbeat = fields.hasNonNull("heartbeat");
         Json.check(!isHeartbeat || heartbeat.isObject(), "heartbeat is no object");
         heartbeatOf = isHeartbeat ? Json.text(heartbeat, "instance") : null;
         heartbeatId = isHeartbeat ? Json.text(heartbeat, "request_id") : null;
-        heartbeatMs = isHeartbeat ? time(Json.whole(heartbeat, "timestamp_ms")) : 0;
+        heartbeatMs = isHeartbeat ? Json.whole(heartbeat, "timestamp_ms", 0, Json.MAX_TIMESTAMP_MS) : 0;
         JsonNode decision = fields.path("answer");
         boolean isOwnAnswer = decision.isObject() && own.equals(Json.textOrNull(decision, "instance"));
         answer = isOwnAnswer ? decision : null;
-    }
-
-    /** The content of a record, for the gateway `own`. Throws IOException for what Sluice wouldn't write. */
-    static Sums read(byte[] record, String own) throws IOException {
-        return new Sums(Json.object(record), own);
     }
 
     private void readEntity(JsonNode sum, long baseMs, List<Kind> kinds, List<SummedGateway> gateways)
@@ -109,11 +101,6 @@ final class Sums {
         return text == null ? "" : text;
     }
 
-    private static long time(long timeMs) throws IOException {
-        Json.check(timeMs >= 0 && timeMs <= MAX_TIMESTAMP_MS, "a time is " + timeMs);
-        return timeMs;
-    }
-
     private static long whole(JsonNode list, int place, long most) throws IOException {
         JsonNode value = list.path(place);
         Json.check(value.isIntegralNumber() && value.canConvertToLong(), "an element is no whole number");
@@ -126,7 +113,7 @@ final class Sums {
         JsonNode value = list.path(place);
         Json.check(value.isNumber(), "an element is no number");
         double number = value.doubleValue();
-        Json.check(number >= 0 && number <= MAX_VALUE, "an element is " + number);
+        Json.check(number >= 0 && number <= Json.MAX_VALUE, "an element is " + number);
         return number;
     }
 
@@ -147,7 +134,7 @@ final class Sums {
                     "an instance is too long");
             Json.check(gateway.get(1).isBoolean(), "a flag is neither true nor false");
             chargesInLine = gateway.get(1).booleanValue();
-            untilMs = whole(gateway, 2, 2 * MAX_TIMESTAMP_MS);
+            untilMs = whole(gateway, 2, 2 * Json.MAX_TIMESTAMP_MS);
         }
     }
 
@@ -170,8 +157,8 @@ final class Sums {
             Json.check(place < gateways.size(), "a sum is of gateway " + place);
             gateway = gateways.get((int) place);
             value = number(sum, 1);
-            appliedMs = sum.size() > 2 ? whole(sum, 2, MAX_APPLIED_MS) : 0;
-            this.untilMs = untilMs - (sum.size() > 3 ? whole(sum, 3, 2 * MAX_TIMESTAMP_MS) : 0);
+            appliedMs = sum.size() > 2 ? whole(sum, 2, Events.MAX_APPLIED_MS) : 0;
+            this.untilMs = untilMs - (sum.size() > 3 ? whole(sum, 3, 2 * Json.MAX_TIMESTAMP_MS) : 0);
             faded = sum.hasNonNull(4) ? number(sum, 4) : value;
         }
     }
@@ -201,14 +188,14 @@ final class Sums {
             Json.check(sum.get(1).isNull() || sum.get(1).isNumber() && sum.get(1).doubleValue() > 0
                     && sum.get(1).doubleValue() <= Double.MAX_VALUE, "a limit is " + sum.get(1));
             limit = sum.get(1).isNull() ? Double.NaN : sum.get(1).doubleValue();
-            fromMs = baseMs + whole(sum, 2, 2 * MAX_TIMESTAMP_MS);
-            untilMs = baseMs + whole(sum, 3, 2 * MAX_TIMESTAMP_MS);
+            fromMs = baseMs + whole(sum, 2, 2 * Json.MAX_TIMESTAMP_MS);
+            untilMs = baseMs + whole(sum, 3, 2 * Json.MAX_TIMESTAMP_MS);
             for (JsonNode each : sum.get(4)) {
                 byGateway.add(new GatewaySum(each, untilMs, gateways));
             }
             checkWait(sum.path(5));
             JsonNode sizes = sum.path(6);
-            boolean hasFetches = !sizes.isMissingNode() && !sizes.isNull();
+            boolean hasFetches = sum.hasNonNull(6);
             Json.check(!hasFetches || sizes.isArray() && sizes.size() >= 2, "fetches are incomplete");
             fetches = hasFetches ? whole(sizes, 0, Long.MAX_VALUE) : 0;
             Json.check(!hasFetches || fetches > 0, "there are no fetches");
@@ -223,11 +210,11 @@ final class Sums {
                 return;
             }
             Json.check(wait.isArray() && wait.size() >= 6, "a wait is incomplete");
-            whole(wait, 0, MAX_INT32);
-            whole(wait, 1, 2 * MAX_TIMESTAMP_MS);
+            whole(wait, 0, Integer.MAX_VALUE);
+            whole(wait, 1, 2 * Json.MAX_TIMESTAMP_MS);
             Json.check(wait.get(2).isNull() || wait.get(2).isNumber() && Double.isFinite(wait.get(2).doubleValue()),
                     "a rate is no number");
-            whole(wait, 3, 2 * MAX_TIMESTAMP_MS);
+            whole(wait, 3, 2 * Json.MAX_TIMESTAMP_MS);
             whole(wait, 4, Long.MAX_VALUE);
             Json.check(wait.get(5).isBoolean(), "a flag is neither true nor false");
         }

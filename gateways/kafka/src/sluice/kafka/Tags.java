@@ -56,10 +56,4 @@ public final class Tags {
         int ofClient = 31 * (31 * user.hashCode() + clientId.hashCode()) + tenant.hashCode();
         return topic == null ? ofClient : topic.hashCode() + partition;
     }
-
-    @Override
-    public String toString() {
-        String client = user + ", " + clientId + (tenant.isEmpty() ? "" : ", tenant " + tenant);
-        return "(" + (topic == null ? client : topic + "-" + partition) + ")";
-    }
 }

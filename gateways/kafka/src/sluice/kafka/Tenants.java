@@ -73,7 +73,7 @@ final class Tenants {
     }
 
     /** A member of a tenant. The least of those that match a client counts. */
-    private static final class Member implements Comparable<Member> {
+    private static final class Member {
         private static final Comparator<String> BY_CODE_POINTS =
                 (one, other) -> Arrays.compare(one.codePoints().toArray(), other.codePoints().toArray());
         private static final Comparator<Member> ORDER = Comparator.<Member>comparingInt(member -> member.parts)
@@ -106,11 +106,6 @@ final class Tenants {
 
         boolean has(String anyUser, String anyClientId) {
             return (user.isEmpty() || matches(user, anyUser)) && (clientId.isEmpty() || matches(clientId, anyClientId));
-        }
-
-        @Override
-        public int compareTo(Member other) {
-            return ORDER.compare(this, other);
         }
     }
 
@@ -150,7 +145,7 @@ final class Tenants {
         private static Member first(Member first, List<Member> near, String user, String clientId) {
             Member least = first;
             for (Member member : near) {
-                if ((least == null || member.compareTo(least) < 0) && member.has(user, clientId)) {
+                if ((least == null || Member.ORDER.compare(member, least) < 0) && member.has(user, clientId)) {
                     least = member;
                 }
             }

@@ -77,10 +77,8 @@ final class TopicReader {
     private boolean isReading;
     private Uuid topicId; // null before the topic was there
     private boolean hasReadPast;
-    private boolean hasReadAgain;
-    private long readAgainNs;
+    private long readAgainNs = System.nanoTime() - READ_AGAIN_NS;
     private String said = "";
-    private boolean saidUnreadable;
 
     /** `lookbackMs` says how old the first records are that are read; null is from the beginning. */
     TopicReader(String topic, Long lookbackMs, Map<String, Object> client, Handler handler) {
@@ -104,10 +102,6 @@ final class TopicReader {
         // While no broker answers, an admin client of 4.3 or 4.4 bootstraps again, and logs it, hundreds of times a second.
         adminClient.putIfAbsent("metadata.recovery.strategy", "none");
         return adminClient;
-    }
-
-    void start() {
-        thread.start();
     }
 
     /** Reads until a client fails. What isn't an Exception ends the round, and the next one goes on at the same record. */
@@ -216,11 +210,8 @@ final class TopicReader {
     }
 
     private boolean mayReadAgain() {
-        boolean may = !hasReadAgain || System.nanoTime() - readAgainNs >= READ_AGAIN_NS;
-        if (may) {
-            hasReadAgain = true;
-            readAgainNs = System.nanoTime();
-        }
+        boolean may = System.nanoTime() - readAgainNs >= READ_AGAIN_NS;
+        readAgainNs = may ? System.nanoTime() : readAgainNs;
         return may;
     }
 
@@ -312,9 +303,7 @@ final class TopicReader {
         } catch (OutOfMemoryError error) {
             throw error; // it isn't the record's fault
         } catch (Throwable error) {
-            unreadable++;
-            if (!saidUnreadable) {
-                saidUnreadable = true;
+            if (unreadable++ == 0) {
                 LOG.warn("Sluice passes over a record that it can't read ({}-{} offset {}: {}); further ones are only"
                         + " counted", topic, record.partition(), record.offset(), error.toString());
             }

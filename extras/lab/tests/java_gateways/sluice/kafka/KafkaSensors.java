@@ -30,7 +30,9 @@ public final class KafkaSensors {
         this.gateway = gateway;
         this.window = window;
         this.time = time;
-        this.metrics = new Metrics(new MetricConfig(), List.of(new SluiceMetricsReporter(gateway)), time, false);
+        SluiceMetricsReporter reporter = new SluiceMetricsReporter();
+        reporter.gateway = gateway;
+        this.metrics = new Metrics(new MetricConfig(), List.of(reporter), time, false);
     }
 
     /** Charges an amount, and returns the wait in ms that the quota asks for. */

@@ -80,7 +80,7 @@ public final class GatewayCases {
 
     /** The wait in ms for an amount of a client; of mutations, also how many of the topics are admitted. */
     private static ObjectNode charge(SteppedGateway gateway, JsonNode asked) {
-        Kind kind = kind(asked);
+        Kind kind = SteppedGateway.kind(asked.get("quota").textValue());
         CounterKey counter =
                 gateway.gateway.meterOf(kind, asked.get("user").textValue(), asked.get("client_id").textValue());
         ObjectNode answer = JSON.createObjectNode();
@@ -154,9 +154,5 @@ public final class GatewayCases {
     private static long usedMiB() {
         System.gc();
         return Runtime.getRuntime().totalMemory() - Runtime.getRuntime().freeMemory() >> 20;
-    }
-
-    private static Kind kind(JsonNode asked) {
-        return SteppedGateway.kind(asked.get("quota").textValue());
     }
 }

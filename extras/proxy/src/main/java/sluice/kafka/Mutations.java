@@ -55,15 +55,7 @@ public final class Mutations {
     }
 
     /** What is decided: the wait, and which topics are refused. */
-    public static final class Answer {
-        public final long throttleMs;
-        private final Map<String, Boolean> refused;
-
-        Answer(long throttleMs, Map<String, Boolean> refused) {
-            this.throttleMs = throttleMs;
-            this.refused = refused;
-        }
-
+    public record Answer(long throttleMs, Map<String, Boolean> refused) {
         public boolean refuses(String topic) {
             return refused.getOrDefault(topic, false);
         }

@@ -60,12 +60,17 @@ final class PlainMeter extends Meter {
         long waitMs = Math.max(ownMs, waitOfCommon(nowMs));
         long roundMs = roundMs(amount, nowMs);
         if (waitMs > 0) {
-            waitMs = counter.kind.isOfBytes() ? Math.max(waitMs, roundMs) : Math.min(waitMs, longestMuteMs());
+            waitMs = isOfBytes() ? Math.max(waitMs, roundMs) : Math.min(waitMs, longestMuteMs());
             noteThrottled(waitMs, ownMs > 0, nowMs);
         } else {
             noteServed(nowMs);
         }
         return waitMs;
+    }
+
+    /** Whether it is charged bytes: its waits have no cap. */
+    private boolean isOfBytes() {
+        return counter.kind == Kind.PRODUCE || counter.kind == Kind.FETCH || counter.kind.isOfTopics();
     }
 
     /** Charges what a limit has admitted, of which the job is told later: no wait comes of it, whatever is overdrawn now. */

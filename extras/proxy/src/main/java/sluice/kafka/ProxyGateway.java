@@ -210,7 +210,7 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
 
     /** Asks the job whether these topics may be executed; the answer comes later. */
     public void ask(Mutations mutations) {
-        boolean isHopeless = staleMs() > STALE_MS || mutations.partitions.size() > Mutations.MAX_TOPICS;
+        boolean isHopeless = getStalenessMs() > STALE_MS || mutations.partitions.size() > Mutations.MAX_TOPICS;
         int length = mutations.characters();
         boolean hasRoom = characters.addAndGet(length) <= MAX_CHARACTERS;
         mutations.answer().whenComplete((answer, error) -> characters.addAndGet(-length));
@@ -231,7 +231,7 @@ public final class ProxyGateway extends Gateway<Meters<PlainMeter>> {
     }
 
     private void publish(Mutations mutations, long nowMs) {
-        if (!isReady() || awaited.size() >= MAX_AWAITED) {
+        if (!sender.isReady() || awaited.size() >= MAX_AWAITED) {
             giveUp(mutations);
             return;
         }

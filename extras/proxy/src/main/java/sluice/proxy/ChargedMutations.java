@@ -101,7 +101,7 @@ final class ChargedMutations {
         decided.putAll(rest);
         decided.keySet().removeAll(refused);
         gateway.admitMutations(counter, sum(decided));
-        mute.note(answer.throttleMs);
+        mute.note(answer.throttleMs());
         return refused;
     }
 

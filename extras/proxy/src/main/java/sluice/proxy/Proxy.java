@@ -22,9 +22,10 @@ final class Proxy implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Proxy.class);
     private static final long UNREADABLE_NS = 60_000_000_000L;
 
-    private final ProxySettings settings;
+    final ProxySettings settings;
+    final SslPrincipalMapper principalRules;
+
     private final ProxyGateway gateway;
-    private final SslPrincipalMapper principalRules;
     private final TopicNames names = new TopicNames();
     private final FairRoom<Client> waiting = new FairRoom<>(Runtime.getRuntime().maxMemory() / 4);
     private final AtomicLong unreadableNs = new AtomicLong(System.nanoTime() - UNREADABLE_NS - 1);
@@ -63,14 +64,6 @@ final class Proxy implements AutoCloseable {
         gauge("more_names", "Requests of new client-ids that shared a counter", ProxyGateway::getRequestsOfMoreNames);
         gauge("threads_down", "Threads that should work and don't", ProxyGateway::getThreadsDown);
         gateway.start();
-    }
-
-    ProxySettings settings() {
-        return settings;
-    }
-
-    SslPrincipalMapper principalRules() {
-        return principalRules;
     }
 
     ProxyGateway gateway() {

@@ -309,8 +309,13 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private Map<CounterKey, Double> promised(Asked asked) {
         Map<CounterKey, Double> promised = new LinkedHashMap<>();
         asked.charges.forEach((counter, amount) -> promised.put(
-                counter, counter.kind.isOfResponses() && channel != null ? fetched(counter) : amount));
+                counter, isOfResponses(counter) && channel != null ? fetched(counter) : amount));
         return promised;
+    }
+
+    /** Whether what it is charged is known with the response alone. */
+    private static boolean isOfResponses(CounterKey counter) {
+        return counter.kind == Kind.FETCH || counter.kind == Kind.TOPIC_FETCH;
     }
 
     /** What the connection's last fetch was charged: that of a consumer without records nothing; of the first one a mean. */
@@ -360,7 +365,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return mutate(asked, topics, mutations);
         }
         charge(asked.charges);
-        boolean isFetch = asked.charges.keySet().stream().anyMatch(counter -> counter.kind.isOfResponses());
+        boolean isFetch = asked.charges.keySet().stream().anyMatch(QuotaFilter::isOfResponses);
         if (isFetch) {
             fetching = new CompletableFuture<>();
         } else {
@@ -390,7 +395,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics, CounterKey counter) {
         return ask(topics.question(), asked.client, asked.context, answer -> {
             Map<String, Integer> partitions = ChargedMutations.bounded(
-                    topics.partitions(answer), proxy.settings().maxPartitionsPerRequest);
+                    topics.partitions(answer), proxy.settings.maxPartitionsPerRequest);
             ApiKeys api = ApiKeys.forId(asked.message.apiKey());
             short version = asked.header.requestApiVersion();
             ChargedMutations mutations =
@@ -479,7 +484,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     private Client client(RequestHeaderData header, FilterContext context) {
         if (certifiedUser == null) {
-            certifiedUser = Certificate.userOf(context, proxy.principalRules());
+            certifiedUser = Certificate.userOf(context, proxy.principalRules);
         }
         String authenticated = Authenticated.userOf(context);
         String user = authenticated.isEmpty() ? login.user() : authenticated;

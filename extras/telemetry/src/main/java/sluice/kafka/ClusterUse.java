@@ -35,7 +35,7 @@ public final class ClusterUse implements AutoCloseable, TopicReader.Handler {
         this.window = settings.window;
         this.metrics = metrics;
         this.reader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client, this);
-        reader.start();
+        reader.thread.start();
     }
 
     @Override
@@ -46,7 +46,7 @@ public final class ClusterUse implements AutoCloseable, TopicReader.Handler {
 
     @Override
     public void take(byte[] key, byte[] value) throws IOException {
-        take(Sums.read(value, ""), System.currentTimeMillis());
+        take(new Sums(value, ""), System.currentTimeMillis());
     }
 
     @Override
