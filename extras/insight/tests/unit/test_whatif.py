@@ -428,6 +428,22 @@ def test_an_event_of_several_requests_is_as_many_that_can_wait() -> None:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
+def test_rows_are_read_in_the_order_in_which_they_were_decided(tmp_path: Path) -> None:
+    """Files come in any order, and compaction joins them in any."""
+    events = [event(second * 1000, bytes=second) for second in range(40)]
+    decisions = [
+        answer | {"decided_at_ms": START_MS + number // 5 * 5000} for number, answer in enumerate(simulated(events, []))
+    ]
+    random = np.random.default_rng(1)
+    shuffled = [decisions[number] for number in random.permutation(40)]
+    for start in range(0, 40, 8):
+        write_decisions(tmp_path, shuffled[start : start + 8])
+
+    found = [each.request.bytes for each in Recording(str(tmp_path), {}, SPAN)]
+
+    assert found == list(range(40))
+
+
 def test_partitions_are_merged_by_time_and_each_keeps_its_order() -> None:
     decided, partitions = np.array([1, 1, 1, 1]), np.array([0, 0, 1, 1])
     offsets, times_ms = np.array([0, 1, 0, 1]), np.array([50, 10, 20, 60])
