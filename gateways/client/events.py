@@ -7,7 +7,7 @@ import msgspec
 
 from sluice.state.contract.records import MAX_NAME_LENGTH, Mutation, Request, TopicPartition
 from sluice.state.decisions.charge_plan import MUTATION_APIS, charged_mutations, is_strict
-from sluice.state.decisions.checks import check_amounts, check_lengths, most_mutations
+from sluice.state.decisions.checks import check_amounts, check_gateway_fields, check_lengths, most_mutations
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.kinds import QuotaSettings
 
@@ -67,6 +67,7 @@ def checked_parts(event: Request, most: int) -> Sequence[Request]:
     parts = (event,) if len(event.topic_partitions) <= most else tuple(_parts(event, most))
     for part in parts:
         check_amounts(part)
+        check_gateway_fields(part)
         if not _is_short(part):
             check_lengths(part)
     return parts

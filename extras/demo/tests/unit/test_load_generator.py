@@ -7,7 +7,7 @@ import pytest
 
 from scripts.command import run_command
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
-from sluice.state.decisions.checks import check_amounts, check_lengths
+from sluice.state.decisions.checks import check_amounts, check_gateway_fields, check_lengths
 from sluice.state.errors import InvalidRequestError
 from sluice_demo.load_generator import BAD_EVENTS, BAD_KINDS, LoadGenerator, bad_event
 from sluice_lab.testbed.load import LoadOptions, main
@@ -19,8 +19,8 @@ EVENTS = range(20_000)
 def parsed(event: bytes | None) -> Request:
     """The event as the contract has it. Raises InvalidRequestError or msgspec's errors for any other."""
     request = msgspec.json.decode(event or b"", type=Request)
-    check_amounts(request)
-    check_lengths(request)
+    for check in (check_amounts, check_gateway_fields, check_lengths):
+        check(request)
     return request
 
 

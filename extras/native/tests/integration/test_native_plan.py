@@ -42,7 +42,7 @@ _PARTS = 4  # of the events, so that processes share them
 
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_page_batches_are_those_of_python_to_the_byte(part: int) -> None:
-    """Events as gateways send them, odd and damaged ones; under many quotas, overrides and settings."""
+    """Events as gateways send them, odd, damaged and bad ones; under many quotas, overrides and settings."""
     planned, declined = compare(library(), EXAMPLES // _PARTS, SEED + part)
     assert planned > declined / 10, "many are odd on purpose, and plans are asked for once, but not all of them"
 
@@ -56,11 +56,10 @@ def test_page_batches_are_those_of_python_to_the_byte_for_millions_of_events(par
 
 def test_what_an_attempt_that_broke_off_has_planned_is_not_in_the_next_one() -> None:
     """A worker may be used again after a task that failed; its events would be charged twice."""
-    settings = PipelineSettings.of(DEFAULTS)
     values = [b'{"api":"Produce","user":"alice","client_id":"app","bytes":9}'] * 9
     sources = [Source("quota-requests", 0, offset, DECIDED_AT_MS) for offset in range(9)]
     batches = list(batches_of(values, sources, 9))
-    native = NativePlanner(Quotas([]), settings, library())
+    native = NativePlanner(Quotas([]), SETTINGS, library())
     expected = planned_pages(native, batches)
 
     def broken() -> Iterator[Any]:
@@ -111,10 +110,8 @@ def test_new_clients_of_a_tenant_are_planned_as_the_first_one_without_python() -
     quotas = Quotas([limit, *(QuotaEntry(tenant, Membership.MEMBER, 1.0) for tenant in tenants)])
     native = NativePlanner(quotas, SETTINGS, library())
     users = [f"user-{number:03d}" for number in range(900)] + [f"other-{number}" for number in range(100)]
-    values = [b'{"api":"Metadata","user":"%s","client_id":"app","request_time_ns":9}' % user.encode() for user in users]
-    sources = [Source("quota-requests", 0, offset, DECIDED_AT_MS) for offset in range(len(values))]
 
-    planned_pages(native, batches_of(values, sources, len(values)))
+    plan_all(native, [{"api": "Metadata", "user": user, "client_id": "app", "request_time_ns": 9} for user in users])
 
     assert (native.planned, native.declined) == (len(users) - len(tenants), len(tenants))
 

@@ -18,10 +18,12 @@ from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from sluice_native.plan import NativePlanner
+from tests.bad_events import BAD
 from tests.builders import DEFAULTS, quota
 
 _DEFAULTS = PipelineSettings.of(DEFAULTS)
 DECIDED_AT_MS = 1_800_000_000_000
+_BAD = [value for value, *_ in BAD.values() if value is None or len(value) < 4_096]
 _E, _K = QuotaEntity, QuotaKind
 _USER, _CLIENT, _BOTH = _E(user=DEFAULT), _E(client_id=DEFAULT), _E(user=DEFAULT, client_id=DEFAULT)
 _TOPIC = _E(topic=DEFAULT)
@@ -235,11 +237,11 @@ def damaged(draw: random.Random, value: bytes) -> bytes:
 
 
 def events(draw: random.Random, count: int, now_ms: int) -> Iterator[bytes | None]:
-    """So many events: two of three as gateways send them, the others odd, damaged, or none at all."""
+    """So many events: two of three as gateways send them, the others odd, damaged, or with a field that is wrong."""
     for _ in range(count):
         kind = draw.random()
         value = event(draw, now_ms, 0.0 if kind < 0.65 else 0.05)
-        yield None if kind > 0.999 else damaged(draw, value) if kind > 0.85 else value
+        yield draw.choice(_BAD) if kind > 0.99 else damaged(draw, value) if kind > 0.85 else value
 
 
 def overrides(draw: random.Random) -> Overrides | None:
