@@ -94,7 +94,7 @@ class Job:
             stack.callback(self._status.publish, state="stopped")
             stack.callback(self._stop_session)
             self._create_topics()
-            self._decide(checkpoint, self._lead(checkpoint, stack), stack)
+            self._run_queries(checkpoint, self._lead(checkpoint, stack), stack)
 
     def _create_topics(self) -> None:
         self._status.wait_for("broker", f"the broker at {self._settings.kafka['bootstrap.servers']}")
@@ -124,7 +124,7 @@ class Job:
         stack.callback(leadership.stop)
         return leadership
 
-    def _decide(self, checkpoint: Checkpoint, leadership: Leadership | None, stack: ExitStack) -> None:
+    def _run_queries(self, checkpoint: Checkpoint, leadership: Leadership | None, stack: ExitStack) -> None:
         """Prepare tables and session, and run the queries. The session ends before the lease is released."""
         if self._stop.is_set():
             raise _StopRequestedError

@@ -110,11 +110,11 @@ class RunningJob:
 
     def _decisions_watch(self) -> BackgroundService:
         """Looks for foreign decisions, and feeds observers if somebody can ask for their metrics."""
-        settings, foreign, parts = self._settings, self._foreign, self._of_extras
-        topic, kafka, facts = settings.topics.decisions, settings.kafka, parts.facts or Facts
+        settings, foreign, extras = self._settings, self._foreign, self._of_extras
+        topic, kafka, facts = settings.topics.decisions, settings.kafka, extras.facts or Facts
         if not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
-        observers = [*observers_of(settings), *(Guarded(*named) for named in parts.observers.items())]
+        observers = [*observers_of(settings), *(Guarded(*named) for named in extras.observers.items())]
         for observer in observers:
             self._health.registry.register(observer)
             observer.watch_age(lambda now_ms: is_stale(facts().flow, now_ms))

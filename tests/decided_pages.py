@@ -11,7 +11,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Evicted
 from sluice.streaming.enforce.engine import DecidedPages, Made, PageToDecide, PythonEngine, engine_of
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, decode_parts
+from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, decode_group
 
 _SUMS = msgspec.json.Decoder(Sums)
 
@@ -20,7 +20,7 @@ class NormalForm(NamedTuple):
     """The result for some pages, in a form that doesn't depend on the order of counters."""
 
     records: Counter[tuple[str, bytes | None, bytes | None]]
-    parts: list[Any]
+    partial_decisions: list[Any]
     sums: dict[tuple[object, str], list[CounterSum]]
     waiting: set[object]
     gateways: dict[tuple[str | None, bool], int]
@@ -83,8 +83,8 @@ def normal_form(made: Sequence[Made], stored: dict[int, bytes], evicted: Evicted
     records = Counter[tuple[str, bytes | None, bytes | None]]()
     for each in made:
         records += records_of(in_lists(each.records)) + records_of(each.outputs)
-    decoded = [part for each in made for payload in each.parts.values for part in decode_parts(payload or b"")]
-    decoded.sort(key=lambda part: (part.partition, part.offset, part.part))
+    groups = [decode_group(payload or b"") for each in made for payload in each.partial_decisions.values]
+    decoded = sorted((one for group in groups for one in group), key=lambda one: (one.partition, one.offset, one.index))
     found: dict[tuple[object, str], list[CounterSum]] = {}
     waiting: set[object] = set()
     gateways: dict[tuple[str | None, bool], int] = {}

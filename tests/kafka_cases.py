@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, request_wait_ms, wait_over_limit_ms
+from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, bounded_wait_ms, wait_over_limit_ms
 from sluice.state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
 from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
 from sluice.state.decisions.charge_plan import POINTS_PER_NANOSECOND
@@ -24,7 +24,7 @@ from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode, encode
 from sluice.streaming.enforce.engine import PageToDecide, engine_of
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_parts, encode_shape
+from sluice.streaming.enforce.wire import ChargeRow, GrowingPageBatch, decode_group, encode_shape
 from sluice_toolbox.alteration import (
     FilterComponent,
     QuotaValue,
@@ -127,7 +127,7 @@ class Engine:
     def measured(self, kind: QuotaKind, limit: float | None, observed: float, window_ms: int) -> Measured:
         if kind.family is Family.REQUEST_TIME:
             return Measured(
-                observed, window_ms, request_wait_ms(observed, limit, window_ms, self.settings.client_window)
+                observed, window_ms, bounded_wait_ms(observed, limit, window_ms, self.settings.client_window)
             )
         return Measured(observed, window_ms, wait_over_limit_ms(observed, limit, window_ms))
 
@@ -151,15 +151,15 @@ class GivenEngine(Engine):
         )
 
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
-        # One part of two: its waits aren't clamped, as those of a decision are.
+        # One row of two: its waits aren't clamped, as those of a decision are.
         batch = GrowingPageBatch()
-        batch.add(ChargeRow(0, 0, now_ms, key, b"{}", encode_shape([charge]), charge.amounts, b"k", b"{}", parts=2))
+        batch.add(ChargeRow(0, 0, now_ms, key, b"{}", encode_shape([charge]), charge.amounts, b"k", b"{}", rows=2))
         page = PageToDecide(0, self._page_of(key), [batch.encoded()])
         decided = engine_of(is_native=True).decide([page], self._of_page)
         (self._stored[key],) = decided.stored
-        (payload,) = (payload for made in decided.made for payload in made.parts.values)
-        (part,) = decode_parts(payload or b"")
-        waits, (found,) = part.waits or Waits(), msgspec.json.decode(part.charges)
+        (payload,) = (payload for made in decided.made for payload in made.partial_decisions.values)
+        (partial,) = decode_group(payload or b"")
+        waits, (found,) = partial.waits or Waits(), msgspec.json.decode(partial.charges)
         is_mutations = charge.kind.family is Family.MUTATIONS
         return Outcome(
             charge,

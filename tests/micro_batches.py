@@ -11,16 +11,16 @@ from sluice.streaming.enforce.pipeline import ChargedRows
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
-    DecisionPart,
     Keyed,
     OutputRecord,
     Outputs,
     PageBatch,
+    PartialDecision,
     Source,
+    decode_group,
     decode_page_batch,
-    decode_parts,
     encode_page_batch,
-    encoded_parts,
+    encoded_groups,
     packed,
 )
 from tests.decided_pages import check_engine
@@ -54,14 +54,14 @@ class MicroBatches:
                 decoded = decode_page_batch(page_batch)
                 rows_by_page[number] += [*decoded.charge_rows, *decoded.records]
         records: list[OutputRecord] = []
-        parts: list[DecisionPart] = []
+        partial: list[PartialDecision] = []
         for number, rows in rows_by_page.items():
             decided = self._decide(number, shuffle(rows))
             records += decided.outputs.records()
-            for packed_row in packed(Outputs(), encoded_parts(decided.parts)):
+            for packed_row in packed(Outputs(), encoded_groups(decided.partial_decisions)):
                 for payload in packed_row.values:
-                    parts += decode_parts(payload or b"")
-        return [*records, *pipeline.combine(parts, self._settings).records()]
+                    partial += decode_group(payload or b"")
+        return [*records, *pipeline.combine(partial, self._settings).records()]
 
     def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> ChargedRows:
         settings = self._settings

@@ -20,7 +20,7 @@ def polled(storage_options: Mapping[str, str]) -> dict[str, str]:
     return {**_PATIENCE, **storage_options}
 
 
-class Commit(NamedTuple):
+class SeenCommit(NamedTuple):
     """A commit of a log, and what its file shows without being read: size in bytes and time of its last change."""
 
     version: int
@@ -54,7 +54,7 @@ class NewestCommit:
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str]) -> None:
-        self.known: Commit | None = None
+        self.known: SeenCommit | None = None
         """The newest of those that were read completely; whoever has read one sets it."""
         self.files: frozenset[str] | None = None
         """The paths of the table's files there, as its log has them; None where their rows may not be all of it."""
@@ -69,14 +69,14 @@ class NewestCommit:
         version = self.known.version
         return self._found(version, version + 1) == [self.known, None]
 
-    def whole(self, version: int) -> Commit:
+    def whole(self, version: int) -> SeenCommit:
         """A commit. Raises OSError if it is empty: Delta's readers pass over it, and nobody misses its rows."""
         (commit,) = self._found(version)
         if commit is None or not commit.size:
             raise OSError(f"commit {version} is empty: a full disk or a crash has cut it off")
         return commit
 
-    def follow(self) -> tuple[Commit, frozenset[str]]:
+    def follow(self) -> tuple[SeenCommit, frozenset[str]]:
         """The newest commit, and the files of the table there, by the commits since the one that was read last.
 
         Delta-rs would list the log, which takes 130 ms where it has 40 000 versions; object stores list the end alone.
@@ -95,7 +95,7 @@ class NewestCommit:
                 raise FileNotFoundError(f"too many commits follow version {known.version} of {self._path}")
         return self.whole(version), files
 
-    def _found(self, *versions: int) -> list[Commit | None]:
+    def _found(self, *versions: int) -> list[SeenCommit | None]:
         """These commits; None for each that isn't there."""
         if self._files is None:
             from deltalake.fs import DeltaStorageHandler  # with PyArrow, which is slow to import: commands don't poll
@@ -103,6 +103,6 @@ class NewestCommit:
             self._files = DeltaStorageHandler(self._path, self._storage_options)
         found = self._files.get_file_info([f"_delta_log/{version:020d}.json" for version in versions])
         return [
-            Commit(version, info.size, info.mtime_ns) if info.is_file else None
+            SeenCommit(version, info.size, info.mtime_ns) if info.is_file else None
             for version, info in zip(versions, found, strict=True)
         ]

@@ -86,8 +86,8 @@ def merge_metrics(measured: pa.Table, table: DeltaTable, commit: Commit) -> None
     """
     if not measured.num_rows or commit.is_in(table):
         return
-    *older, newest = [part for rows in _by_file(measured) for part in _parts(rows)]
-    # A repeated micro-batch has the same parts. The commit of the newest says that all of them are merged.
+    *older, newest = [merged for rows in _by_file(measured) for merged in _slices(rows)]
+    # A repeated micro-batch has the same slices. The commit of the newest says that all of them are merged.
     for number, rows in enumerate(older):
         _merge(table, rows, Commit(f"{commit.application}{_OLDER}{number}", commit.number))
     _merge(table, newest, commit)
@@ -139,7 +139,7 @@ def _by_file(measured: pa.Table) -> list[pa.Table]:
     return [measured.filter(pc.equal(files, file)) for file in pc.unique(files).sort()]
 
 
-def _parts(rows: pa.Table) -> list[pa.Table]:
+def _slices(rows: pa.Table) -> list[pa.Table]:
     """Rows that are merged at once, in an order that a repeated micro-batch has too."""
     if len(rows) <= _MAX_MERGED_ROWS:
         return [rows]

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field, PrimitiveType
 
 from sluice.sinks.errors import BrokenQuotasError, QuotasTableError, storage_reason
-from sluice.sinks.tables.newest import Commit
+from sluice.sinks.tables.newest import SeenCommit
 from sluice.sinks.tables.operators import OperatorsTable
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
@@ -94,7 +94,7 @@ class QuotasTable(OperatorsTable):
         return self._take_newest(self._read(table), commit, _files_of(table))
 
     def _take_newest(
-        self, content: "_Content", commit: Commit, files: frozenset[str] | None
+        self, content: "_Content", commit: SeenCommit, files: frozenset[str] | None
     ) -> tuple[int, list[QuotaEntry]]:
         self._newest.known, self._newest.files = commit, files
         return commit.version, list(content.entries.values())

@@ -29,9 +29,10 @@ class Charge(msgspec.Struct, array_like=True, gc=False):
 class Outcome(msgspec.Struct, gc=False):
     """The result of charging one quota.
 
-    `wait_ms` is the wait this quota asks for: at least 0, not yet clamped to an int32. For a shadow quota it is the
-    wait it would ask for. `refused` has one flag per topic of a mutation request. `samples` is a copy of the
-    request-time samples, for checking that quota again after the byte-rate delay (sequential coexistence only).
+    `value` was charged, in the unit of the quota; `rate` is per second. `wait_ms` is the wait this quota asks for, or
+    as a shadow quota would ask for: at least 0, not yet clamped to an int32. `refused` has one flag per topic of a
+    mutation request. `samples` is a copy of the request-time samples, for checking that quota again after the byte-rate
+    delay (sequential coexistence only).
     """
 
     charge: Charge
@@ -54,7 +55,7 @@ class EntityCounters(msgspec.Struct, gc=False):
     The events come from many gateways, whose clocks differ, but the time of a counter never goes back: an event that
     is late for it is charged at the time of the newest one. Kafka's counters know one clock; one that goes back takes
     tokens from a bucket, and ages the current sample. `last_event_ms` is the newest event of any of the
-    counters, by which they expire.
+    counters, by which they expire; `mutation_limit` is that of the last charge, in partitions per second.
     """
 
     bucket: TokenBucket | None = None
@@ -118,7 +119,7 @@ class EntityCounters(msgspec.Struct, gc=False):
         rate = self.rate(charge.kind)
         rate.record(handler, window, now_ms)
         observed, window_ms = rate.observe(window, now_ms)
-        wait_ms = request_wait_ms(observed, charge.limit, window_ms, window)
+        wait_ms = bounded_wait_ms(observed, charge.limit, window_ms, window)
         samples = rate.copy() if settings.coexistence is Coexistence.SEQUENTIAL else None
         violated = is_exceeded(charge.limit, observed)
         if network:
@@ -132,13 +133,13 @@ def charge_mutations(charged: Sequence[tuple[EntityCounters, Charge]], now_ms: i
     KIP-599: strict checks, then charges; permissive charges, then checks. Topic by topic, in order: one that a counter
     refuses is charged to none.
     """
-    parts = [_Mutations(counters, charge, window, now_ms) for counters, charge in charged]
+    mutations = [_Mutations(counters, charge, window, now_ms) for counters, charge in charged]
     for partitions in charged[0][1].amounts:
-        refusing = [part for part in parts if part.refuses()]
+        refusing = [each for each in mutations if each.refuses()]  # all are asked, each notes its wait
         if not refusing:
-            for part in parts:
-                part.take(partitions)
-    return [part.outcome() for part in parts]
+            for each in mutations:
+                each.take(partitions)
+    return [each.outcome() for each in mutations]
 
 
 class _Mutations:
@@ -187,23 +188,18 @@ class _Mutations:
 
 
 def wait_over_limit_ms(observed: float, limit: float | None, window_ms: int) -> int:
-    """The wait of a byte rate that was observed over so long: 0 within the limit, else (O - Q) / Q * window.
+    """The wait of bytes, whose rate was observed over so long: `wait_for_rate_ms` above the limit, else 0.
 
-    27 500 bytes in a fresh window of 10 s are 2750 a second; with Q = 2000 the wait is 3750 ms.
-
-    >>> rate, window = SampledRate(), Window()
-    >>> rate.record(27_500.0, window, now_ms=0)
-    >>> observed, window_ms = rate.observe(window, now_ms=0)
-    >>> wait_over_limit_ms(observed, 2000.0, window_ms)
-    3750
+    >>> [wait_over_limit_ms(observed, 2000.0, 10_000) for observed in (2750.0, 2000.0)]
+    [3750, 0]
     """
     return wait_for_rate_ms(observed, limit, window_ms) if is_exceeded(limit, observed) else 0
 
 
-def request_wait_ms(observed: float, limit: float | None, window_ms: int, window: Window) -> int:
-    """The wait of request time: as for bytes, but at most one window W (KIP-124, "Request quotas").
+def bounded_wait_ms(observed: float, limit: float | None, window_ms: int, window: Window) -> int:
+    """The wait of request time: `wait_over_limit_ms`, but at most one window W (KIP-124, "Request quotas").
 
-    >>> request_wait_ms(50.0, 1.0, 20_000, Window(samples=11, window_ms=2000))
+    >>> bounded_wait_ms(50.0, 1.0, 20_000, Window(samples=11, window_ms=2000))
     2000
     """
     return min(wait_over_limit_ms(observed, limit, window_ms), window.window_ms)

@@ -45,7 +45,7 @@ class TokenBucket(msgspec.Struct, gc=False):
     def record(self, value: float, limit: float, window: Window, now_ms: int) -> None:
         """Take `value` tokens, even if fewer are left. A negative value gives tokens back, up to the burst.
 
-        KIP-599's example: Q=5, S=100, W=1 s hold 500 tokens; a burst of 560 leaves -60, a wait of 12 000 ms.
+        KIP-599's example: with Q=5, S=100, W=1 s the burst is 500 tokens; taking 560 leaves -60, a wait of 12 000 ms.
 
         >>> bucket, window = TokenBucket(), Window(samples=100, window_ms=1000)
         >>> bucket.record(560.0, 5.0, window, now_ms=0)

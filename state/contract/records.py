@@ -177,7 +177,7 @@ class LogDirectory(msgspec.Struct, gc=False):
 
 
 Rate = Annotated[float, _from_0_to(MAX_VALUE)]
-Part = Annotated[float, _from_0_to(1)]
+Fraction = Annotated[float, _from_0_to(1)]
 
 
 class Load(msgspec.Struct, omit_defaults=True, gc=False):
@@ -186,9 +186,9 @@ class Load(msgspec.Struct, omit_defaults=True, gc=False):
     broker_id: Annotated[Int32 | None, says("Kafka's node id, if it is a broker.")] = None
     bytes_in_per_s: Annotated[Rate | None, says("Bytes that clients produced.")] = None
     bytes_out_per_s: Annotated[Rate | None, says("Bytes that clients fetched.")] = None
-    handler_idle: Annotated[Part | None, says("Part of the time that request handlers were idle.")] = None
-    network_idle: Annotated[Part | None, says("Part of the time that network threads were idle.")] = None
-    queue_used: Annotated[Part | None, says("Part of the request queue that is in use.")] = None
+    handler_idle: Annotated[Fraction | None, says("Part of the time that request handlers were idle.")] = None
+    network_idle: Annotated[Fraction | None, says("Part of the time that network threads were idle.")] = None
+    queue_used: Annotated[Fraction | None, says("Part of the request queue that is in use.")] = None
     queue_wait_ms: Annotated[
         Rate | None, says("Mean wait of Produce and Fetch of clients in the request and response queues.")
     ] = None

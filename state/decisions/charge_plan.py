@@ -1,4 +1,4 @@
-"""Plan of the charges of one request: one for each quota kind, grouped by counter."""
+"""Plan of the charges of one request: one for each quota kind, grouped by the entity that is charged."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -56,8 +56,8 @@ _OWN_KINDS |= dict.fromkeys(MUTATION_APIS, _MUTATION_RATE)
 """The APIs with a client quota of their own beside that of request time."""
 
 
-class CounterCharges(msgspec.Struct, gc=False):
-    """All charges of one request on one counter."""
+class EntityCharges(msgspec.Struct, gc=False):
+    """All charges of one request on the counters of one entity."""
 
     tags: Tags
     charges: list[Charge]
@@ -109,13 +109,13 @@ class Plan(msgspec.Struct, gc=False):
 
 
 class ChargePlan(Plan, gc=False):
-    """All charges of one request, by the key of their counter and in order.
+    """All charges of one request, by the key of their entity and in order.
 
     `reported` are amounts that are charged to no counter: the bytes of topic-partitions where no quota of the kind is
     set, and the time of a request that is exempt.
     """
 
-    counters: dict[str, CounterCharges] = {}
+    entities: dict[str, EntityCharges] = {}
     reported: list[ChargeResult] = []
     is_exempt: bool = False
 
@@ -135,7 +135,7 @@ class ChargePlan(Plan, gc=False):
                 self.reported.append(ChargeResult(kind, entity, value=moved))
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
-        self.counters.setdefault(resolution.key, CounterCharges(resolution.tags, [])).charges.append(charge)
+        self.entities.setdefault(resolution.key, EntityCharges(resolution.tags, [])).charges.append(charge)
 
 
 class LimitedCharges(Plan, gc=False):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from sluice.state.arithmetic.counter import Charge, Outcome, request_wait_ms
+from sluice.state.arithmetic.counter import Charge, Outcome, bounded_wait_ms
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.records import (
@@ -30,7 +30,7 @@ from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, Family, Quot
 _NO_AMOUNTS = Amounts()
 
 
-class OfBatch(NamedTuple):
+class BatchFields(NamedTuple):
     """The fields that all decisions of a micro-batch share; it begins at `decided_at_ms`, in epoch milliseconds.
 
     `of_gateways` notes the overrides in force at gateways that are tightened, by instance.
@@ -42,12 +42,12 @@ class OfBatch(NamedTuple):
     source_topic_id: str | None = None
     of_gateways: Mapping[str, ElasticNote] = {}
 
-    def under(self, overrides: Overrides | None) -> "OfBatch":
+    def under(self, overrides: Overrides | None) -> "BatchFields":
         """The same while limits give way.
 
         >>> from sluice.state.contract.gateway_topics import Override
         >>> tight = Override("tighten", 0.75, gateway="b-2-1f", reason="b-2: queue 34 ms")
-        >>> OfBatch(3, 9).under(Overrides(7, 9, 5_000, [tight])).of_gateways["b-2-1f"]
+        >>> BatchFields(3, 9).under(Overrides(7, 9, 5_000, [tight])).of_gateways["b-2-1f"]
         ElasticNote(number=7, factor=0.75, reason='b-2: queue 34 ms')
         """
         if overrides is None:
@@ -59,10 +59,10 @@ class OfBatch(NamedTuple):
         return self._replace(of_gateways=of_gateways)
 
 
-def undecided(request: Request, decision_id: str, reported: Sequence[ChargeResult], batch: OfBatch) -> Decision:
+def undecided(request: Request, decision_id: str, reported: Sequence[ChargeResult], batch: BatchFields) -> Decision:
     """The decision on a request as if it charged no counter; `reported` are amounts that are charged to none.
 
-    >>> decision = undecided(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], OfBatch(3, 9))
+    >>> decision = undecided(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], BatchFields(3, 9))
     >>> decision.verdict.value, decision.user, decision.charges, decision.quota_version
     ('ALLOW', 'alice', [], 3)
     """
@@ -104,7 +104,7 @@ def undecided(request: Request, decision_id: str, reported: Sequence[ChargeResul
     )
 
 
-def undecided_unmute(unmute: Unmute, decision_id: str, batch: OfBatch) -> Decision:
+def undecided_unmute(unmute: Unmute, decision_id: str, batch: BatchFields) -> Decision:
     """The decision that answers a control record, as if it reset no counter. Its time is the job's."""
     entity = unmute.entity
     request = Request(UNMUTE_API, unmute.request_id, batch.decided_at_ms, user=entity.user, client_id=entity.client_id)
@@ -174,7 +174,7 @@ class Waits(msgspec.Struct, array_like=True, gc=False):
             self.byte_wait_ms, self.byte_quota = wait_ms, charge.kind
 
     def join(self, more: "Waits") -> None:
-        """Take in the waits of another counter of the request. Of each family the longest wait counts.
+        """Take in the waits of another entity that the request is charged to. Of each family the longest wait counts.
 
         A topic is refused if a client's own counter or its tenant's refuses it.
         """
@@ -225,7 +225,7 @@ def request_outcome(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings
 def set_outcome(outcome: RequestOutcome, decision: Decision, refused: Sequence[bool]) -> None:
     """Put the outcome into the decision, with the error of each topic that is refused.
 
-    >>> decision = undecided(Request("Produce", timestamp_ms=5), "requests-0-7", [], OfBatch(3, 9))
+    >>> decision = undecided(Request("Produce", timestamp_ms=5), "requests-0-7", [], BatchFields(3, 9))
     >>> set_outcome(RequestOutcome(Verdict.THROTTLE, 10, "producer_byte_rate"), decision, ())
     >>> decision.throttle_time_ms, decision.mute_until_ms, decision.decided_by
     (10, 15, 'producer_byte_rate')
@@ -275,5 +275,5 @@ def _request_wait_after(byte_ms: int, waits: Waits, timestamp_ms: int, settings:
     for limit, samples in waits.request_rates:
         later_ms = max(timestamp_ms, samples.newest_ms) + byte_ms
         observed, window_ms = samples.copy().observe(window, later_ms)
-        longest_ms = max(longest_ms, request_wait_ms(observed, limit, window_ms, window))
+        longest_ms = max(longest_ms, bounded_wait_ms(observed, limit, window_ms, window))
     return longest_ms

@@ -33,11 +33,11 @@ def counters_of(
 def possible_counters(
     user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
 ) -> Iterator[CounterKey]:
-    """The counters that a request may lead to while the quotas aren't known: every shape of a client's tags."""
+    """The counters that a request may lead to while the quotas aren't known: by all tags that a client may have."""
     user, client_id = bounded_name(user), bounded_name(client_id)
-    shapes = (Tags(user, client_id), Tags(user), Tags("", client_id))
+    possible_tags = (Tags(user, client_id), Tags(user), Tags("", client_id))
     for kind in client_kinds_of(api):
-        for tags in shapes:
+        for tags in possible_tags:
             yield kind, tags
     yield from _topic_counters(api, topic_partitions)
 
@@ -46,8 +46,8 @@ def wait_under_limit_ms(wait_ms: int, rate: float | None, limit: float | None, n
     """Rest of a wait, counted from the decision that asked for it, when its limit is raised or removed.
 
     A wait never grows by this: a lower limit takes effect with the next decision. `rate` is the observed rate of a
-    sampled quota, None for tokens. The wait of a rate is (O - Q) / Q * window, so the window follows from the old
-    limit, and the new wait from the window; a wait for tokens is -tokens / Q (KIP-124 and KIP-599).
+    sampled quota, None for tokens. By the formula of `wait_for_rate_ms` the window follows from the old limit, and the
+    new wait from the window; a wait for tokens (`wait_for_tokens_ms`) is in inverse proportion to the limit.
 
     2 750 bytes/s under a limit of 2 000 wait 3 750 ms, under 2 500 only 1 000 ms, and under 2 750 not at all:
 

@@ -29,7 +29,7 @@ TENANT_KEY_PREFIX = "tenant:"
 """Begins the key of a tenant's counter. Names in keys are URL-encoded and have no colon."""
 
 COMMON_MARK = ">"
-"""Ends the key of a tenant's counter of mutations. The key of a member's, which is asked together with it, goes on."""
+"""In keys of mutation counters: `tenant:shop>` is a tenant's, `tenant:shop>alice|app` a member's, on the same page."""
 
 _UNCHANGED = (string.ascii_letters + string.digits + "._-").encode()
 """The bytes that URL-encoding leaves unchanged. Most names consist of them."""
@@ -136,7 +136,7 @@ def entity_text(entity: CountedEntity) -> bytes:
 
 
 class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):
-    """The entity a counter is kept for: Kafka's metric tags. Requests with equal tags share the counter.
+    """The entity a counter is kept for: Kafka's metric tags. Requests with equal tags share its counters.
 
     Names are those of `bounded_name`. `user` and `client_id` are "" if the tag is not part of the counter. Only
     counters of a topic-partition (KIP-1010) have a `topic`, and only those of a tenant a `tenant`.

@@ -54,8 +54,8 @@ class QuotaKind(StrEnum):
     meaning in the toolbox (`sluice_toolbox.quota_text`), and a line of Java's `Kind`. A second kind of request time or
     mutations also needs fields of its own in `state.decisions.decision.Waits`. All steps: CONTRIBUTING.md.
 
-    Proxies alone hold the kinds of the families REQUESTS and COUNT. REQUESTS is metered as BYTES is. COUNT is no rate
-    but a number of things that there are, which the job charges nothing.
+    Proxies alone enforce the kinds of the families REQUESTS and COUNT. REQUESTS is metered as BYTES is. COUNT is no
+    rate but a number of things that there are, which the job charges nothing.
 
     `code` identifies the kind's rate in stored state: codes count up from 0 and never change their meaning.
     `metric_group` is Kafka's metric group. `consumer` marks what a Fetch consumes: the bytes of one that was answered
@@ -150,7 +150,7 @@ CLIENT_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.CLIENT)
 TOPIC_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.TOPIC)
 
 PROXY_KINDS = tuple(kind for kind in QuotaKind if kind.family in (Family.REQUESTS, Family.COUNT))
-"""The quotas that proxies alone hold; Kafka has none of them on users and client-ids."""
+"""The quotas that proxies alone enforce; Kafka has none of them on users and client-ids."""
 
 KEY_ALIASES = {
     "request_time_percent": QuotaKind.REQUEST_PERCENTAGE,  # the earlier draft of KIP-124

@@ -39,8 +39,8 @@ class PrecedenceLevel(StrEnum):
     __hash__ = str.__hash__  # Enum's own __hash__ is slow, and levels are looked up for every request
 
 
-class Part(Enum):
-    """Requirement of a level for the user, or the client-id, of an entity."""
+class Requirement(Enum):
+    """Requirement of a level for one part of a quota entity: its user, client-id, topic or tenant."""
 
     OWN = "the name in the request"
     DEFAULT = "the default entity"
@@ -50,14 +50,14 @@ class Part(Enum):
 
 
 PRECEDENCE_LEVELS = {
-    PrecedenceLevel.USER_CLIENT: (Part.OWN, Part.OWN),
-    PrecedenceLevel.USER_DEFAULT_CLIENT: (Part.OWN, Part.DEFAULT),
-    PrecedenceLevel.USER: (Part.OWN, Part.ABSENT),
-    PrecedenceLevel.DEFAULT_USER_CLIENT: (Part.DEFAULT, Part.OWN),
-    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT: (Part.DEFAULT, Part.DEFAULT),
-    PrecedenceLevel.DEFAULT_USER: (Part.DEFAULT, Part.ABSENT),
-    PrecedenceLevel.CLIENT: (Part.ABSENT, Part.OWN),
-    PrecedenceLevel.DEFAULT_CLIENT: (Part.ABSENT, Part.DEFAULT),
+    PrecedenceLevel.USER_CLIENT: (Requirement.OWN, Requirement.OWN),
+    PrecedenceLevel.USER_DEFAULT_CLIENT: (Requirement.OWN, Requirement.DEFAULT),
+    PrecedenceLevel.USER: (Requirement.OWN, Requirement.ABSENT),
+    PrecedenceLevel.DEFAULT_USER_CLIENT: (Requirement.DEFAULT, Requirement.OWN),
+    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT: (Requirement.DEFAULT, Requirement.DEFAULT),
+    PrecedenceLevel.DEFAULT_USER: (Requirement.DEFAULT, Requirement.ABSENT),
+    PrecedenceLevel.CLIENT: (Requirement.ABSENT, Requirement.OWN),
+    PrecedenceLevel.DEFAULT_CLIENT: (Requirement.ABSENT, Requirement.DEFAULT),
 }
 """The eight precedence levels, most specific first, with what each requires of the user and of the client-id."""
 
@@ -69,16 +69,16 @@ TENANT_LEVELS = (PrecedenceLevel.TENANT, PrecedenceLevel.DEFAULT_TENANT)
 _OF_ALL_CLIENTS = {(DEFAULT, DEFAULT, None, None), (DEFAULT, None, None, None), (None, DEFAULT, None, None)}
 """The entities whose quota limits every client that no other limits."""
 
-_PARTS: Mapping[str, tuple[Part, Part, Part, Part]] = {
-    **{level: (*parts, Part.ABSENT, Part.ABSENT) for level, parts in PRECEDENCE_LEVELS.items()},
-    PrecedenceLevel.TOPIC: (Part.ABSENT, Part.ABSENT, Part.OWN, Part.ABSENT),
-    PrecedenceLevel.DEFAULT_TOPIC: (Part.ABSENT, Part.ABSENT, Part.DEFAULT, Part.ABSENT),
-    PrecedenceLevel.TENANT: (Part.ABSENT, Part.ABSENT, Part.ABSENT, Part.OWN),
-    PrecedenceLevel.DEFAULT_TENANT: (Part.ABSENT, Part.ABSENT, Part.ABSENT, Part.DEFAULT),
+_REQUIREMENTS: Mapping[str, tuple[Requirement, ...]] = {
+    **{level: (*required, Requirement.ABSENT, Requirement.ABSENT) for level, required in PRECEDENCE_LEVELS.items()},
+    PrecedenceLevel.TOPIC: (Requirement.ABSENT, Requirement.ABSENT, Requirement.OWN, Requirement.ABSENT),
+    PrecedenceLevel.DEFAULT_TOPIC: (Requirement.ABSENT, Requirement.ABSENT, Requirement.DEFAULT, Requirement.ABSENT),
+    PrecedenceLevel.TENANT: (Requirement.ABSENT, Requirement.ABSENT, Requirement.ABSENT, Requirement.OWN),
+    PrecedenceLevel.DEFAULT_TENANT: (Requirement.ABSENT, Requirement.ABSENT, Requirement.ABSENT, Requirement.DEFAULT),
 }
 """Level -> what it requires of user, client-id, topic and tenant."""
 
-_LEVEL_OF = {parts: PrecedenceLevel(str(level)) for level, parts in _PARTS.items()}
+_LEVEL_OF = {required: PrecedenceLevel(str(level)) for level, required in _REQUIREMENTS.items()}
 
 _MAX_CACHED_BYTES = 24 * 1024 * 1024
 """Bytes of a generation of the resolutions cached per kind."""
@@ -100,8 +100,8 @@ _Names = tuple[str | None, str | None, str | None, str | None, None, Default]
 class Resolution(msgspec.Struct, frozen=True, gc=False):
     """The limit that applies to a request, and the counter that is charged. Limit None is unlimited.
 
-    `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `level` is the level that gave the limit.
-    `reservation`, in the unit of the limit, is that set beside it, None if there is none.
+    `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `level` is the level that gave the limit, which
+    is in units of the quota per second. `reservation`, in the same unit, is set beside it, None if there is none.
     """
 
     tags: Tags
@@ -140,10 +140,10 @@ class Limits:
         self._reservations = reservations
         self._entries = {_names(bounded_entity(entry.entity)): entry for entry in entries}
         used = {level_of(entry.entity) for entry in self._entries.values()}
-        self._levels = [(level, _entity_of(level), _shape(level)) for level in PrecedenceLevel if level in used]
-        shapes = {shape for *_, shape in self._levels}
-        # With entities of several shapes, or none, unmatched requests are counted by their client-id.
-        self._unmatched = shapes.pop() if len(shapes) == 1 else (True, False)
+        self._levels = [(level, _entity_of(level), _lacking(level)) for level in PrecedenceLevel if level in used]
+        all_lacking = {lacking for *_, lacking in self._levels}
+        # With entities of unlike parts, or none, unmatched requests are counted by their client-id.
+        self._unmatched = all_lacking.pop() if len(all_lacking) == 1 else (True, False)
         self._resolved = NameCache[tuple[str, str | int], Resolution](_MAX_CACHED_BYTES)
 
     def __bool__(self) -> bool:
@@ -163,10 +163,10 @@ class Limits:
             return self._resolved.keep((name, other), resolution, size)
 
     def _resolve(self, own: _Names, other: str | int) -> Resolution:
-        for level, entity_of, shape in self._levels:
+        for level, entity_of, lacking in self._levels:
             entry = self._entries.get(entity_of(own))
             if entry is not None:
-                return self._resolution(_tags(own, other, shape), level, entry)
+                return self._resolution(_tags(own, other, lacking), level, entry)
         return self._resolution(_tags(own, other, self._unmatched), PrecedenceLevel.NONE, None)
 
     def resolve_counter(self, tags: Tags) -> Resolution | None:
@@ -175,9 +175,9 @@ class Limits:
         Tags with a user and a client-id match only entities with both parts, and so on (ClientQuotaManager, "quota").
         """
         own = (tags.user, tags.client_id, None, None, *_OTHERS)
-        lacks = (not tags.user, bool(tags.user) and not tags.client_id)  # the shape of these tags
-        for level, entity_of, shape in self._levels:
-            if shape == lacks:
+        lacks = (not tags.user, bool(tags.user) and not tags.client_id)  # a user, a client-id
+        for level, entity_of, lacking in self._levels:
+            if lacking == lacks:
                 entry = self._entries.get(entity_of(own))
                 if entry is not None:
                     return self._resolution(tags, level, entry)
@@ -215,27 +215,27 @@ def _tenant(tenant: str, _: str | int) -> _Names:
     return None, None, None, tenant, *_OTHERS
 
 
-def _tags(own: _Names, partition: str | int, shape: tuple[bool, bool]) -> Tags:
-    """The tags of a counter that has these names, but for a user or client-id that the shape lacks."""
+def _tags(own: _Names, partition: str | int, lacking: tuple[bool, bool]) -> Tags:
+    """The tags of a counter that has these names, but for a user or client-id if it is `lacking`."""
     user, client_id, topic, tenant, *_ = own
     if topic is not None:
         return Tags(topic=topic, partition=int(partition))
     if tenant is not None:
         return Tags(tenant=tenant)
-    no_user, no_client_id = shape
+    no_user, no_client_id = lacking
     return Tags("" if no_user or not user else user, "" if no_client_id or not client_id else client_id)
 
 
 def _entity_of(level: PrecedenceLevel) -> Callable[[_Names], tuple[EntityName, ...]]:
     """A function that gives the entity at this level, of the names of a request."""
-    others = {Part.ABSENT: 4, Part.DEFAULT: 5}
-    return itemgetter(*(others.get(part, own) for own, part in enumerate(_PARTS[level])))
+    others = {Requirement.ABSENT: 4, Requirement.DEFAULT: 5}  # the places of `_OTHERS` in `_Names`
+    return itemgetter(*(others.get(required, own) for own, required in enumerate(_REQUIREMENTS[level])))
 
 
-def _shape(level: PrecedenceLevel) -> tuple[bool, bool]:
+def _lacking(level: PrecedenceLevel) -> tuple[bool, bool]:
     """True for what counters of this level lack: a user, a client-id."""
-    user, client_id, *_ = _PARTS[level]
-    return user is Part.ABSENT, client_id is Part.ABSENT
+    user, client_id, *_ = _REQUIREMENTS[level]
+    return user is Requirement.ABSENT, client_id is Requirement.ABSENT
 
 
 class ModeQuotas:
@@ -305,7 +305,7 @@ class ModeQuotas:
         return self._client_limits[kind].resolve(user, client_id)
 
     def resolve_all(self, kind: QuotaKind, user: str, client_id: str) -> tuple[Resolution, ...]:
-        """The limits of a client kind that hold a request: the client's own, then its tenant's.
+        """The limits of a client kind that a request is charged under: the client's own, then its tenant's.
 
         Without any quota on clients there is no counter of the client's own, as in Kafka.
         """
@@ -367,8 +367,8 @@ class ModeQuotas:
         """True if there is no quota of any kind."""
         return not self._enabled
 
-    def charges_one_counter(self) -> bool:
-        """True if every request charges at most one counter, so that no decisions need combining.
+    def charges_one_entity(self) -> bool:
+        """True if every request charges the counters of one entity at most, so that no decisions need combining.
 
         So it is if no topic and no tenant has a quota, and all client kinds in use are set on the same entities: then
         each of them resolves a request to the same tags.
@@ -406,11 +406,11 @@ class Quotas(ModeQuotas):
         users, client_ids = ({names[part] for names in entities} for part in (0, 1))
         return _own_names(users), _own_names(client_ids)
 
-    def charges_one_counter(self) -> bool:
+    def charges_one_entity(self) -> bool:
         """As for one mode. Enforced and shadow quotas have counters of their own, so only one may have any."""
         if self.shadow is None:
-            return super().charges_one_counter()
-        return self.is_empty() and self.shadow.charges_one_counter()
+            return super().charges_one_entity()
+        return self.is_empty() and self.shadow.charges_one_entity()
 
 
 def entity_at(level: str, user: str, client_id: str, topic: str | None = None, tenant: str = "") -> QuotaEntity:
@@ -419,8 +419,8 @@ def entity_at(level: str, user: str, client_id: str, topic: str | None = None, t
     >>> entity_at("user+default client-id", "alice", "app").to_mapping(), entity_at("none", "alice", "app").to_mapping()
     ({'user': 'alice', 'client_id': None}, {})
     """
-    parts = _PARTS.get(level, (Part.ABSENT,) * 4)
-    return QuotaEntity(*map(_name, parts, (user, client_id, topic, tenant)))
+    required = _REQUIREMENTS.get(level, (Requirement.ABSENT,) * 4)
+    return QuotaEntity(*map(_name, required, (user, client_id, topic, tenant)))
 
 
 def _names(entity: QuotaEntity) -> tuple[EntityName, ...]:
@@ -438,16 +438,16 @@ def _own_names(names: Iterable[EntityName]) -> frozenset[str]:
 
 def level_of(entity: QuotaEntity) -> PrecedenceLevel:
     """The level on which a request finds quotas of this entity."""
-    return _LEVEL_OF[_part(entity.user), _part(entity.client_id), _part(entity.topic), _part(entity.tenant)]
+    return _LEVEL_OF[tuple(map(_requirement, _names(entity)))]
 
 
-def _part(name: EntityName) -> Part:
+def _requirement(name: EntityName) -> Requirement:
     if name is None:
-        return Part.ABSENT
-    return Part.DEFAULT if name is DEFAULT else Part.OWN
+        return Requirement.ABSENT
+    return Requirement.DEFAULT if name is DEFAULT else Requirement.OWN
 
 
-def _name(part: Part, own: str | None) -> EntityName:
-    if part is Part.OWN:
+def _name(requirement: Requirement, own: str | None) -> EntityName:
+    if requirement is Requirement.OWN:
         return own
-    return DEFAULT if part is Part.DEFAULT else None
+    return DEFAULT if requirement is Requirement.DEFAULT else None

@@ -15,8 +15,8 @@ from sluice.state.arithmetic.counter import (
     Charge,
     EntityCounters,
     Outcome,
+    bounded_wait_ms,
     charge_mutations,
-    request_wait_ms,
     wait_over_limit_ms,
 )
 from sluice.state.arithmetic.rounding import divide, round_half_up
@@ -481,7 +481,7 @@ def _metered_ms(charge: Charge, meter: SampledRate, share: float, window: Window
         return wait_over_limit_ms(observed, share, window_ms) if observed > share else 0
     if amounts[1]:  # network time is recorded without a check
         meter.record(amounts[1], window, now_ms)
-    return request_wait_ms(observed, share, window_ms, window) if observed > share else 0
+    return bounded_wait_ms(observed, share, window_ms, window) if observed > share else 0
 
 
 def _paced_ms(charge: Charge, value: float, before: float, share: float, metering: Metering) -> int:

@@ -23,7 +23,7 @@ def page_of_entity(key: str, pages: int) -> int:
 
 
 class Evicted(NamedTuple):
-    """Number of entities forgotten because their page had more than its part."""
+    """Number of entities forgotten because their page had more than `max_entities_of_page`."""
 
     at_rest: int = 0
     """They owed nothing: no later decision is changed."""
@@ -35,10 +35,10 @@ class Evicted(NamedTuple):
         return Evicted(self.at_rest + more.at_rest, self.owing + more.owing)
 
 
-def part_of_page(max_entities: int, pages: int) -> int:
+def max_entities_of_page(max_entities: int, pages: int) -> int:
     """The most entities of a page, if `max_entities` are split evenly over `pages`.
 
-    >>> part_of_page(5_000_000, 16_384)
+    >>> max_entities_of_page(5_000_000, 16_384)
     306
     """
     return max(1, -(-max_entities // pages))
@@ -56,7 +56,7 @@ class Page:
         self._counters = {} if payload is None else read_page(number, payload, pages)
         self._stored = len(self._counters)
         self.evicted = Evicted()
-        """Entities that `to_bytes` left out because there were more than the page's part."""
+        """Entities that `to_bytes` left out because the page had more than it may have."""
 
     def counters(self, key: str) -> EntityCounters:
         """The counters of one entity, created by their first use.
@@ -70,19 +70,19 @@ class Page:
             found = self._counters[key] = EntityCounters()
         return found
 
-    def to_bytes(self, idle_expiry_ms: int, settings: QuotaSettings, part: int | None = None) -> bytes:
+    def to_bytes(self, idle_expiry_ms: int, settings: QuotaSettings, max_entities: int | None = None) -> bytes:
         """The stored form, without the entities that are at rest.
 
-        A page with more entities than `part` forgets the surplus too, and notes it in `evicted`. Stored entities keep
-        their order. New ones come behind them in that of their keys, as a repeated micro-batch may add them in another.
+        One with more than `max_entities` forgets the surplus too, and notes it in `evicted`. Stored entities keep their
+        order. New ones come behind them in that of their keys, as a repeated micro-batch may add them in another.
         """
         now_ms = max((one.last_event_ms for one in self._counters.values()), default=0)
         keys = [*self._counters]
         keys[self._stored :] = sorted(keys[self._stored :])
         kept = [key for key in keys if not at_rest(self._counters[key], now_ms, idle_expiry_ms, settings)]
-        if part is not None and len(kept) > part:
+        if max_entities is not None and len(kept) > max_entities:
             losses = {key: _loss(self._counters[key], now_ms, settings) for key in kept}
-            surplus = sorted(kept, key=lambda key: (losses[key], self._counters[key].last_event_ms))[:-part]
+            surplus = sorted(kept, key=lambda key: (losses[key], self._counters[key].last_event_ms))[:-max_entities]
             at_rest_now = sum(losses[key] == 0 for key in surplus)
             self.evicted = Evicted(at_rest_now, len(surplus) - at_rest_now)
             gone = set(surplus)

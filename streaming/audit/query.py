@@ -27,7 +27,7 @@ from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit.answers import RequestEnds, current_ends, epoch_spans, further_answers, reported_answers
 from sluice.streaming.audit.epochs_seen import EpochsSeen
-from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
+from sluice.streaming.audit.worker_pass import Exclusions, Feed, TaskReport, TaskWork, run_task
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.own_tables import OwnTables
 from sluice.streaming.checkpoint.spark_files import coverage
@@ -121,11 +121,11 @@ class AuditWriter:
         self._tasks = 1 + answers // _FILE_ROWS
 
     def _run(self, records: DataFrame, requests: RequestsTopic, exclusions: Exclusions) -> list[TaskReport]:
-        """Let tasks do their part, as many as the micro-batch before was worth."""
+        """Let tasks do the work, as many as the micro-batch before was worth."""
         options = dict(self._delta.storage_options)
-        plan = Plan(self._feeds, self._unreadable, options, requests, self._bounds, self._window_s, exclusions)
+        work = TaskWork(self._feeds, self._unreadable, options, requests, self._bounds, self._window_s, exclusions)
         tasks = records if self._tasks is None else records.coalesce(self._tasks)
-        found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
+        found = tasks.mapInArrow(lambda batches: run_task(batches, work), "report BINARY").collect()
         return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
 
     def _excluded(

@@ -70,7 +70,7 @@ class Exclusions(NamedTuple):
     contradicting: Sequence[tuple[str, Offsets]] = ()
 
 
-class Plan(NamedTuple):
+class TaskWork(NamedTuple):
     """The work of each task."""
 
     feeds: Sequence[Feed]
@@ -96,19 +96,19 @@ class TaskReport(msgspec.Struct):
     faults: list[tuple[str, str, str, int]]
 
 
-def write_part(batches: Iterator[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBatch]:
-    """Do one task's part; yields a row with its TaskReport in msgpack.
+def run_task(batches: Iterator[pa.RecordBatch], work: TaskWork) -> Iterator[pa.RecordBatch]:
+    """Do the work of one task; yields a row with its TaskReport in msgpack.
 
     The records have Kafka's `topic`, `partition`, `offset`, `timestamp`, `key` and `value`, the time of the micro-batch
     `read_at`, and their header `epoch`.
     """
-    part = _Part(plan)
+    writer = _TaskWriter(work)
     try:
         for chunk in _chunks(batches):
-            part.write_records(chunk)
-        report = part.report()
+            writer.write_records(chunk)
+        report = writer.report()
     except BaseException:
-        part.remove_files()
+        writer.remove_files()
         raise
     yield pa.record_batch([pa.array([msgspec.msgpack.encode(report)], pa.binary())], schema=_REPORT)
 
@@ -120,21 +120,21 @@ def content_digest(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+    read: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        if sum(map(len, held)) >= _CHUNK_ROWS or sum(part.nbytes for part in held) >= _CHUNK_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+        read.append(batch)
+        if sum(map(len, read)) >= _CHUNK_ROWS or sum(each.nbytes for each in read) >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(read)
+            read = []
+    if read:
+        yield pa.Table.from_batches(read)
 
 
-class _Part:
-    """The work of one task so far."""
+class _TaskWriter:
+    """Writes the files of one task, and has what it reports."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, work: TaskWork) -> None:
+        self._work = work
         self._files: dict[str, DayFiles] = {}
         self._answers: dict[str, list[pa.Table]] = defaultdict(list)
         self._measures: list[pa.Table] = []
@@ -148,7 +148,7 @@ class _Part:
             records = records.set_column(records.column_names.index(name), name, time)
         at_ms = records["timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
         records = records.append_column("timestamp_ms", at_ms)
-        for feed in self._plan.feeds:
+        for feed in self._work.feeds:
             self._write_feed(feed, where(as_mask(pc.equal(records["topic"], feed.topic)), records))
 
     def report(self) -> TaskReport:
@@ -167,39 +167,39 @@ class _Part:
             files.remove()
 
     def _write_feed(self, feed: Feed, records: pa.Table) -> None:
-        plan = self._plan
-        left_out = _are_among(plan.exclusions.left_out, feed.topic, records)
+        work = self._work
+        left_out = _are_among(work.exclusions.left_out, feed.topic, records)
         self._note_epochs(feed.topic, records)
         left_out |= _are_markers(records)
         records = where(~left_out, records)
         if not len(records):
             return
         faults = Faults(len(records))
-        fenced = [each for topic, each in plan.exclusions.fenced if topic == feed.topic]
+        fenced = [each for topic, each in work.exclusions.fenced if topic == feed.topic]
         for is_far, fault in _FENCED.items():
             faults.add(_are_fenced([each for each in fenced if each.is_far == is_far], records), *fault)
-        faults.add(_are_among(plan.exclusions.contradicting, feed.topic, records), *_CONTRADICTS)
+        faults.add(_are_among(work.exclusions.contradicting, feed.topic, records), *_CONTRADICTS)
         read_at_ms = records["read_at"][0].cast(pa.timestamp("ms", "UTC"), safe=False).value
-        rows, contents = feed.rows(records, faults, plan.requests, plan.bounds, read_at_ms)
+        rows, contents = feed.rows(records, faults, work.requests, work.bounds, read_at_ms)
         good = faults.good
-        digests = content_digest(contents) if plan.exclusions.compared else np.zeros(len(records), np.int64)
-        rows_ids = plan.requests.ids(rows[SOURCE_ID])
+        digests = content_digest(contents) if work.exclusions.compared else np.zeros(len(records), np.int64)
+        rows_ids = work.requests.ids(rows[SOURCE_ID])
         self._answers[feed.topic].append(_answers(records, rows, rows_ids, digests, good))
         rows = where(good, rows)
         if not good.all():
             self._write_unreadable(feed.topic, unreadable_rows(records, faults))
         self._files_of(feed.table).write(rows)
         if feed.of_decisions:
-            self._measures = [add_up([*self._measures, measure(rows, plan.window_s)])]
+            self._measures = [add_up([*self._measures, measure(rows, work.window_s)])]
 
     def _write_unreadable(self, topic: str, rows: pa.Table) -> None:
-        self._files_of(self._plan.unreadable).write(rows)
+        self._files_of(self._work.unreadable).write(rows)
         faults = zip(rows["field"].to_pylist(), rows["reason"].to_pylist(), strict=True)
         self._faults.update((topic, field, reason) for field, reason in faults)
 
     def _files_of(self, table: AuditTable) -> DayFiles:
         if table.path not in self._files:
-            self._files[table.path] = DayFiles(table, self._plan.storage_options)
+            self._files[table.path] = DayFiles(table, self._work.storage_options)
         return self._files[table.path]
 
     def _note_epochs(self, topic: str, records: pa.Table) -> None:

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.store.pages import Evicted, Page, part_of_page
+from sluice.state.store.pages import Evicted, Page, max_entities_of_page
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_parts, encoded_parts
+from sluice.streaming.enforce.wire import Keyed, KeyedArrays, Outputs, Source, decode_group, encoded_groups
 from sluice.streaming.workers.engine_start import EngineStart, found_engine
 
 
@@ -45,12 +45,12 @@ class SumsMade(Protocol):
 class Made(NamedTuple):
     """The result for some pages: finished records by topic, those in `outputs` as lists that may grow.
 
-    `parts` are partial decisions, encoded, by the number of their group. `sums` are what gateways need to know.
+    `partial_decisions` are encoded, by the number of their group. `sums` are what gateways need to know.
     """
 
     records: Mapping[str, KeyedArrays]
     outputs: Outputs
-    parts: Keyed
+    partial_decisions: Keyed
     sums: SumsMade
 
 
@@ -98,9 +98,9 @@ class Engine(EngineStart):
     def combine(
         self, payloads: Sequence[pa.Buffer], settings: PipelineSettings
     ) -> Mapping[str, Keyed] | Mapping[str, KeyedArrays]:
-        """The records of encoded partial decisions by topic; all parts of a request are among them.
+        """The records of encoded partial decisions by topic; all of a request are among them.
 
-        Called for each group of parts, in micro-batches alone where a request may charge several counters.
+        Called for each group of them, in micro-batches alone where a request may charge several entities.
         """
 
 
@@ -128,20 +128,21 @@ class PythonEngine(Engine):
     def decide(self, pages: Sequence[PageToDecide], settings: PipelineSettings) -> DecidedPages:
         """As `pipeline.decide`, with the pages' store."""
         charger, stored, evicted = pipeline.PageCharger(settings), list[bytes](), Evicted()
-        part = part_of_page(settings.max_entities, settings.pages)
+        most = max_entities_of_page(settings.max_entities, settings.pages)
         for each in pages:  # one after another: counters of all pages would not fit in the CPU cache
             page = Page(each.number, settings.pages, each.payload)
             charger.charge(page, each.page_batches)
-            stored.append(page.to_bytes(settings.idle_expiry_ms, settings.quota, part))
+            stored.append(page.to_bytes(settings.idle_expiry_ms, settings.quota, most))
             evicted = evicted.plus(page.evicted)
-        outputs, parts, sums = charger.made()
-        return DecidedPages([Made({}, outputs, encoded_parts(parts), sums)], stored, evicted)
+        outputs, partial_decisions, sums = charger.made()
+        made = Made({}, outputs, encoded_groups(partial_decisions), sums)
+        return DecidedPages([made], stored, evicted)
 
     def combine(
         self, payloads: Sequence[pa.Buffer], settings: PipelineSettings
     ) -> Mapping[str, Keyed] | Mapping[str, KeyedArrays]:
         """As `pipeline.combine`."""
-        return pipeline.combine([part for payload in payloads for part in decode_parts(payload)], settings)
+        return pipeline.combine(chain.from_iterable(map(decode_group, payloads)), settings)
 
 
 _PYTHON = PythonEngine()

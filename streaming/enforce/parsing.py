@@ -37,7 +37,7 @@ def _bounded(kind: Any) -> Any:
         return GenericAlias(list, _bounded(arguments[0]))
     if arguments:
         return reduce(or_, map(_bounded, arguments))
-    if kind not in (Request, TopicPartition, Mutation):  # parts that are rare are checked, whoever decodes them
+    if kind not in (Request, TopicPartition, Mutation):  # rare structs are checked, whoever decodes them
         return kind
     fields: list[tuple[str, Any, Any]] = []
     for each in msgspec.structs.fields(kind):

@@ -2,9 +2,9 @@
 
     events ── plan ──► charge rows, by page ── decide ──► records, and partial decisions ── combine ──► records
 
-A charge row is one request's charges on one counter; a page batch has those of a page. A record is finished, as a
-decision is; a partial decision is the result of one counter for a request that charges several. The rows of a page come
-together before `decide`, the partial decisions of a request before `combine`. Spark (`stages`), `sluice simulate`
+A charge row is one request's charges on the counters of one entity; a page batch has those of a page. A record is
+finished, as a decision is; a partial decision is the result of one row of a request with several. The rows of a page
+come together before `decide`, the partial decisions of a request before `combine`. Spark (`stages`), `sluice simulate`
 (`Simulation`) and the tests drive these functions, so they all decide alike.
 """
 
@@ -38,11 +38,11 @@ from sluice.streaming.enforce.planning import Planner, read_event
 from sluice.streaming.enforce.wire import (
     OVERHEAD_BYTES,
     ChargeRow,
-    DecisionPart,
     GrowingPageBatch,
     Keyed,
     OutputRecord,
     Outputs,
+    PartialDecision,
     Source,
     awaited_decision_record,
     decode_page_batch,
@@ -75,7 +75,7 @@ class ChargedRows(NamedTuple):
     """
 
     outputs: Outputs
-    parts: list[DecisionPart]
+    partial_decisions: list[PartialDecision]
     sums: DecidedSums
 
 
@@ -94,7 +94,7 @@ def plan(
     max_bytes = most_planned_bytes(settings)
     page_batches: defaultdict[int, GrowingPageBatch] = defaultdict(GrowingPageBatch)
     planned_bytes, planner = 0, Planner(quotas, settings)
-    batch = planner.batch(decided_at_ms, overrides)
+    batch = planner.batch_fields(decided_at_ms, overrides)
     for value, source in events:
         event = read_event(value, source, settings, decided_at_ms)
         planned = [event] if isinstance(event, OutputRecord) else planner.plan(event, source, batch)
@@ -132,7 +132,7 @@ class PageCharger:
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings, self._outputs = settings, Outputs()
-        self._parts: list[DecisionPart] = []
+        self._partial_decisions: list[PartialDecision] = []
         self._sums = DecidedSums(Metering.of(settings.quota).span_ms, MAX_TIMESTAMP_MS)
         self._waits: dict[tuple[QuotaKind, str], tuple[bytes, WaitRecord | None]] = {}
         """Entity, as JSON, and news for the waits topic of each counter that has any."""
@@ -174,18 +174,18 @@ class PageCharger:
             self._add(row, [outcome])
 
     def _add(self, row: ChargeRow, outcomes: Sequence[Outcome]) -> None:
-        """Take in the outcomes of a row: its decision or part of one, its sums, and news of long waits."""
+        """Take in the outcomes of a row: its decision, finished or partial, its sums, and news of long waits."""
         entity, waits = _ENTITY.decode(row.entity), None
         self._sums.base_ms = min(self._sums.base_ms, row.timestamp_ms)
         charges = [charge_result(outcome, entity) for outcome in outcomes]
         if any(outcome.violated or outcome.samples is not None for outcome in outcomes):
             waits = Waits.of(outcomes)
-        if row.parts > 1:
-            self._parts.append(
-                DecisionPart(
+        if row.rows > 1:
+            self._partial_decisions.append(
+                PartialDecision(
                     partition=row.partition,
                     offset=row.offset,
-                    part=row.part,
+                    index=row.index,
                     timestamp_ms=row.timestamp_ms,
                     purgatory_ms=row.purgatory_ms,
                     record_key=row.record_key,
@@ -233,7 +233,7 @@ class PageCharger:
         for (kind, _), (entity, wait) in self._waits.items():
             self._outputs[self._settings.waits_topic].add(*wait_record(kind, entity, wait))
         _bound_decisions(self._outputs, self._settings)
-        return ChargedRows(self._outputs, self._parts, self._sums)
+        return ChargedRows(self._outputs, self._partial_decisions, self._sums)
 
 
 def _summed(row: ChargeRow, outcome: Outcome) -> SummedCharge:
@@ -293,7 +293,7 @@ def _mutations_of_tenants(rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> lis
 
 def _add_decision(
     outputs: Outputs,
-    first: ChargeRow | DecisionPart,
+    first: ChargeRow | PartialDecision,
     charges: Sequence[ChargeResult],
     waits: Waits | None,
     settings: PipelineSettings,
@@ -307,44 +307,44 @@ def _add_decision(
     value = _JSON.encode(decision)
     outputs[settings.decisions_topic].add(first.record_key, value)
     if first.asked_by is not None:
-        told = awaited_decision_record(settings.sums_topic, first.asked_by, value, settings.max_record_bytes)
-        if told is not None:
-            outputs[told.topic].add(told.key, told.value)
+        awaited = awaited_decision_record(settings.sums_topic, first.asked_by, value, settings.max_record_bytes)
+        if awaited is not None:
+            outputs[awaited.topic].add(awaited.key, awaited.value)
 
 
-def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Outputs:
-    """One decision per request, from all its parts, and what a gateway that waits for it has to know."""
-    parts_by_request: dict[tuple[int, int], list[DecisionPart]] = {}
-    for part in parts:
-        parts_by_request.setdefault((part.partition, part.offset), []).append(part)
+def combine(partial_decisions: Iterable[PartialDecision], settings: PipelineSettings) -> Outputs:
+    """One decision per request, from all its partial ones, and what a gateway that waits for it has to know."""
+    by_request: dict[tuple[int, int], list[PartialDecision]] = {}
+    for each in partial_decisions:
+        by_request.setdefault((each.partition, each.offset), []).append(each)
     outputs = Outputs()
-    for of_request in parts_by_request.values():
-        of_request.sort(key=attrgetter("part"))
+    for of_request in by_request.values():
+        of_request.sort(key=attrgetter("index"))
         if not of_request[0].decision:
-            raise ValueError("the first part of a request carries its decision")
-        charges = [charge for part in of_request for charge in _CHARGES.decode(part.charges)]
+            raise ValueError("the first row of a request carries its decision")
+        charges = [charge for each in of_request for charge in _CHARGES.decode(each.charges)]
         _add_decision(outputs, of_request[0], charges, _joined(of_request), settings)
     _bound_decisions(outputs, settings)
     return outputs
 
 
-def _joined(parts: list[DecisionPart]) -> Waits | None:
-    """The waits of all parts of a request, None if there are none."""
+def _joined(of_request: list[PartialDecision]) -> Waits | None:
+    """The waits of all partial decisions of a request, None if there are none."""
     joined = None
-    for part in parts:
-        if part.waits is not None:
+    for each in of_request:
+        if each.waits is not None:
             if joined is None:
-                joined = part.waits
+                joined = each.waits
             else:
-                joined.join(part.waits)
+                joined.join(each.waits)
     return joined
 
 
 def in_charge_order(rows: Sequence[ChargeRow]) -> Sequence[ChargeRow]:
-    """The rows of a counter in the order in which they are charged.
+    """The rows of an entity in the order in which they are charged.
 
     Rows of one source partition keep their offset order, whatever their event times are. Partitions are merged by the
-    newest event time seen in each. The order of a counter's rows depends on those rows alone, so neither the number of
+    newest event time seen in each. The order of an entity's rows depends on those rows alone, so neither the number of
     pages nor other entities can change a decision.
     """
     if len(rows) == 1:

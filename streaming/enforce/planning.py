@@ -1,4 +1,4 @@
-"""Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
+"""Planning one event: its dead letter, its decision if it charges nothing, or its charge rows."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ import msgspec
 from sluice.state.contract.decision_id import decision_id
 from sluice.state.contract.gateway_topics import Overrides
 from sluice.state.contract.records import Decision, Request, Unmute
-from sluice.state.decisions.charge_plan import ChargePlan, CounterCharges, plan_charges, plan_resets
-from sluice.state.decisions.decision import OfBatch, undecided, undecided_unmute
+from sluice.state.decisions.charge_plan import ChargePlan, EntityCharges, plan_charges, plan_resets
+from sluice.state.decisions.decision import BatchFields, undecided, undecided_unmute
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import client_key, entity_text
 from sluice.state.quotas.resolution import Quotas
@@ -58,28 +58,28 @@ class Planner:
     def __init__(self, quotas: Quotas, settings: PipelineSettings) -> None:
         self._quotas, self._settings = quotas, settings
 
-    def batch(self, decided_at_ms: int, overrides: Overrides | None = None) -> OfBatch:
+    def batch_fields(self, decided_at_ms: int, overrides: Overrides | None = None) -> BatchFields:
         """The fields that decisions of a micro-batch share which begins at `decided_at_ms`, under these overrides."""
         settings = self._settings
-        return OfBatch(self._quotas.version, decided_at_ms, settings.job_id, settings.topic_id).under(overrides)
+        return BatchFields(self._quotas.version, decided_at_ms, settings.job_id, settings.topic_id).under(overrides)
 
-    def plan(self, event: Request | Unmute, source: Source, batch: OfBatch) -> Planned:
-        """One charge row per counter that the event charges, with its page; its records if there is none."""
+    def plan(self, event: Request | Unmute, source: Source, batch: BatchFields) -> Planned:
+        """One charge row per entity that the event charges, with its page; its records if there is none."""
         own_id = decision_id(source.topic, source.partition, source.offset)
         if isinstance(event, Request):
             return self._plan_request(event, source, own_id, batch)
         return self._plan_unmute(event, source, own_id, batch)
 
-    def _plan_request(self, request: Request, source: Source, own_id: str, batch: OfBatch) -> Planned:
+    def _plan_request(self, request: Request, source: Source, own_id: str, batch: BatchFields) -> Planned:
         plan = ChargePlan()
         plan_charges(plan, request, self._quotas, self._settings.quota)
         decision = undecided(request, own_id, plan.reported, batch)
         record_key = client_key(request.user or "", request.client_id or "").encode()
-        if not plan.counters:
+        if not plan.entities:
             return self._uncharged(
                 request, OutputRecord(self._settings.decisions_topic, record_key, _JSON.encode(decision))
             )
-        rows = self._rows(plan.counters, source, decision, record_key)
+        rows = self._rows(plan.entities, source, decision, record_key)
         applied, sums_up = applied_waits(request), request.bytes is not None
         gateway = gateway_text(request.instance, request.throttled_by is not None)
         rows[0][1].asked_by = _asked_by(request)
@@ -92,42 +92,42 @@ class Planner:
     def _uncharged(self, request: Request, decision: OutputRecord) -> list[OutputRecord]:
         """The decision on a request that charges no counter, and what its gateway has to know of it."""
         topic, asked_by = self._settings.sums_topic, _asked_by(request)
-        told = heartbeat_record(topic, request, self._settings.broker_limits)
+        for_gateway = heartbeat_record(topic, request, self._settings.broker_limits)
         if asked_by is not None:
-            told = awaited_decision_record(topic, asked_by, decision.value, self._settings.max_record_bytes)
-        return [decision] if told is None else [decision, told]
+            for_gateway = awaited_decision_record(topic, asked_by, decision.value, self._settings.max_record_bytes)
+        return [decision] if for_gateway is None else [decision, for_gateway]
 
-    def _plan_unmute(self, unmute: Unmute, source: Source, own_id: str, batch: OfBatch) -> Planned:
-        """One charge row per counter that is reset; the decision itself if there is none.
+    def _plan_unmute(self, unmute: Unmute, source: Source, own_id: str, batch: BatchFields) -> Planned:
+        """One charge row per entity whose counters are reset; the decision itself if there is none.
 
         Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than
         the decision that mutes, and the operator's clock may be wrong.
         """
         decision = undecided_unmute(unmute, own_id, batch)
         record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
-        counters = plan_resets(unmute, self._quotas).counters
-        if not counters:
+        entities = plan_resets(unmute, self._quotas).entities
+        if not entities:
             return [OutputRecord(self._settings.decisions_topic, record_key, _JSON.encode(decision))]
-        return self._rows(counters, source, decision, record_key)
+        return self._rows(entities, source, decision, record_key)
 
     def _rows(
-        self, counters: Mapping[str, CounterCharges], source: Source, decision: Decision, record_key: bytes
+        self, entities: Mapping[str, EntityCharges], source: Source, decision: Decision, record_key: bytes
     ) -> list[PlacedRow]:
-        """The charge rows of these counters, by key, each with its page. The first one carries the decision."""
+        """The charge rows of these entities, by key, each with its page. The first one carries the decision."""
         rows: list[PlacedRow] = []
-        for key, counter in counters.items():
+        for key, entity in entities.items():
             row = ChargeRow(
                 partition=source.partition,
                 offset=source.offset,
                 timestamp_ms=decision.timestamp_ms,
                 key=key,
-                entity=entity_text(counter.tags.entity()),
-                shape=encode_shape(counter.charges),
-                amounts=[amount for charge in counter.charges for amount in charge.amounts],
+                entity=entity_text(entity.tags.entity()),
+                shape=encode_shape(entity.charges),
+                amounts=[amount for charge in entity.charges for amount in charge.amounts],
                 record_key=None,
                 decision=b"",
-                part=len(rows),
-                parts=len(counters),
+                index=len(rows),
+                rows=len(entities),
             )
             rows.append((page_of_entity(key, self._settings.pages), row))
         rows[0][1].record_key, rows[0][1].decision = record_key, _JSON.encode(decision)

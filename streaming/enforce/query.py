@@ -1,7 +1,7 @@
 """The enforce query reads requests and writes decisions and dead letters. It does nothing slow.
 
 Its plan: source -> planner -> shuffle by page -> PageOperator, and then, where `write_batch` asks for it, shuffle by
-group of parts -> combiner; last, the Kafka sink.
+group of partial decisions -> combiner; last, the Kafka sink.
 """
 
 import logging
@@ -131,7 +131,7 @@ class EnforceQuery(GatedQuery):
         self._batch_settings = self.pipeline.batch_settings(f"{version('sluice-kafka')} ({package_digest()})")
 
     def _rows(self) -> DataFrame:
-        """Rows (partial, topic, key, value): finished records, and groups of parts, which have no topic."""
+        """Rows (partial, topic, key, value): finished records, and groups of partial ones, which have no topic."""
         settings = self._settings
         requests = requests_source(self._spark, settings, starting_offsets(settings)).select(
             "value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms")
@@ -148,7 +148,7 @@ class EnforceQuery(GatedQuery):
         1. Choose the number of pages, and record it with quotas, overrides, settings and time of the batch; a repeated
            batch uses the recorded ones.
         2. Tell the tasks, before anything runs.
-        3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
+        3. Combine partial decisions, unless every request charges one entity. A repeated batch always combines: its
            quotas may be older than those in force now.
         4. Leave out the answers that a repeated batch has written before.
         5. Write. Rows that stay as they were decided are written by Spark's own plan of the micro-batch, which saves
@@ -165,7 +165,7 @@ class EnforceQuery(GatedQuery):
             batch_id, in_force.version, now_ms(), pages, self._limits_now(), in_force.digest, self._batch_settings
         )
         batch_settings = batch.batch_settings or self._batch_settings
-        combined = repeated or not in_force.quotas.charges_one_counter()
+        combined = repeated or not in_force.quotas.charges_one_entity()
         pages, pages_before = (number or first_pages for number in (batch.pages, batch.pages_before))
         properties = BatchProperties(
             batch.quota_version,
@@ -218,7 +218,7 @@ class EnforceQuery(GatedQuery):
         self._sink.write(rows)
 
     def _combined(self, rows: DataFrame, settings: PipelineSettings) -> DataFrame:
-        """Finished records as they are, and the records that the parts make; parts are brought together by key."""
+        """Finished records as they are, and those that partial decisions make; these are brought together by key."""
         together = rows.repartition("key")
         return together.mapInArrow(combiner(settings, is_native=self._settings.enforce.native), COMBINED_SCHEMA)
 

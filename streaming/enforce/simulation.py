@@ -43,15 +43,15 @@ class Simulation:
         if isinstance(event, OutputRecord):
             planned = [event]
         else:
-            planned = self._planner.plan(event, source, self._planner.batch(self._newest_ms))
+            planned = self._planner.plan(event, source, self._planner.batch_fields(self._newest_ms))
         page_batch = GrowingPageBatch()
         for each in planned:
             if isinstance(each, OutputRecord):
                 page_batch.records.append(each)
             else:
                 page_batch.add(each[1])
-        outputs, parts, sums = decide(self._page, [page_batch.encoded()], self._settings)
+        outputs, partial_decisions, sums = decide(self._page, [page_batch.encoded()], self._settings)
         outputs.pop(self._settings.waits_topic, None)
-        yield from [*outputs.records(), *combine(parts, self._settings).records()]
+        yield from [*outputs.records(), *combine(partial_decisions, self._settings).records()]
         for record in sums.records(self._settings.job_id, source.offset, self._version):
             yield OutputRecord(self._settings.sums_topic, b"0", record)

@@ -51,7 +51,7 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
         with collection_paused():
             for planned in engine_of(is_native=is_native).plan(batches, quotas, own, *of_batch):
                 yield _page_rows(planned, pipeline_settings.pages)
-            if properties.splits:
+            if properties.splits:  # then each page is read, also one without rows
                 empty = pa.array([encode_page_batch(PageBatch())] * properties.pages, pa.binary())
                 yield _page_rows(PlannedPages(range(properties.pages), empty), pipeline_settings.pages)
 
@@ -76,7 +76,7 @@ class PageOperator:
     def __init__(
         self, settings: Settings, pipeline_settings: PipelineSettings, tracked: "Accumulator[Tracked] | None" = None
     ) -> None:
-        """`tracked` is told the number of entities of each page, and the numbers evicted."""
+        """`pipeline_settings` has the checkpoint's first pages. `tracked` is told its entities, and those evicted."""
         self._imported = ImportedBalances.of(settings)
         self._settings = pipeline_settings
         self._tracked = tracked
@@ -133,7 +133,7 @@ class PageOperator:
 
 def _finish(rows: list[PackedRow], made: Made, settings: PipelineSettings, properties: BatchProperties) -> int:
     """Add the rows of what was decided; the number of records of sums that were dropped, as no topic takes them."""
-    if made.parts.keys and not properties.combined:  # otherwise they would be written to Kafka as records
+    if made.partial_decisions.keys and not properties.combined:  # otherwise they would be written to Kafka as records
         raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
     key, dropped = b"%d" % properties.task, 0  # the key is the same for a counter in all micro-batches
     of_batch = properties.batch_id, properties.quota_version, properties.decided_at_ms
@@ -142,14 +142,14 @@ def _finish(rows: list[PackedRow], made: Made, settings: PipelineSettings, prope
             dropped += 1
         else:
             made.outputs[settings.sums_topic].add(key, value)
-    rows += packed(made.outputs, made.parts)
+    rows += packed(made.outputs, made.partial_decisions)
     return dropped
 
 
 def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
-    """Step combine: finished records pass untouched; parts, all of a request in one group, become records.
+    """Step combine: finished records pass untouched; partial decisions, by group, become records.
 
-    Parts stay encoded until all are there, and are decoded group by group: decoded they take many times the memory.
+    A group has all of a request. It stays encoded until all are there: decoded they take many times the memory.
     """
 
     def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

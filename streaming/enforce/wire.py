@@ -46,7 +46,7 @@ MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 _MAX_ROW_BYTES = 1024 * 1024
 """Bytes of values in one packed row; a larger value has a row of its own."""
 
-BUCKETS = 64
+GROUPS = 64
 """Groups that partial decisions travel in, all of a request in one: at most this many tasks combine."""
 
 
@@ -95,12 +95,12 @@ class Outputs(dict[str, Keyed]):
 
 
 class ChargeRow(msgspec.Struct, array_like=True, gc=False):
-    """One request on one counter.
+    """The charges of one request on the counters of one entity.
 
-    It is row `part` of `parts`: the number of this counter among the request's counters. `entity` is the counter's as
-    JSON; `gateway` and `reported` are what the event says of its gateway (`sluice.state.shares.sums`). Row 0 alone
-    carries the record's key, the decision as JSON as if nothing were charged
-    (`sluice.state.decisions.decision.undecided`), and `asked_by`, the instance of a gateway that waits for it.
+    It is row `index`, from 0, of the request's `rows`, one for each entity. `entity` is that as JSON, `shape` are its
+    charges without `amounts` (`encode_shape`); `gateway` and `reported` are what the event says of its gateway
+    (`sluice.state.shares.sums`). Row 0 alone carries the record's key, the decision as JSON as if nothing were charged
+    (`decision.undecided`), and `asked_by`, the instance of a gateway that waits for it.
     """
 
     partition: int
@@ -113,14 +113,14 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
     record_key: bytes | None
     decision: bytes
     gateway: bytes = UNKNOWN_GATEWAY
-    part: int = 0
-    parts: int = 1
+    index: int = 0
+    rows: int = 1
     purgatory_ms: int = 0
     reported: Reported | None = None
     asked_by: bytes | None = None
 
     def charges(self) -> list[Charge]:
-        """The charges on the counter; without any amount they reset it.
+        """The charges; without any amount they reset the counters.
 
         >>> time = Charge(QuotaKind.REQUEST_PERCENTAGE, "user", 9.0, False, [1.0, 0.5])
         >>> topics = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", 5.0, False, [3.0, 4.0])
@@ -135,7 +135,7 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
         widths = [_AMOUNTS.get(charge.kind.family, 1) for charge in charges]
         more, first = len(self.amounts) - sum(widths), 0
         for charge, width in zip(charges, widths, strict=True):
-            is_mutations = charge.kind.family is Family.MUTATIONS  # one amount for each topic; no counter has two
+            is_mutations = charge.kind.family is Family.MUTATIONS  # one amount for each topic; no row has two
             last = first + width + more * is_mutations
             charge.amounts, first = self.amounts[first:last], last
         return charges
@@ -182,15 +182,15 @@ class GrowingPageBatch:
         return b"".join((b"\x92\xdd", len(self._rows).to_bytes(4), *self._rows, _PACK.encode(self.records)))
 
 
-class DecisionPart(msgspec.Struct, array_like=True, gc=False):
-    """The charges of a row as a JSON list, for a request that charges several counters, and the waits they ask for.
+class PartialDecision(msgspec.Struct, array_like=True, gc=False):
+    """The charges of a row as a JSON list, for a request with several rows, and the waits they ask for.
 
-    Only part 0 carries the record's key, the decision as if nothing were charged, and the gateway that waits for it.
+    Only that of row 0 carries the record's key, the decision as if nothing were charged, and the gateway that waits.
     """
 
     partition: int
     offset: int
-    part: int
+    index: int
     timestamp_ms: int
     purgatory_ms: int
     record_key: bytes | None
@@ -201,9 +201,9 @@ class DecisionPart(msgspec.Struct, array_like=True, gc=False):
 
 
 class PackedRow(NamedTuple):
-    """One row that leaves the stateful operator: records of one topic, or, if `partial`, groups of encoded parts.
+    """One row that leaves the stateful operator: records of one topic, or, if `partial`, groups of partial decisions.
 
-    Parts have no topic, and their group's number as key.
+    These have no topic, and their group's number as key.
     """
 
     partial: bool
@@ -234,7 +234,7 @@ _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
 _SHAPE = msgspec.msgpack.Decoder(list[Charge])
 _PAGE_BATCH = msgspec.msgpack.Decoder(PageBatch)
-_PARTS = msgspec.msgpack.Decoder(list[DecisionPart])
+_PARTIAL_DECISIONS = msgspec.msgpack.Decoder(list[PartialDecision])
 _ENTITY = msgspec.json.Decoder(CountedEntity)
 
 
@@ -326,26 +326,26 @@ def decode_page_batch(payload: bytes) -> PageBatch:
     return _PAGE_BATCH.decode(payload)
 
 
-def decode_parts(payload: bytes | pa.Buffer) -> list[DecisionPart]:
-    """The parts in one value of a partial row."""
-    return _PARTS.decode(payload)
+def decode_group(payload: bytes | pa.Buffer) -> list[PartialDecision]:
+    """The partial decisions of one group."""
+    return _PARTIAL_DECISIONS.decode(payload)
 
 
-def encoded_parts(parts: Iterable[DecisionPart]) -> Keyed:
-    """The parts in groups, each with its number as key."""
-    groups: dict[int, list[DecisionPart]] = {}
-    for part in parts:
-        groups.setdefault((part.partition + part.offset) % BUCKETS, []).append(part)
+def encoded_groups(partial_decisions: Iterable[PartialDecision]) -> Keyed:
+    """Partial decisions in groups, each with its number as key."""
+    groups: dict[int, list[PartialDecision]] = {}
+    for each in partial_decisions:
+        groups.setdefault((each.partition + each.offset) % GROUPS, []).append(each)
     return Keyed([b"%d" % number for number in groups], [_PACK.encode(group) for group in groups.values()])
 
 
-def packed(outputs: Mapping[str, Keyed | KeyedArrays], parts: Keyed | None = None) -> list[PackedRow]:
-    """Records and encoded parts in few rows.
+def packed(outputs: Mapping[str, Keyed | KeyedArrays], partial_decisions: Keyed | None = None) -> list[PackedRow]:
+    """Records and encoded partial decisions in few rows.
 
     PySpark pads the state that it returns to the number of output rows, so every row out of the operator is expensive.
     """
     rows = [row for topic, keyed in outputs.items() for row in _rows(topic, keyed, partial=False)]
-    return [*rows, *_rows(None, parts or Keyed(), partial=True)]
+    return [*rows, *_rows(None, partial_decisions or Keyed(), partial=True)]
 
 
 def _rows(topic: str | None, keyed: Keyed | KeyedArrays, partial: bool) -> Iterator[PackedRow]:

@@ -54,8 +54,8 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.debug.maxToStringFields": "1000",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Page batches and parts are few rows of many bytes: without a bound all of a task's are one batch, in large buffers
-    # that are fresh memory each time, which the kernel clears (docs/decisions/0014-cost-of-a-micro-batch.md).
+    # Page batches and partial decisions are few rows of many bytes: without a bound all of a task's are one batch, in
+    # large buffers of fresh memory each time, which the kernel clears (docs/decisions/0014-cost-of-a-micro-batch.md).
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

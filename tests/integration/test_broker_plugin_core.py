@@ -714,10 +714,10 @@ def decided_by_the_job(quotas: Quotas, events: Sequence[str]) -> CounterSums:
     for event in events:
         request = parse_request(event.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**9))
         plan_charges(plan := ChargePlan(), request, quotas, QuotaSettings())
-        for counters in plan.counters.values():
-            for charge in counters.charges:
+        for entity in plan.entities.values():
+            for charge in entity.charges:
                 if charge.kind in CLIENT_KINDS and not charge.shadow:
-                    counter = charge.kind, None if charge.limit is None else counters.tags
+                    counter = charge.kind, None if charge.limit is None else entity.tags
                     sums[counter] = sums.get(counter, 0.0) + sum(charge.amounts)
     return sums
 

@@ -310,8 +310,8 @@ def test_the_sums_of_the_job_are_those_of_its_decisions(seed: int, users: int, r
             value = msgspec.json.encode(random_request(draw, at_ms, users))
             events.append((value, Source("quota-requests", 0, offset, at_ms)))
         page_batches = [each for made in plan(events, QUOTAS, pipeline, at_ms) for each in made.values()]
-        outputs, parts, sums = decide(page, page_batches, pipeline)
-        made = [*outputs.records(), *combine(parts, pipeline).records()]
+        outputs, partial, sums = decide(page, page_batches, pipeline)
+        made = [*outputs.records(), *combine(partial, pipeline).records()]
         decisions = [json.loads(each.value) for each in made if each.topic == DECISIONS]
         decisions.sort(key=lambda decision: int(decision["decision_id"].rpartition("-")[2]))
 

@@ -451,7 +451,7 @@ def test_quotas_that_charge_one_counter_never_charge_two(
 ) -> None:
     """In either mode; else the job would leave out the step that combines the parts of decisions."""
     quotas, chosen = Quotas(entries), PipelineSettings.of(replace(DEFAULTS, quota=settings))
-    if quotas.charges_one_counter():
+    if quotas.charges_one_entity():
         planner = Planner(quotas, chosen)
         for offset, value in enumerate(values):
             planned = plan(planner, chosen, value, Source("q", 0, offset, T0))
@@ -727,7 +727,7 @@ def plan(planner: Planner, settings: PipelineSettings, value: bytes, source: Sou
     event = read_event(value, source, settings, decided_at_ms)
     if isinstance(event, OutputRecord):
         return [event]
-    return planner.plan(event, source, planner.batch(decided_at_ms))
+    return planner.plan(event, source, planner.batch_fields(decided_at_ms))
 
 
 def decided_by_objects(planned: Planned, counters: dict[str, EntityCounters], settings: QuotaSettings) -> bytes:

@@ -52,7 +52,7 @@ def test_decisions_of_a_job_have_its_id_and_simulated_ones_none() -> None:
     settings = PipelineSettings.of(DEFAULTS)._replace(job_id="own")
 
     planner = Planner(Quotas(), settings)
-    [record] = planner.plan(parse_event(event, source, settings.limits), source, planner.batch(0))
+    [record] = planner.plan(parse_event(event, source, settings.limits), source, planner.batch_fields(0))
     (simulated,) = Simulation(Quotas(), DEFAULTS).decide([event])
 
     assert isinstance(record, OutputRecord)

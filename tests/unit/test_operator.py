@@ -15,7 +15,7 @@ import pytest
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import CountedEntity, Request
-from sluice.state.decisions.decision import OfBatch, undecided
+from sluice.state.decisions.decision import BatchFields, undecided
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import entity_text
 from sluice.state.quotas.kinds import QuotaKind
@@ -53,7 +53,7 @@ def test_a_worker_freezes_its_imports_once() -> None:
 
 
 def test_finished_records_pass_the_combiner_untouched() -> None:
-    """Without the column that tells them from parts."""
+    """Without the column that tells them from partial decisions."""
     columns = {"partial": [False], "topic": ["quota-decisions"], "key": [b"k"], "value": [b"{}"]}
 
     (batch,) = combiner(SETTINGS, is_native=False)(iter([pa.RecordBatch.from_pydict(columns)]))
@@ -61,13 +61,13 @@ def test_finished_records_pass_the_combiner_untouched() -> None:
     assert batch.to_pylist() == [{"topic": "quota-decisions", "key": b"k", "value": b"{}"}]
 
 
-def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
+def test_partial_decisions_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka's sink would be given them as records without a topic."""
     job = load_settings(environment={})
     job = changed(job, "enforce", checkpoint=str(tmp_path))
-    page_batch = {"payload": [encode_page_batch(PageBatch([row], [])) for row in (charge_row(part) for part in (0, 1))]}
+    page_batch = {"payload": [encode_page_batch(PageBatch([row], [])) for row in map(charge_row, (0, 1))]}
     state, key, one_page = Mock(exists=False), (spark_key_of_page(0, 1),), SETTINGS._replace(pages=1)
 
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 1, 1, 0))
@@ -166,14 +166,14 @@ def single_row(offset: int, key: str) -> ChargeRow:
     """A request of 5 bytes under a limit of 1 byte/s, decided by its one counter."""
     charge = Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [5.0])
     user = key.removesuffix("|")
-    decision = msgspec.json.encode(undecided(Request("Produce", user=user), f"q-0-{offset}", [], OfBatch(1, 0)))
+    decision = msgspec.json.encode(undecided(Request("Produce", user=user), f"q-0-{offset}", [], BatchFields(1, 0)))
     entity, shape = entity_text(CountedEntity(user=user)), encode_shape([charge])
     return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, key.encode(), decision)
 
 
-def charge_row(part: int) -> ChargeRow:
-    entity = entity_text(CountedEntity(user=f"user-{part}"))
-    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], None, b"", part=part, parts=2)
+def charge_row(index: int) -> ChargeRow:
+    entity = entity_text(CountedEntity(user=f"user-{index}"))
+    return ChargeRow(0, 0, 0, f"user-{index}", entity, encode_shape([]), [], None, b"", index=index, rows=2)
 
 
 def test_damaged_state_names_its_page() -> None:

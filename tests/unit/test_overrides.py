@@ -14,7 +14,7 @@ from sluice.process.texts import override_text
 from sluice.sinks.tables.overrides import OverridesTable
 from sluice.state.contract.gateway_topics import Override, Overrides
 from sluice.state.contract.records import CountedEntity, ElasticNote
-from sluice.state.decisions.decision import OfBatch
+from sluice.state.decisions.decision import BatchFields
 from sluice.state.overrides.decider import DecidedOverrides, Decider
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import LimitsView, overrides_key, overrides_value
@@ -146,5 +146,5 @@ def test_an_override_that_no_gateway_can_apply_is_never_made(kind: str, scope: d
 
 def test_decisions_note_the_least_factor_of_a_gateway() -> None:
     tight = [Override("tighten", factor, gateway="b-1", reason=f"by {factor}") for factor in (0.7, 0.5)]
-    batch = OfBatch(3, 9).under(Overrides(7, 9, 5_000, tight))
+    batch = BatchFields(3, 9).under(Overrides(7, 9, 5_000, tight))
     assert batch.of_gateways["b-1"] == ElasticNote(7, 0.5, "by 0.5")

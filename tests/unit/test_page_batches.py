@@ -13,14 +13,14 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import combine, most_planned_bytes, plan
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
-    DecisionPart,
     KeyedArrays,
     OutputRecord,
     Outputs,
+    PartialDecision,
     Source,
+    decode_group,
     decode_page_batch,
-    decode_parts,
-    encoded_parts,
+    encoded_groups,
     packed,
 )
 from tests.builders import quota
@@ -94,20 +94,20 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row(are_arrays: bool) -> Non
     assert rows[2].keys == [None]
 
 
-def test_parts_of_decisions_leave_the_operator_in_rows_without_a_topic() -> None:
-    """They are marked as parts, apart from the records, and all parts of a request are under the same key."""
-    parts = [DecisionPart(0, offset, part, 0, 0, None, b"", b"", None) for offset in range(100) for part in (0, 1)]
+def test_partial_decisions_leave_the_operator_in_rows_without_a_topic() -> None:
+    """They are marked as partial, apart from the records, and all of a request are under the same key."""
+    partial = [PartialDecision(0, offset, row, 0, 0, None, b"", b"", None) for offset in range(100) for row in (0, 1)]
 
-    (row,) = packed(Outputs(), encoded_parts(parts))
+    (row,) = packed(Outputs(), encoded_groups(partial))
 
     assert (row.partial, row.topic) == (True, None)
-    groups = [decode_parts(value or b"") for value in row.values]
+    groups = [decode_group(value or b"") for value in row.values]
     assert len(set(row.keys)) == len(groups)
-    assert [len({part.offset for part in group}) * 2 for group in groups] == [len(group) for group in groups]
+    assert [len({each.offset for each in group}) * 2 for group in groups] == [len(group) for group in groups]
 
 
-def test_a_part_without_the_first_one_of_its_request_makes_no_decision() -> None:
-    part = DecisionPart(0, 7, 1, 0, 0, None, b"", b"{}", None)
+def test_a_partial_decision_without_the_first_one_of_its_request_makes_no_decision() -> None:
+    second = PartialDecision(0, 7, 1, 0, 0, None, b"", b"{}", None)
 
-    with pytest.raises(ValueError, match="the first part of a request carries its decision"):
-        combine([part], SETTINGS)
+    with pytest.raises(ValueError, match="the first row of a request carries its decision"):
+        combine([second], SETTINGS)

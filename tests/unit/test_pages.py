@@ -150,18 +150,18 @@ LIVELY = st.lists(
 """Charges of few entities within some minutes; a rate is over after one."""
 
 
-@given(charges=LIVELY, part=st.integers(1, 8), amount=st.sampled_from([1.0, 30.0]))
+@given(charges=LIVELY, most=st.integers(1, 8), amount=st.sampled_from([1.0, 30.0]))
 def test_an_entity_at_rest_that_leaves_early_changes_no_decision(
-    charges: list[PageCharge], part: int, amount: float
+    charges: list[PageCharge], most: int, amount: float
 ) -> None:
-    """Nobody can tell by any later charge, unless more entities than a page's part owe something."""
+    """Nobody can tell by any later charge, unless more entities than a page may have owe something."""
     charges = sorted(charges, key=lambda charge: charge[-1])
     full, bounded, newest_ms = charged(*charges), charged(*charges), charges[-1][-1]
     stored = bytes_of(full)
-    small = bounded.to_bytes(FOREVER_MS, SETTINGS, part)
+    small = bounded.to_bytes(FOREVER_MS, SETTINGS, most)
     kept, left = decode(small, 1), decode(stored, 1)
 
-    assert len(kept) == min(part, len(left))
+    assert len(kept) == min(most, len(left))
     assert sum(bounded.evicted) == len(left) - len(kept)
     if bounded.evicted.owing:
         return
@@ -185,14 +185,14 @@ def test_entities_leave_a_full_page_in_the_order_of_what_is_lost() -> None:
         (young, rate, 1.0, 1.0, 100_000),
     ]
 
-    for part, kept, evicted in (
+    for most, kept, evicted in (
         (4, {debtor, old, rested, young}, (0, 0)),
         (3, {debtor, rested, young}, (1, 0)),
         (2, {debtor, young}, (2, 0)),
         (1, {debtor}, (2, 1)),
     ):
         counters = charged(*page)
-        keys = decode(counters.to_bytes(FOREVER_MS, SETTINGS, part), 1)
+        keys = decode(counters.to_bytes(FOREVER_MS, SETTINGS, most), 1)
 
         assert (set(keys), counters.evicted) == ({tags.key() for tags in kept}, evicted)
 

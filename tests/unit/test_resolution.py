@@ -206,10 +206,10 @@ def test_a_kind_with_shadow_quotas_alone_is_not_enabled() -> None:
 def test_a_quota_in_both_modes_charges_two_counters() -> None:
     enforced, shadow = quota(KIND, 2.0), quota(KIND, 1.0, shadow=True)
 
-    assert Quotas([enforced]).charges_one_counter()
-    assert Quotas([shadow]).charges_one_counter()
-    assert not Quotas([enforced, shadow]).charges_one_counter()
-    assert not Quotas([quota(TOPIC_KIND, 1.0, ORDERS, shadow=True)]).charges_one_counter()
+    assert Quotas([enforced]).charges_one_entity()
+    assert Quotas([shadow]).charges_one_entity()
+    assert not Quotas([enforced, shadow]).charges_one_entity()
+    assert not Quotas([quota(TOPIC_KIND, 1.0, ORDERS, shadow=True)]).charges_one_entity()
 
 
 @pytest.mark.parametrize("tags", [Tags("shadow:alice"), Tags("shadow", "alice"), Tags(topic="shadow:t", partition=0)])

@@ -1,4 +1,4 @@
-"""The part of one task in the audit query's pass: few records in memory, files, and a report."""
+"""The work of one task in the audit query's pass: few records in memory, files, and a report."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from sluice.sinks.tables.decisions import decision_content, decision_rows, decis
 from sluice.sinks.tables.delta_files import DayFiles
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.state.decisions.leader_epochs import LeaderEpoch
-from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
+from sluice.streaming.audit.worker_pass import Exclusions, Feed, TaskReport, TaskWork, run_task
 from tests.audit_records import BOUNDS, REQUESTS, as_records, decision, member, text
 from tests.audit_tables import records
 from tests.builders import DEFAULTS, Json
@@ -34,8 +34,8 @@ def reported(folder: Path, batches: Sequence[pa.RecordBatch], read: Any = decisi
         (folder / name).mkdir()
     feed = Feed(TOPIC, decisions_table(str(folder / "decisions")), read, decision_content, of_decisions=True)
     unreadable = unreadable_table(str(folder / "unreadable"))
-    plan = Plan([feed], unreadable, {}, REQUESTS, BOUNDS, window_s=60, exclusions=Exclusions())
-    (answer,) = write_part(iter(batches), plan)
+    work = TaskWork([feed], unreadable, {}, REQUESTS, BOUNDS, window_s=60, exclusions=Exclusions())
+    (answer,) = run_task(iter(batches), work)
     return msgspec.msgpack.decode(answer["report"][0].as_py(), type=TaskReport)
 
 

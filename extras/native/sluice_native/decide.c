@@ -1,5 +1,5 @@
-/* Charges plain rows: from stored pages and page batches to decisions, parts of decisions, sums, waits and stored pages;
- * and combines parts to decisions. All is equal to what Python's `sluice.streaming.enforce.pipeline` and `sluice.state`
+/* Charges plain rows: from stored pages and page batches to decisions, partial decisions, sums, waits and stored pages;
+ * and combines these to decisions. All is equal to what Python's `sluice.streaming.enforce.pipeline` and `sluice.state`
  * make, which are the rule.
  *
  * A page is decided as a whole or not at all: one that isn't plain is DECLINED with nothing of it left, and Python decides
@@ -10,7 +10,7 @@
 #include <math.h>
 
 enum {
-    MAX_KINDS = 16, MAX_TOPICS = 4, BUCKETS = 64,
+    MAX_KINDS = 16, MAX_TOPICS = 4, GROUPS = 64,
     MAX_CHARGES = 8,             /* of a shape */
     MAX_LEVEL = 64, MAX_NAME = 48,
     MAX_SAMPLES = 1024,          /* of a rate */
@@ -219,7 +219,7 @@ enum { F_BYTES = 1, F_REQUEST_TIME = 2, F_MUTATIONS = 3, F_REQUESTS = 4 }; /* fa
 typedef struct { char name[MAX_NAME]; uint8_t n, family, place, consumer; } Kind; /* by its code */
 
 typedef struct {
-    int32_t pages, part, samples, most_gateways;
+    int32_t pages, max_entities, samples, most_gateways;
     int64_t window_ms, mutation_samples, mutation_window_ms, span_ms, idle_ms, max_record, max_awaited, overhead;
     double burst, span_s;
     uint64_t seed;
@@ -239,7 +239,7 @@ typedef struct {
     Bytes key, entity, shape, record_key, said, gateway, reported, asked_by;
     const uint8_t *amounts; /* doubles in msgpack, each of 9 bytes */
     int64_t partition, offset, timestamp_ms, purgatory_ms, newest_ms;
-    uint32_t amounts_n, part, parts, next, outcome; /* `next` row of the counter plus 1; `outcome` of one that is charged with others, plus 1 */
+    uint32_t amounts_n, index, rows, next, outcome; /* `next` row of the counter plus 1; `outcome` of one that is charged with others, plus 1 */
 } Row;
 typedef struct { uint8_t topic; Bytes key, value; } Record;
 typedef struct { uint32_t first_row, end_row, first_record, end_record; int declined; } Page;
@@ -282,13 +282,13 @@ typedef struct {
     int64_t base_ms;
     /* of a page */
     Text entities, rates, samples, table, new_entities, touched, kept, losses, numbers, reals;
-    Text charges, refused, order, members, outcomes, parts_read;
+    Text charges, refused, order, members, outcomes, partial_read;
     Sum of_kind[MAX_KINDS];
     Note notes[MAX_KINDS];
     /* outputs */
     Keyed keyed[MAX_TOPICS];
-    Text parts[BUCKETS], sums_text, sum_ends, stored, stored_ends, waits;
-    uint32_t parts_n[BUCKETS], waits_n, evicted[2]; /* counters that were at rest, and others */
+    Text partial[GROUPS], sums_text, sum_ends, stored, stored_ends, waits;
+    uint32_t partial_n[GROUPS], waits_n, evicted[2]; /* counters that were at rest, and others */
     Text gateways, gateways_before;
     uint16_t gateway_slots[GATEWAY_SLOTS]; /* place plus 1 */
 } Charger;
@@ -328,15 +328,15 @@ static int read_row(Reader *r, Row *row) {
     row->record_key = read_bin_or_nil(r);
     row->said = read_bin(r);
     row->gateway = read_bin(r);
-    int64_t part = read_number(r), parts = read_number(r);
+    int64_t index = read_number(r), rows = read_number(r);
     row->purgatory_ms = read_number(r);
     if (read_nil(r)) row->reported = (Bytes){NULL, 0};
     else if (!read_reported(r, &row->reported)) return 0;
     row->asked_by = read_bin_or_nil(r);
-    if (r->failed || part > INT32_MAX || parts < 1 || parts > INT32_MAX || row->purgatory_ms > MAX_INT32 || row->timestamp_ms > MAX_TIMESTAMP_MS ||
+    if (r->failed || index > INT32_MAX || rows < 1 || rows > INT32_MAX || row->purgatory_ms > MAX_INT32 || row->timestamp_ms > MAX_TIMESTAMP_MS ||
         row->partition > MAX_INT32 || row->offset > INT64_MAX / 2 || !is_key(row->key) || !row->entity.n || row->gateway.n < 7) return 0;
-    row->part = (uint32_t)part;
-    row->parts = (uint32_t)parts;
+    row->index = (uint32_t)index;
+    row->rows = (uint32_t)rows;
     row->next = row->outcome = 0;
     return 1;
 }
@@ -770,15 +770,15 @@ static int say_decision(Charger *s, const Row *row, const Waits *w) {
     return end_record(sums, row->asked_by);
 }
 
-static int say_part(Charger *s, const Row *row, const Waits *w) {
-    uint32_t bucket = (uint32_t)((row->partition + row->offset) % BUCKETS);
-    Text *t = &s->parts[bucket];
+static int say_partial_decision(Charger *s, const Row *row, const Waits *w) {
+    uint32_t group = (uint32_t)((row->partition + row->offset) % GROUPS);
+    Text *t = &s->partial[group];
     if (need(t, 200 + row->record_key.n + row->said.n + s->charges.length + w->refused_n + row->asked_by.n)) return NO_MEMORY;
-    if (!t->length) PUT(t, "\xdd...."); /* a list; `decide_parts` writes its length */
+    if (!t->length) PUT(t, "\xdd...."); /* a list; `decide_partial_decisions` writes its length */
     put_byte(t, 0x9a);
     pack_number(t, (uint64_t)row->partition);
     pack_number(t, (uint64_t)row->offset);
-    pack_number(t, row->part);
+    pack_number(t, row->index);
     pack_number(t, (uint64_t)row->timestamp_ms);
     pack_number(t, (uint64_t)row->purgatory_ms);
     if (row->record_key.at) pack_bin(t, row->record_key.at, row->record_key.n); else put_byte(t, 0xc0);
@@ -789,17 +789,17 @@ static int say_part(Charger *s, const Row *row, const Waits *w) {
     put_byte(t, ']');
     pack_waits(s, t, w);
     if (row->asked_by.at) pack_bin(t, row->asked_by.at, row->asked_by.n); else put_byte(t, 0xc0);
-    s->parts_n[bucket]++;
+    s->partial_n[group]++;
     return t->length > MAX_OUTPUT ? DECLINED : DONE;
 }
 
-/* ---- combining: one decision of all parts of a request */
-typedef struct { Row row; Bytes charges; Waits waits; uint32_t refused_at; } Part; /* `waits.refused` are there in `refused` */
+/* ---- combining: one decision of all partial ones of a request */
+typedef struct { Row row; Bytes charges; Waits waits; uint32_t refused_at; } PartialDecision; /* `waits.refused` are there in `refused` */
 
-static int read_waits(Charger *s, Reader *r, Part *part) { /* `decision.Waits` */
-    Waits *w = &part->waits;
+static int read_waits(Charger *s, Reader *r, PartialDecision *partial) { /* `decision.Waits` */
+    Waits *w = &partial->waits;
     *w = (Waits){.byte_kind = -1};
-    part->refused_at = (uint32_t)s->refused.length;
+    partial->refused_at = (uint32_t)s->refused.length;
     if (read_nil(r)) return DONE;
     if (read_list(r) != 6) return DECLINED;
     w->is_any = 1;
@@ -815,9 +815,9 @@ static int read_waits(Charger *s, Reader *r, Part *part) { /* `decision.Waits` *
     return read_list(r) ? DECLINED : DONE; /* of sequential coexistence alone */
 }
 
-static int read_part(Charger *s, Reader *r, Part *part) {
-    Row *row = &part->row;
-    *part = (Part){0};
+static int read_partial_decision(Charger *s, Reader *r, PartialDecision *partial) {
+    Row *row = &partial->row;
+    *partial = (PartialDecision){0};
     if (read_list(r) != 10) return DECLINED;
     row->partition = read_number(r);
     row->offset = read_number(r);
@@ -826,40 +826,40 @@ static int read_part(Charger *s, Reader *r, Part *part) {
     row->purgatory_ms = read_number(r);
     row->record_key = read_bin_or_nil(r);
     row->said = read_bin(r);
-    part->charges = read_bin(r);
-    int outcome = read_waits(s, r, part);
+    partial->charges = read_bin(r);
+    int outcome = read_waits(s, r, partial);
     if (outcome) return outcome;
     row->asked_by = read_bin_or_nil(r);
-    row->part = (uint32_t)number;
+    row->index = (uint32_t)number;
     return r->failed || number > INT32_MAX || row->purgatory_ms > MAX_INT32 || row->timestamp_ms > MAX_TIMESTAMP_MS ? DECLINED : DONE;
 }
 
-static int by_part(const void *a, const void *b) {
-    const Row *x = &((const Part *)a)->row, *y = &((const Part *)b)->row;
+static int by_request_and_row(const void *a, const void *b) {
+    const Row *x = &((const PartialDecision *)a)->row, *y = &((const PartialDecision *)b)->row;
     if (x->partition != y->partition) return x->partition < y->partition ? -1 : 1;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
-    return x->part < y->part ? -1 : x->part > y->part;
+    return x->index < y->index ? -1 : x->index > y->index;
 }
 
-static int say_request(Charger *s, const Part *first, const Part *end) { /* `pipeline.combine` of one */
+static int say_request(Charger *s, const PartialDecision *first, const PartialDecision *end) { /* `pipeline.combine` of one */
     Waits all = {.byte_kind = -1};
     uint32_t most = 0;
-    for (const Part *part = first; part < end; part++) if (part->waits.refused_n > most) most = part->waits.refused_n;
+    for (const PartialDecision *partial = first; partial < end; partial++) if (partial->waits.refused_n > most) most = partial->waits.refused_n;
     if (!first->row.said.n) return DECLINED;
     if (need(&s->refused, most + 1)) return NO_MEMORY;
     uint8_t *refused = s->refused.data + s->refused.length;
     if (most) memset(refused, 0, most);
     s->charges.length = 0;
-    for (const Part *part = first; part < end; part++) {
-        const Waits *w = &part->waits;
-        if (part->charges.n < 3 || part->charges.at[0] != '[') return DECLINED;
-        if (need(&s->charges, part->charges.n + 1)) return NO_MEMORY;
-        if (part > first) put_byte(&s->charges, ',');
-        put(&s->charges, part->charges.at + 1, part->charges.n - 2); /* without the brackets of a list */
+    for (const PartialDecision *partial = first; partial < end; partial++) {
+        const Waits *w = &partial->waits;
+        if (partial->charges.n < 3 || partial->charges.at[0] != '[') return DECLINED;
+        if (need(&s->charges, partial->charges.n + 1)) return NO_MEMORY;
+        if (partial > first) put_byte(&s->charges, ',');
+        put(&s->charges, partial->charges.at + 1, partial->charges.n - 2); /* without the brackets of a list */
         if (w->byte_ms > all.byte_ms) { all.byte_ms = w->byte_ms; all.byte_kind = w->byte_kind; }
         if (w->mutation_ms > all.mutation_ms) all.mutation_ms = w->mutation_ms;
         if (w->request_ms > all.request_ms) all.request_ms = w->request_ms;
-        for (uint32_t i = 0; i < w->refused_n; i++) refused[i] |= s->refused.data[part->refused_at + i];
+        for (uint32_t i = 0; i < w->refused_n; i++) refused[i] |= s->refused.data[partial->refused_at + i];
         all.is_any |= w->is_any;
     }
     all.refused = refused;
@@ -1077,7 +1077,7 @@ static int say_long_waits(Charger *s) { /* msgpack, for Python */
 /* ---- charging */
 static uint32_t topics_of(const Shape *shape, const Row *row) { return row->amounts_n - shape->length + 1; }
 
-/* The row's decision, or its part of one, and what gateways need to know of it. */
+/* The row's decision, finished or partial, and what gateways need to know of it. */
 static int say_row(Charger *s, const Row *row, const Shape *shape, const Outcome *outcomes) {
     Waits w = {.byte_kind = -1};
     s->charges.length = 0;
@@ -1097,7 +1097,7 @@ static int say_row(Charger *s, const Row *row, const Shape *shape, const Outcome
         int outcome = add_sum(s, c, row, o);
         if (outcome) return outcome;
     }
-    return row->parts > 1 ? say_part(s, row, &w) : say_decision(s, row, &w);
+    return row->rows > 1 ? say_partial_decision(s, row, &w) : say_decision(s, row, &w);
 }
 
 static int charge_row(Charger *s, Entity *e, const Row *row) {
@@ -1418,7 +1418,7 @@ static int is_at_rest(const Charger *s, const Entity *e, int64_t now_ms, int64_t
     return isnan(e->tokens) || refilled(e, now_ms) >= s->settings.burst * e->limit;
 }
 
-/* The counters that stay if a page has more than its part: see `pages._surplus`. */
+/* The counters that stay if a page has more than `max_entities`: see `Page.to_bytes`. */
 typedef struct { int rank; int64_t last_event_ms; uint32_t place; } Loss;
 static int by_loss(const void *a, const void *b) {
     const Loss *x = a, *y = b;
@@ -1428,9 +1428,9 @@ static int by_loss(const void *a, const void *b) {
 }
 
 static int evict(Charger *s, int64_t now_ms) {
-    uint32_t n = LENGTH(s->kept, uint32_t), part = (uint32_t)s->settings.part, left = 0;
+    uint32_t n = LENGTH(s->kept, uint32_t), most = (uint32_t)s->settings.max_entities, left = 0;
     uint32_t *kept = (uint32_t *)s->kept.data;
-    if (n <= part) return DONE;
+    if (n <= most) return DONE;
     s->losses.length = 0;
     if (need(&s->losses, n * sizeof(Loss))) return NO_MEMORY;
     for (uint32_t k = 0; k < n; k++) {
@@ -1439,7 +1439,7 @@ static int evict(Charger *s, int64_t now_ms) {
         put(&s->losses, &(Loss){rank, e->last_event_ms, k}, sizeof(Loss));
     }
     qsort(s->losses.data, n, sizeof(Loss), by_loss);
-    for (uint32_t k = 0; k < n - part; k++) {
+    for (uint32_t k = 0; k < n - most; k++) {
         const Loss *loss = AT(s->losses, Loss, k);
         s->evicted[loss->rank > 0]++;
         kept[loss->place] = UINT32_MAX;
@@ -1586,14 +1586,14 @@ static int decide_page(Charger *s, const Page *page, uint32_t number, const uint
 }
 
 /* All texts to which a page adds, with their lengths before it. */
-enum { MAX_MARKED = 5 * MAX_TOPICS + BUCKETS + 5 };
+enum { MAX_MARKED = 5 * MAX_TOPICS + GROUPS + 5 };
 static int outputs_of(Charger *s, Text **texts) {
     int n = 0;
     for (int i = 0; i < MAX_TOPICS; i++) {
         Keyed *k = &s->keyed[i];
         texts[n++] = &k->values; texts[n++] = &k->value_ends; texts[n++] = &k->keys; texts[n++] = &k->key_ends; texts[n++] = &k->has_key;
     }
-    for (int i = 0; i < BUCKETS; i++) texts[n++] = &s->parts[i];
+    for (int i = 0; i < GROUPS; i++) texts[n++] = &s->partial[i];
     texts[n++] = &s->sums_text; texts[n++] = &s->sum_ends; texts[n++] = &s->stored; texts[n++] = &s->stored_ends; texts[n++] = &s->waits;
     return n;
 }
@@ -1607,10 +1607,10 @@ static void forget_outputs(Charger *s) { /* of the last call */
 static int decide_or_forget(Charger *s, Page *page, uint32_t number, const uint8_t *payload, size_t n) {
     Text *texts[MAX_MARKED];
     size_t lengths[MAX_MARKED];
-    uint32_t parts_n[BUCKETS], evicted[2] = {s->evicted[0], s->evicted[1]}, waits_n = s->waits_n, gateways_n = LENGTH(s->gateways, Gateway);
+    uint32_t partial_n[GROUPS], evicted[2] = {s->evicted[0], s->evicted[1]}, waits_n = s->waits_n, gateways_n = LENGTH(s->gateways, Gateway);
     int texts_n = outputs_of(s, texts);
     for (int i = 0; i < texts_n; i++) lengths[i] = texts[i]->length;
-    memcpy(parts_n, s->parts_n, sizeof parts_n);
+    memcpy(partial_n, s->partial_n, sizeof partial_n);
     s->gateways_before.length = 0;
     if (need(&s->gateways_before, s->gateways.length)) return NO_MEMORY;
     put(&s->gateways_before, s->gateways.data, s->gateways.length);
@@ -1618,7 +1618,7 @@ static int decide_or_forget(Charger *s, Page *page, uint32_t number, const uint8
     if (outcome != DECLINED) return outcome;
     page->declined = 1;
     for (int i = 0; i < texts_n; i++) texts[i]->length = lengths[i];
-    memcpy(s->parts_n, parts_n, sizeof parts_n);
+    memcpy(s->partial_n, partial_n, sizeof partial_n);
     s->waits_n = waits_n;
     memcpy(s->evicted, evicted, sizeof evicted);
     forget_gateways(s, gateways_n);
@@ -1634,7 +1634,7 @@ API void decide_free(Charger *s) {
     int n = outputs_of(s, outputs);
     for (int i = 0; i < n; i++) free(outputs[i]->data);
     Text *texts[] = {&s->rows, &s->records, &s->pages, &s->batches, &s->entities, &s->rates, &s->samples, &s->table, &s->new_entities, &s->touched, &s->kept, &s->losses,
-                     &s->numbers, &s->reals, &s->charges, &s->refused, &s->order, &s->members, &s->outcomes, &s->parts_read, &s->gateways, &s->gateways_before};
+                     &s->numbers, &s->reals, &s->charges, &s->refused, &s->order, &s->members, &s->outcomes, &s->partial_read, &s->gateways, &s->gateways_before};
     for (size_t i = 0; i < COUNT(texts); i++) free(texts[i]->data);
     for (int i = 0; i < MAX_TOPICS; i++) free(s->topics[i].data);
     for (int i = 0; i < MAX_KINDS; i++) free(s->of_kind[i].uses.data);
@@ -1678,7 +1678,7 @@ API int decide_pages(Charger *s, uint32_t pages_n, const int32_t *numbers, const
     forget_outputs(s);
     s->rows.length = s->records.length = s->pages.length = 0;
     s->waits_n = s->evicted[0] = s->evicted[1] = 0;
-    memset(s->parts_n, 0, sizeof s->parts_n);
+    memset(s->partial_n, 0, sizeof s->partial_n);
     memset(s->gateway_slots, 0, sizeof s->gateway_slots);
     s->gateways.length = 0;
     for (int kind = 0; kind < MAX_KINDS; kind++) s->of_kind[kind].used = s->notes[kind].used = 0;
@@ -1709,24 +1709,24 @@ API int decide_pages(Charger *s, uint32_t pages_n, const int32_t *numbers, const
     return DONE;
 }
 
-/* Makes the decisions of some lists of parts, which have all parts of each request. If they are DECLINED, Python has to. */
-API int combine_parts(Charger *s, uint32_t lists_n, const uint8_t *const *lists, const uint64_t *lengths) {
+/* Makes the decisions of some lists of partial ones, all of each request. If they are DECLINED, Python has to. */
+API int combine_partial_decisions(Charger *s, uint32_t lists_n, const uint8_t *const *lists, const uint64_t *lengths) {
     forget_outputs(s);
-    s->parts_read.length = s->refused.length = 0;
+    s->partial_read.length = s->refused.length = 0;
     for (uint32_t i = 0; i < lists_n; i++) {
         Reader reader = {lists[i], lists[i] + lengths[i], 0};
         for (uint64_t n = read_list(&reader); n; n--) {
-            Part part;
-            int outcome = read_part(s, &reader, &part);
+            PartialDecision partial;
+            int outcome = read_partial_decision(s, &reader, &partial);
             if (outcome) return outcome;
-            if (need(&s->parts_read, sizeof part)) return NO_MEMORY;
-            put(&s->parts_read, &part, sizeof part);
+            if (need(&s->partial_read, sizeof partial)) return NO_MEMORY;
+            put(&s->partial_read, &partial, sizeof partial);
         }
         if (reader.failed || reader.p != reader.end) return DECLINED;
     }
-    Part *first = (Part *)s->parts_read.data, *end = first + LENGTH(s->parts_read, Part);
-    if (first < end) qsort(first, (size_t)(end - first), sizeof *first, by_part);
-    for (Part *next; first < end; first = next) {
+    PartialDecision *first = (PartialDecision *)s->partial_read.data, *end = first + LENGTH(s->partial_read, PartialDecision);
+    if (first < end) qsort(first, (size_t)(end - first), sizeof *first, by_request_and_row);
+    for (PartialDecision *next; first < end; first = next) {
         for (next = first + 1; next < end && next->row.partition == first->row.partition && next->row.offset == first->row.offset;) next++;
         int outcome = say_request(s, first, next);
         if (outcome) return outcome;
@@ -1747,12 +1747,12 @@ API const uint8_t *decide_output(Charger *s, int output, int of, uint64_t *size)
     return texts[output]->data;
 }
 
-/* The list of the parts of a bucket, in msgpack; of no bytes if there is none. */
-API const uint8_t *decide_parts(Charger *s, int bucket, uint64_t *size) {
-    Text *t = &s->parts[bucket];
+/* The list of the partial decisions of a group, in msgpack; of no bytes if there is none. */
+API const uint8_t *decide_partial_decisions(Charger *s, int group, uint64_t *size) {
+    Text *t = &s->partial[group];
     if (t->length) {
         Text length = {t->data, 1, t->room};
-        big_endian(&length, s->parts_n[bucket], 4);
+        big_endian(&length, s->partial_n[group], 4);
     }
     *size = t->length;
     return t->data;
@@ -1760,7 +1760,7 @@ API const uint8_t *decide_parts(Charger *s, int bucket, uint64_t *size) {
 
 API uint32_t decide_waits(const Charger *s) { return s->waits_n; }
 
-/* Counters that were forgotten as their page had more than its part: those at rest (0), and others (1). */
+/* Counters that were forgotten as their page had more than `max_entities`: those at rest (0), and others (1). */
 API uint32_t decide_evicted(const Charger *s, int is_owing) { return s->evicted[is_owing != 0]; }
 
 /* A gateway of the sums, by its place; NULL if there is none. */

@@ -22,11 +22,11 @@ from sluice.state.contract.records import MAX_NAMED_GATEWAYS
 from sluice.state.quotas.kinds import KINDS_BY_CODE, Coexistence, burst
 from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.sums import PLACES, QUOTAS, sum_records
-from sluice.state.store.pages import Evicted, part_of_page, spans_ms
+from sluice.state.store.pages import Evicted, max_entities_of_page, spans_ms
 from sluice.streaming.enforce.engine import PageToDecide
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.wire import (
-    BUCKETS,
+    GROUPS,
     OVERHEAD_BYTES,
     Keyed,
     KeyedArrays,
@@ -59,12 +59,12 @@ class NativeSums(NamedTuple):
 class NativelyCharged(NamedTuple):
     """The result for some pages: `stored` has None for each page that is declined, of which nothing else is here.
 
-    `records` are those of all topics but waits. `parts` are encoded, by the number of their group.
+    `records` are those of all topics but waits. `partial_decisions` are encoded, by the number of their group.
     """
 
     records: dict[str, KeyedArrays]
     waits: Outputs
-    parts: Keyed
+    partial_decisions: Keyed
     sums: NativeSums
     stored: list[bytes | None]
     evicted: Evicted
@@ -97,7 +97,7 @@ class NativeCharger:
         rule = settings.quota
         of_pages = ChargerSettings(
             pages=settings.pages,
-            part=min(part_of_page(settings.max_entities, settings.pages), _MAX_SHORT),
+            max_entities=min(max_entities_of_page(settings.max_entities, settings.pages), _MAX_SHORT),
             samples=rule.client_window.samples,
             most_gateways=MAX_NAMED_GATEWAYS,
             window_ms=rule.client_window.window_ms,
@@ -147,14 +147,14 @@ class NativeCharger:
         native.declined["pages"] += sum(flags)
         stored = [None if flag else one for one, flag in zip(self._texts(_STORED, _STORED_ENDS), flags, strict=True)]
         evicted = Evicted(*(self._native.decide_evicted(self._handle, is_owing) for is_owing in (False, True)))
-        return NativelyCharged(self._records(), self._waits(), self._parts(), self._sums(), stored, evicted)
+        return NativelyCharged(self._records(), self._waits(), self._partial_decisions(), self._sums(), stored, evicted)
 
     def combine(self, payloads: Sequence[pa.Buffer]) -> dict[str, KeyedArrays] | None:
-        """The records of `pipeline.combine` for encoded parts, all of each request; None if it has to make them."""
+        """The records of `pipeline.combine` for a group of partial decisions, encoded; None if it has to make them."""
         count = len(payloads)
         addresses = (ctypes.c_void_p * count)(*[payload.address for payload in payloads])
         lengths = (ctypes.c_uint64 * count)(*[payload.size for payload in payloads])
-        if self._call("combine_parts", count, addresses, lengths) == native.DECLINED:
+        if self._call("combine_partial_decisions", count, addresses, lengths) == native.DECLINED:
             native.declined["groups"] += 1
             return None
         return self._records()
@@ -176,13 +176,13 @@ class NativeCharger:
             outputs[self._settings.waits_topic].add(*wait_record(kind, wait.entity, record))
         return outputs
 
-    def _parts(self) -> Keyed:
-        parts, size = Keyed(), ctypes.c_uint64()
-        for bucket in range(BUCKETS):
-            data = self._native.decide_parts(self._handle, bucket, size)
+    def _partial_decisions(self) -> Keyed:
+        groups, size = Keyed(), ctypes.c_uint64()
+        for group in range(GROUPS):
+            data = self._native.decide_partial_decisions(self._handle, group, size)
             if size.value:
-                parts.add(b"%d" % bucket, ctypes.string_at(data, size.value))
-        return parts
+                groups.add(b"%d" % group, ctypes.string_at(data, size.value))
+        return groups
 
     def _sums(self) -> NativeSums:
         gateways, size, until_ms = dict[bytes, int](), ctypes.c_uint64(), ctypes.c_int64()

@@ -55,8 +55,8 @@ class NativeEngine(PythonEngine):
         native = native_charger(settings)
         if native is None:
             return super().decide(pages, settings)
-        records, waits, parts, sums, stored, evicted = native.decide(pages)
-        made = Made(records, waits, parts, sums)
+        records, waits, partial, sums, stored, evicted = native.decide(pages)
+        made = Made(records, waits, partial, sums)
         declined = [new is None for new in stored]
         if not any(declined):
             return DecidedPages([made], [new for new in stored if new is not None], evicted)

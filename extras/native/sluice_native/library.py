@@ -63,7 +63,7 @@ class ChargerSettings(ctypes.Structure):
 
     _fields_ = (
         ("pages", c_int32),
-        ("part", c_int32),
+        ("max_entities", c_int32),
         ("samples", c_int32),
         ("most_gateways", c_int32),
         ("window_ms", c_int64),
@@ -127,10 +127,10 @@ _FUNCTIONS = {
             POINTER(c_uint8),
         ),
     ),
-    "combine_parts": (c_int, (c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_uint64))),
+    "combine_partial_decisions": (c_int, (c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_uint64))),
     "decide_base_ms": (c_int64, (c_void_p,)),
     "decide_output": (c_void_p, (c_void_p, c_int, c_int, POINTER(c_uint64))),
-    "decide_parts": (c_void_p, (c_void_p, c_int, POINTER(c_uint64))),
+    "decide_partial_decisions": (c_void_p, (c_void_p, c_int, POINTER(c_uint64))),
     "decide_waits": (c_uint32, (c_void_p,)),
     "decide_evicted": (c_uint32, (c_void_p, c_int)),
     "decide_gateway": (c_void_p, (c_void_p, c_uint32, POINTER(c_uint64), POINTER(c_int64))),

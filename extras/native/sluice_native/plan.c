@@ -837,8 +837,8 @@ static void pack_reported(const Planner *s, Text *t, const Event *e) {
     put_byte(t, e->bytes == ABSENT ? 0xc2 : 0xc3);
 }
 
-static int write_row(Planner *s, const Event *e, int32_t partition, int64_t offset, uint32_t part, int is_asked) {
-    const Charged *charged = &s->charged[part];
+static int write_row(Planner *s, const Event *e, int32_t partition, int64_t offset, uint32_t index, int is_asked) {
+    const Charged *charged = &s->charged[index];
     const Counter *of = &((const Counter *)s->counter_list.data)[charged->counter];
     size_t room = 600 + of->prefix_n + of->entity_n + 9 * (size_t)MAX_NAME;
     if (need(&s->counter_key, room) || need(&s->entity, 2 * room)) return NO_MEMORY; /* names have at most MAX_NAME bytes */
@@ -857,17 +857,17 @@ static int write_row(Planner *s, const Event *e, int32_t partition, int64_t offs
     pack_bin(t, s->entity.data, s->entity.length);
     put(t, s->texts.data + of->shape_at, of->shape_n);
     pack_amounts(s, t, e, of, charged->touched);
-    if (!part) {
+    if (!index) {
         pack_bin(t, s->record_key.data, s->record_key.length);
         pack_bin(t, s->said.data, s->said.length);
     } else PUT(t, "\xc0\xc4\x00");
     pack_bin(t, s->gateway.data, s->gateway.length);
-    pack_number(t, part);
+    pack_number(t, index);
     pack_number(t, s->charged_n);
     pack_number(t, (uint64_t)e->purgatory_ms);
     if (e->waits_n || e->bytes != ABSENT) pack_reported(s, t, e);
     else put_byte(t, 0xc0);
-    if (is_asked && !part) pack_bin(t, e->instance.at, e->instance.n);
+    if (is_asked && !index) pack_bin(t, e->instance.at, e->instance.n);
     else put_byte(t, 0xc0);
     s->rows_n[page]++;
     return 0;
@@ -919,8 +919,8 @@ static int plan_event(Planner *s, const uint8_t *event, size_t n, int32_t partit
     put_or_null(gateway, e->instance);
     if (e->has_waits) PUT(gateway, ",true"); else PUT(gateway, ",false");
     int is_asked = e->mutated_n && !e->has_waits && e->instance.at;
-    for (uint32_t part = 0; part < s->charged_n; part++)
-        if (write_row(s, e, partition, offset, part, is_asked)) return NO_MEMORY;
+    for (uint32_t index = 0; index < s->charged_n; index++)
+        if (write_row(s, e, partition, offset, index, is_asked)) return NO_MEMORY;
     if (s->charged_n) return DONE;
     uint32_t page = (uint32_t)(offset % s->settings.pages);
     if (record(s, page, &s->decisions_topic, key->data, key->length, "", &s->said, "")) return NO_MEMORY;

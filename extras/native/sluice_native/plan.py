@@ -24,13 +24,13 @@ from sluice.state.decisions.charge_plan import (
     BYTE_APIS,
     MUTATION_APIS,
     POINTS_PER_NANOSECOND,
-    CounterCharges,
+    EntityCharges,
     Plan,
     bytes_by_partition,
     plan_charges,
 )
 from sluice.state.decisions.checks import most_mutations
-from sluice.state.decisions.decision import OfBatch, undecided
+from sluice.state.decisions.decision import BatchFields, undecided
 from sluice.state.decisions.plan_key import PLANNED_APIS, plan_key, request_like
 from sluice.state.quotas.entity import bounded_name, entity_text, sanitize
 from sluice.state.quotas.entry import Mode
@@ -57,7 +57,7 @@ _JSON = msgspec.json.Encoder()
 
 
 class PartitionCharges(NamedTuple):
-    """Charges of the topic-partitions of a request, which come before counter number `before` of its plan.
+    """Charges of the topic-partitions of a request, which come before entity number `before` of its plan.
 
     Without `quotas` no quota of the kind is set, and the bytes are only reported.
     """
@@ -69,12 +69,12 @@ class PartitionCharges(NamedTuple):
 
 
 class PlanAlike(Plan, gc=False):
-    """All charges of one request on counters of its client, by their key and in order; those of topic-partitions apart.
+    """All charges of one request on its client's counters, by their entity's key, in order; topic-partitions' apart.
 
     `is_exempt` says that request time is reported as exempt.
     """
 
-    counters: dict[str, CounterCharges] = msgspec.field(default_factory=dict)
+    entities: dict[str, EntityCharges] = msgspec.field(default_factory=dict)
     partitions: list[PartitionCharges] = msgspec.field(default_factory=list)
     is_exempt: bool = False
 
@@ -85,12 +85,12 @@ class PlanAlike(Plan, gc=False):
     def add_partitions(self, _: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
         """Note the charges; shadow quotas report no bytes, as the enforced ones have done it."""
         if quotas.enabled(kind):
-            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, quotas))
+            self.partitions.append(PartitionCharges(len(self.entities), kind, withheld, quotas))
         elif quotas.mode is not Mode.SHADOW:
-            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, None))
+            self.partitions.append(PartitionCharges(len(self.entities), kind, withheld, None))
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
-        self.counters.setdefault(resolution.key, CounterCharges(resolution.tags, [])).charges.append(charge)
+        self.entities.setdefault(resolution.key, EntityCharges(resolution.tags, [])).charges.append(charge)
 
 
 class NativePlanner:
@@ -142,7 +142,7 @@ class NativePlanner:
         self, batches: Iterable[Any], decided_at_ms: int, overrides: Overrides | None = None
     ) -> Iterator[PlannedPages]:
         """As `pipeline.plan`, of Arrow batches of Kafka records: value, partition, offset and timestamp_ms."""
-        of_batch = self._planner.batch(decided_at_ms, overrides)
+        of_batch = self._planner.batch_fields(decided_at_ms, overrides)
         limits = self._settings.limits
         first_ms, last_ms = decided_at_ms - limits.max_age_ms, decided_at_ms + limits.max_ahead_ms
         self._call("plan_begin", *_texts(_text_of(of_batch)), first_ms, last_ms)
@@ -153,7 +153,7 @@ class NativePlanner:
             yield from self._plan_batch(batch, of_batch, max_bytes)
         yield self._taken()
 
-    def _plan_batch(self, batch: Any, of_batch: OfBatch, max_bytes: int) -> Iterator[PlannedPages]:
+    def _plan_batch(self, batch: Any, of_batch: BatchFields, max_bytes: int) -> Iterator[PlannedPages]:
         values = batch.column("value").cast(pa.binary())
         _, ends, data = values.buffers()
         partitions, offsets, times_ms = (
@@ -190,7 +190,7 @@ class NativePlanner:
             if self._native.plan_bytes(self._handle) >= max_bytes:
                 yield self._taken()
 
-    def _plan_in_python(self, event: Request | Unmute | OutputRecord, source: Source, of_batch: OfBatch) -> None:
+    def _plan_in_python(self, event: Request | Unmute | OutputRecord, source: Source, of_batch: BatchFields) -> None:
         planned = [event] if isinstance(event, OutputRecord) else self._planner.plan(event, source, of_batch)
         for each in planned:
             if isinstance(each, OutputRecord):
@@ -242,13 +242,13 @@ class NativePlanner:
     def _made(self, plan: PlanAlike) -> int:
         """The number of a plan, which is told."""
         number = self._call("plan_make", not plan.is_exempt)
-        for key, counter in plan.counters.items():
-            tags = counter.tags
+        for key, entity in plan.entities.items():
+            tags = entity.tags
             has = native.HAS_USER * (tags.user != "") + native.HAS_CLIENT_ID * (tags.client_id != "")
             prefix = key.removesuffix(tags.key()) if has else key
             is_apart = has and ">" not in prefix
             page = -1 if is_apart else page_of_entity(key, self._settings.pages)
-            self._counter(counter.charges, prefix, b"" if has else entity_text(tags.entity()), page, has)
+            self._counter(entity.charges, prefix, b"" if has else entity_text(tags.entity()), page, has)
         for of_mode in plan.partitions:
             texts, mode = (b"",) * 4, 0
             if of_mode.quotas is None:
@@ -266,8 +266,8 @@ class NativePlanner:
             resolution = of_mode.quotas.resolve_topic(of_mode.kind, topic, partition)
             plan.add(of_mode.kind, resolution, [], withheld=of_mode.withheld)
         prefix, charges = "", list[Charge]()
-        for key, counter in plan.counters.items():
-            prefix, charges = key.removesuffix(f"{sanitize(bounded_name(topic))}|{partition}"), counter.charges
+        for key, entity in plan.entities.items():
+            prefix, charges = key.removesuffix(f"{sanitize(bounded_name(topic))}|{partition}"), entity.charges
         shared = prefix, encode_shape(charges)
         number = self._topics.get(shared)
         if number is None:
@@ -322,7 +322,7 @@ def _texts(*texts: bytes) -> Iterator[bytes | int]:
         yield len(text)
 
 
-def _text_of(of_batch: OfBatch, instance: str | None = None) -> bytes:
+def _text_of(of_batch: BatchFields, instance: str | None = None) -> bytes:
     """JSON of the fields that decisions of a micro-batch share, from `decided_by` on; charges begin at its line end.
 
     Those on events of a gateway that is tightened have a note.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, request_wait_ms, wait_over_limit_ms
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, bounded_wait_ms, wait_over_limit_ms
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
 from sluice.state.quotas.entity import COMMON_MARK, TENANT_KEY_PREFIX, Tags, sanitize
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
@@ -134,7 +134,7 @@ def _balance(
         window = settings.client_window
         observed, window_ms = rate.observe(window, now_ms)
         wait_ms = (
-            request_wait_ms(observed, limit, window_ms, window)
+            bounded_wait_ms(observed, limit, window_ms, window)
             if kind.family is Family.REQUEST_TIME
             else wait_over_limit_ms(observed, limit, window_ms)
         )

@@ -97,7 +97,7 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     if hint := nobody_text(tables, unmute.entity.user, unmute.entity.client_id, entries, datetime.now(UTC)):
         yield f"{hint}; nothing to reset"
         return
-    if not plan_resets(unmute, Quotas(entries, version)).counters:
+    if not plan_resets(unmute, Quotas(entries, version)).entities:
         yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
         return
     try:

@@ -106,7 +106,7 @@ class Workers:
         """Make the stages."""
         pipeline = PipelineSettings.of(self.settings)._replace(job_id=_JOB_ID)
         self._pages = pipeline.pages
-        self._combined = not Quotas(self.load.quotas, _QUOTA_VERSION).charges_one_counter()
+        self._combined = not Quotas(self.load.quotas, _QUOTA_VERSION).charges_one_entity()
         checkpoint = Checkpoint(self.settings.enforce.checkpoint)
         QuotaSnapshots(checkpoint).save(_QUOTA_VERSION, list(self.load.quotas))
         self._plan = planner(self.settings, pipeline)
@@ -199,7 +199,7 @@ class Workers:
             return self._decider.decide_groups(groups)
 
     def _records(self, rows: Sequence[Row]) -> list[Row]:
-        """Records of finished rows and of parts, which meet by key."""
+        """Records of finished rows and of partial decisions, which meet by key."""
         found: list[Row] = []
         for task in range(TASKS):
             own = [row for row in rows if crc32(row[2] or b"") % TASKS == task]

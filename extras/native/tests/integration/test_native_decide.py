@@ -20,7 +20,7 @@ from sluice.state.shares import sums
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import PageToDecide
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.wire import Source, decode_parts
+from sluice.streaming.enforce.wire import Source, decode_group
 from sluice_demo.job import storage_in, write_settings
 from sluice_lab.benchmarks.events import LOADS, Load, spread
 from sluice_lab.benchmarks.harness import Workers
@@ -118,8 +118,8 @@ def test_what_is_throttled_or_refused_is_decided_natively(event: dict[str, Any])
     page = page_of(quotas, [event] * 3)
     made = charger.decide([page])
 
-    parts = [part for payload in made.parts.values for part in decode_parts(payload or b"")]
-    outputs = pipeline.combine(parts, _SETTINGS) if parts else outputs_of(made)
+    partial = [each for payload in made.partial_decisions.values for each in decode_group(payload or b"")]
+    outputs = pipeline.combine(partial, _SETTINGS) if partial else outputs_of(made)
     decisions = [json.loads(value or b"") for value in outputs[_SETTINGS.decisions_topic].values]
     assert (charger.decided, charger.declined) == (1, 0)
     assert decisions[-1]["verdict"] in ("THROTTLE", "REJECT")
@@ -177,7 +177,7 @@ def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
 
     assert made.stored == [None]
     assert made.records == {}
-    assert made.parts.keys == []
+    assert made.partial_decisions.keys == []
     assert list(made.sums.records("0123", 5, 1)) == []
 
 

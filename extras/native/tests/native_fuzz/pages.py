@@ -20,7 +20,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.engine import Made, PageToDecide
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.wire import Outputs, Source, decode_page_batch, decode_parts, encoded_parts
+from sluice.streaming.enforce.wire import Outputs, Source, decode_group, decode_page_batch, encoded_groups
 from sluice_native.decide import NativeCharger, NativelyCharged
 from tests.builders import DEFAULTS
 from tests.decided_pages import NormalForm, check_same, difference, in_lists, in_python, normal_form, records_of
@@ -80,9 +80,9 @@ def _compare(
         native.decide(draw.sample(pages, draw.randrange(len(pages) + 1)))  # an attempt whose results nobody takes
     found = compare_pages(native, pages, settings, is_damaged)
     stored |= found.stored
-    payloads = [payload or b"" for payload in encoded_parts(found.parts).values]
+    payloads = [payload or b"" for payload in encoded_groups(found.partial_decisions).values]
     payloads = [damaged(draw, each) if draw.random() < 0.02 else each for each in payloads]
-    if all(map(_has_sound_parts, payloads)):
+    if all(map(_has_sound_decisions, payloads)):
         compare_combined(native, payloads, settings)
     else:
         native.combine([pa.py_buffer(payload) for payload in payloads])
@@ -102,19 +102,19 @@ def compare_pages(
     Where something is damaged, one name may have become another, which then has two sums.
     """
     made = native.decide(pages)
-    compare_combined(native, [payload or b"" for payload in made.parts.values], settings)
+    compare_combined(native, [payload or b"" for payload in made.partial_decisions.values], settings)
     plain = [page for page, new in zip(pages, made.stored, strict=True) if new is not None]
     stored = {page.number: new for page, new in zip(pages, made.stored, strict=True) if new is not None}
-    found = normal_form([Made(made.records, made.waits, made.parts, made.sums)], stored, made.evicted)
+    found = normal_form([Made(made.records, made.waits, made.partial_decisions, made.sums)], stored, made.evicted)
     check_same(found, in_python(plain, settings), is_damaged)
     return found
 
 
 def compare_combined(native: NativeCharger, payloads: Sequence[bytes], settings: PipelineSettings) -> None:
-    """Combine these parts in both ways, unless native code declines them. Raises AssertionError."""
+    """Combine these partial decisions in both ways, unless native code declines them. Raises AssertionError."""
     found = native.combine([pa.py_buffer(payload) for payload in payloads])
     try:
-        expected = pipeline.combine([part for payload in payloads for part in decode_parts(payload)], settings)
+        expected = pipeline.combine([each for payload in payloads for each in decode_group(payload)], settings)
     except (ValueError, msgspec.DecodeError, IndexError, OverflowError) as error:
         if found is not None:
             raise AssertionError("native code combines what is damaged") from error
@@ -215,14 +215,14 @@ def _has_sound_rows(page_batch: bytes) -> bool:
     return _are_sound(decisions, Decision) and _are_sound([row.entity for row in rows], CountedEntity)
 
 
-def _has_sound_parts(payload: bytes) -> bool:
-    """The same for parts of decisions."""
+def _has_sound_decisions(payload: bytes) -> bool:
+    """The same for partial decisions."""
     try:
-        parts = decode_parts(payload)
+        partial = decode_group(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return True
-    decisions = [part.decision for part in parts if part.decision]
-    return _are_sound(decisions, Decision) and _are_sound([part.charges for part in parts], list[ChargeResult])
+    decisions = [each.decision for each in partial if each.decision]
+    return _are_sound(decisions, Decision) and _are_sound([each.charges for each in partial], list[ChargeResult])
 
 
 def _are_sound(texts: Iterable[bytes], kind: Any) -> bool:
