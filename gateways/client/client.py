@@ -17,7 +17,7 @@ from typing import Self
 from kafka import KafkaProducer
 
 from sluice.gateways.client.answer import Answer, AwaitedDecisions, correction, decided_answer
-from sluice.gateways.client.events import as_executed, asks_for_mutations, checked_parts
+from sluice.gateways.client.events import as_executed, asks_for_mutations, checked_events
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.metrics import GatewayStats
@@ -157,17 +157,17 @@ class Gateway:
         """
         self._begin_if_forked()
         event = self._publisher.completed_event(request)
-        parts = checked_parts(event, self.options.max_charges_per_event)
+        events = checked_events(event, self.options.max_charges_per_event)
         if asks_for_mutations(event) and self.refuses_all():
             return self._refusal(event)
         self._policy.note_allowed()
         admission, is_inline = self._charge(event, delivered)
         if asks_for_mutations(event) and not is_validation(event, self.options.quota):
-            as_executed(parts[0], admission.refused, self.options.quota)
-        for part in parts:
-            part.throttled_by = list(admission.throttled_by) if is_inline else None
-            part.withheld = admission.withhold
-        return self._answer(event, admission, self._publisher.publish(parts))
+            as_executed(events[0], admission.refused, self.options.quota)
+        for each in events:
+            each.throttled_by = list(admission.throttled_by) if is_inline else None
+            each.withheld = admission.withhold
+        return self._answer(event, admission, self._publisher.publish(events))
 
     def admit_mutations(self, request: Request | Mapping[str, object]) -> Answer:
         """Publish a mutation request and wait up to `decide_timeout_ms` for the decision, which admits or refuses.
@@ -180,13 +180,13 @@ class Gateway:
         event = self._publisher.completed_event(request)
         if not asks_for_mutations(event):
             return self.admit(event)
-        parts = checked_parts(event, self.options.max_charges_per_event)
+        events = checked_events(event, self.options.max_charges_per_event)
         if self.refuses_all():
             return self._refusal(event)
-        asking = str(parts[0].request_id)  # the first part has the mutations
+        asking = str(events[0].request_id)  # the first has the mutations
         future, published, decision = self._awaited.expect(asking), None, None
         try:
-            published = self._publisher.publish(parts)
+            published = self._publisher.publish(events)
             if published is not None:
                 decision = future.result(0 if self.is_stale() else self.options.decide_timeout_ms / 1000)
         except TimeoutError:

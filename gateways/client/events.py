@@ -1,4 +1,4 @@
-"""Request events as a gateway publishes them: checked, and divided into parts that fit into a record."""
+"""Request events as a gateway publishes them: checked, and divided so that each fits into a record."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -54,7 +54,7 @@ def _unknown_field(path: str, fields: Mapping[str, object], known: Collection[st
     return InvalidRequestError(f"{path}{name}", "is no field of an event", ", ".join(nearest))
 
 
-def checked_parts(event: Request, most: int) -> Sequence[Request]:
+def checked_events(event: Request, most: int) -> Sequence[Request]:
     """The event, or several that charge the same: each has at most `most` topic-partitions.
 
     The first of them has the times, the mutations, and the number of requests.
@@ -64,13 +64,13 @@ def checked_parts(event: Request, most: int) -> Sequence[Request]:
     """
     if len(event.mutations) > most_mutations(most):
         raise InvalidRequestError("mutations", f"has {len(event.mutations)} entries", f"at most {most_mutations(most)}")
-    parts = (event,) if len(event.topic_partitions) <= most else tuple(_parts(event, most))
-    for part in parts:
-        check_amounts(part)
-        check_gateway_fields(part)
-        if not _is_short(part):
-            check_lengths(part)
-    return parts
+    events = (event,) if len(event.topic_partitions) <= most else tuple(_divided(event, most))
+    for each in events:
+        check_amounts(each)
+        check_gateway_fields(each)
+        if not _is_short(each):
+            check_lengths(each)
+    return events
 
 
 def _is_short(event: Request) -> bool:
@@ -89,18 +89,18 @@ def _is_short(event: Request) -> bool:
     return characters <= MAX_NAME_LENGTH and names.isascii()
 
 
-def _parts(event: Request, most: int) -> Iterator[Request]:
+def _divided(event: Request, most: int) -> Iterator[Request]:
     for number, start in enumerate(range(0, len(event.topic_partitions), most), 1):
-        part = msgspec.structs.replace(
+        one = msgspec.structs.replace(
             event,
             request_id=f"{event.request_id}-{number}",
             topic_partitions=event.topic_partitions[start : start + most],
         )
         if number > 1:
-            part.request_time_ns = part.network_time_ns = part.mutations_charged = None
-            part.mutations = []
-            part.requests = 1  # the least that an event may say: the first part counts all that it sums up
-        yield part
+            one.request_time_ns = one.network_time_ns = one.mutations_charged = None
+            one.mutations = []
+            one.requests = 1  # the least that an event may say: the first one counts all that it sums up
+        yield one
 
 
 def asks_for_mutations(event: Request) -> bool:

@@ -122,13 +122,13 @@ class EventPublisher:
             instance=self._instance,
         )
 
-    def publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
+    def publish(self, events: Sequence[Request], may_block: bool = True) -> str | None:
         """Queue the events of one request, all or none. Returns the id of the last one; None if they were dropped.
 
         With BLOCK a call waits for room while too many are unsent; one that may not block drops the events instead.
         Raises GatewayClosedError after close, which also ends a wait for room.
         """
-        records, most = [self._record(part) for part in parts], self._options.max_unsent
+        records, most = [self._record(event) for event in events], self._options.max_unsent
         with self._lock:
             while not self._is_closed and (self.unsent >= most or self._unsent_bytes >= most * MEAN_BYTES):
                 if not may_block or self._options.when_full is WhenFull.DROP:
@@ -142,7 +142,7 @@ class EventPublisher:
             for record in records:
                 self._staleness.note_published(record.timestamp_ms)  # before its decision can arrive
                 self._queue.put(record)
-        return parts[-1].request_id
+        return events[-1].request_id
 
     def publish_own(self, event: Request) -> None:
         """Queue an event that the gateway itself makes. Drops it if the buffer is full or the gateway is closed."""
