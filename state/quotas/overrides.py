@@ -30,7 +30,7 @@ HELD_MS = 10_000
 
 
 def bound_of_share(factor: float, limit: float, reservation: float | None) -> float:
-    """The part of its share that a gateway with this factor lets through.
+    """The fraction of its share that a gateway with this factor lets through.
 
     >>> bound_of_share(0.7, 100.0, None), bound_of_share(0.3, 100.0, None), bound_of_share(0.3, 100.0, 40.0)
     (0.7, 0.5, 0.4)
@@ -39,7 +39,7 @@ def bound_of_share(factor: float, limit: float, reservation: float | None) -> fl
 
 
 def factor_of(overrides: Iterable[Override], gateway: str) -> float:
-    """The part of its shares that a gateway lets through; 1 if it isn't tightened.
+    """The fraction of its shares that a gateway lets through; 1 if it isn't tightened.
 
     >>> tight = [Override("tighten", factor, gateway="b-1") for factor in (0.7, 0.6)]
     >>> factor_of(tight, "b-1"), factor_of(tight, "b-2")

@@ -257,12 +257,12 @@ class CounterShare(msgspec.Struct, gc=False):
         gateways: AliveGateways,
         metering: Metering,
         now_ms: int,
-        part: float | None = None,
+        fraction: float | None = None,
         charged: Outcome | None = None,
     ) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one.
 
-        `part` is the part of its share that this gateway lets through while it is tightened: then the counter is paced
+        `fraction` is that of its share which this gateway lets through while it is tightened: then the counter is paced
         on a single gateway too.
         `charged` is the outcome of mutations that were charged already, together with another counter (`mutations`).
         """
@@ -275,8 +275,8 @@ class CounterShare(msgspec.Struct, gc=False):
             share, self._share_ms = limit, now_ms
         else:
             share = self._share_now(limit, gateways, metering, now_ms, idle)
-        if part is not None:
-            share, is_alone = share * part, False
+        if fraction is not None:
+            share, is_alone = share * fraction, False
         if idle:
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms

@@ -113,8 +113,8 @@ class GatewayShares:
         self._settings = settings
         self.metering = self._strict = Metering.of(settings)
         self._factor = 1.0
-        self._parts: dict[CounterKey, float | None] = {}
-        self._parts_of: Quotas | None = None
+        self._fractions: dict[CounterKey, float | None] = {}
+        self._fractions_of: Quotas | None = None
         self._max_counters = max_counters
         self._max_wait_ms = max_wait_ms
         self.touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
@@ -170,25 +170,25 @@ class GatewayShares:
         return Admission(wait_ms, refused, withhold, quota, longest.limit, longest.share, throttled_by, throttled)
 
     def tighten(self, factor: float) -> None:
-        """Let this part of the shares through from now on, as `bound_of_share` has it; 1 is all."""
+        """Let this fraction of the shares through from now on, as `bound_of_share` has it; 1 is all."""
         if factor == self._factor:
-            return  # it is asked several times a second, and the parts are kept
-        self._factor, self._parts = factor, {}
+            return  # it is asked several times a second, and the fractions are kept
+        self._factor, self._fractions = factor, {}
         self.metering = self._strict
         if factor < 1.0:
             self.metering = msgspec.structs.replace(self._strict, burst_s=TIGHT_BURST_S)
 
-    def _part(self, counter: CounterKey, quotas: Quotas) -> float | None:
-        """The part of its share that a counter has here while it is tightened; None for one that doesn't give way."""
-        if quotas is not self._parts_of or len(self._parts) >= self._max_counters:
-            self._parts, self._parts_of = {}, quotas
-        if counter not in self._parts:
-            kind, factor, part = KINDS_BY_NAME[counter[0]], self._factor, None
+    def _fraction(self, counter: CounterKey, quotas: Quotas) -> float | None:
+        """The fraction of its share that a counter has while it is tightened; None for one that doesn't give way."""
+        if quotas is not self._fractions_of or len(self._fractions) >= self._max_counters:
+            self._fractions, self._fractions_of = {}, quotas
+        if counter not in self._fractions:
+            kind, factor, fraction = KINDS_BY_NAME[counter[0]], self._factor, None
             found = quotas.resolve_counter(kind, counter[1]) if kind.family.gives_way else None
             if found is not None and found.limit is not None:
-                part = bound_of_share(factor, found.limit, found.reservation)
-            self._parts[counter] = part
-        return self._parts[counter]
+                fraction = bound_of_share(factor, found.limit, found.reservation)
+            self._fractions[counter] = fraction
+        return self._fractions[counter]
 
     def charge_decided(self, counter: CounterKey, value: float, limit: float, now_ms: int) -> None:
         """Charge a decided amount of this gateway's own traffic that hadn't been charged inline.
@@ -281,10 +281,10 @@ class GatewayShares:
             share = self.begin(counter, now_ms)
         else:
             self.touched.move_to_end(counter)  # used most recently from now on
-        part = None
+        fraction = None
         if quotas is not None and self._factor < 1.0:
-            part = self._part(counter, quotas)
-        inline = share.charge(charge, self.gateways, self.metering, now_ms, part, charged)
+            fraction = self._fraction(counter, quotas)
+        inline = share.charge(charge, self.gateways, self.metering, now_ms, fraction, charged)
         if share.throttled_until_ms > now_ms:
             share.throttled_until_ms = min(share.throttled_until_ms, now_ms + self._max_wait_ms)
         return share, inline

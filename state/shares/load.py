@@ -21,7 +21,7 @@ WAIT_AT_CAPACITY_MS = 20.0
 """Mean wait of requests and responses in the broker's queues at its capacity."""
 
 QUEUE_AT_CAPACITY = 0.8
-"""Part of the request queue in use at the broker's capacity."""
+"""Fraction of the request queue in use at the broker's capacity."""
 
 
 class Capacity(NamedTuple):
