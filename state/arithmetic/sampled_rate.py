@@ -110,10 +110,7 @@ def wait_for_rate_ms(rate: float, limit: float, window_ms: float) -> int:
 
     27 500 bytes in a fresh window of 10 s are 2750 a second; with Q = 2000 the wait is 3750 ms.
 
-    >>> rate, window = SampledRate(), Window()
-    >>> rate.record(27_500.0, window, now_ms=0)
-    >>> observed, window_ms = rate.observe(window, now_ms=0)
-    >>> wait_for_rate_ms(observed, 2000.0, window_ms)
+    >>> wait_for_rate_ms(2750.0, 2000.0, window_ms=10_000)
     3750
     """
     return round_half_up(divide(rate - limit, limit) * window_ms)
