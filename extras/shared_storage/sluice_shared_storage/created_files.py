@@ -10,7 +10,7 @@ from sluice.streaming.errors import CheckpointStorageError
 from sluice.streaming.java_bridge import hadoop_configuration, java
 
 _EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
-"""Raised when another driver created the file between our existence check and our rename."""
+"""Raised, or a subclass of Spark's, when another driver created the file between our existence check and our rename."""
 
 
 def create_by_spark(spark: SparkSession, uri: str, name: str, content: bytes) -> bool:
@@ -22,7 +22,7 @@ def create_by_spark(spark: SparkSession, uri: str, name: str, content: bytes) ->
         files.mkdirs(path.getParent())
         return not files.exists(path) and _written(files, path, content)
     except Py4JJavaError as error:
-        return _refused(error, uri, name)
+        return _refused(spark, error, uri, name)
 
 
 def create_in_store(spark: SparkSession, uri: str, name: str, content: bytes) -> bool:
@@ -32,7 +32,7 @@ def create_in_store(spark: SparkSession, uri: str, name: str, content: bytes) ->
         files = java(spark).sluice.spark.ObjectStoreFiles(path.getParent(), hadoop_configuration(spark))
         return _written(files, path, content)
     except Py4JJavaError as error:
-        return _refused(error, uri, name)
+        return _refused(spark, error, uri, name)
 
 
 def _path(spark: SparkSession, uri: str, name: str) -> Any:
@@ -46,8 +46,8 @@ def _written(files: Any, path: Any, content: bytes) -> bool:
     return True
 
 
-def _refused(error: Py4JJavaError, uri: str, name: str) -> bool:
+def _refused(spark: SparkSession, error: Py4JJavaError, uri: str, name: str) -> bool:
     """False if another driver has made the file. Raises CheckpointStorageError."""
-    if error.java_exception.getClass().getName() == _EXISTS:
+    if java(spark).py4j.reflection.TypeUtil.isInstanceOf(_EXISTS, error.java_exception):
         return False
     raise CheckpointStorageError(f"can't make {name} in {uri}: {error_line(error.java_exception)}") from error
