@@ -14,7 +14,7 @@
 #endif
 
 /* The number of the interface of C and Python, which Python has as `library.ABI`. */
-enum { ABI = 2 };
+enum { ABI = 3 };
 
 /* What becomes of an event or a page. */
 enum { DONE = 0, DECLINED = 1, NO_MEMORY = -1 };
