@@ -24,7 +24,7 @@ from sluice_proxy.processes import free_ports, is_free
 from sluice_reading.texts import property_line
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
-_FEATURES, _KEPT = "bootstrap.checkpoint", "first-features"
+_FEATURES, _KEPT = "*.checkpoint", "features"  # Kafka 4.4 has them in the folder of a partition
 _CHECKSUM_BYTES = 32
 _FORMATS = Lock()  # nodes that start at once, as those of a cluster do, wait for the first
 
@@ -186,11 +186,12 @@ class Broker(JavaServer):
         """Make what Kafka needs in a new folder. Raises BrokerError and as `first_features`."""
         if (ids := self._data / "meta.properties").exists():
             return
-        features = first_features(self._jars)
+        name, _, features = first_features(self._jars).partition(b"\n")
         own = {"version": "1", "cluster.id": node.cluster_id, "node.id": str(node.node_id), "directory.id": new_uuid()}
         try:
-            self._data.mkdir(exist_ok=True)
-            (self._data / _FEATURES).write_bytes(features)
+            file = self._data / name.decode()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(features)
             _written(ids.with_suffix(".new"), own).rename(ids)  # Kafka takes a folder with an empty one for formatted
         except OSError as error:
             raise BrokerError(f"{self._folder} can't be formatted: {error}") from error
@@ -203,7 +204,7 @@ def _written(file: Path, properties: Mapping[str, str]) -> Path:
 
 
 def first_features(jars: JarSet) -> bytes:
-    """The features that a node of this Kafka begins with, as Kafka's own tool writes them.
+    """The features that a node of this Kafka begins with, by Kafka's own tool: a file's name, a line feed, its content.
 
     It takes a second, and all nodes have the same: they are kept beside the jars, behind their SHA-256. Raises
     BrokerError, JarError and JavaError.
@@ -216,7 +217,7 @@ def first_features(jars: JarSet) -> bytes:
             if sha256(features).digest() == checksum:  # a disk that was full keeps a part; no broker starts with that
                 return features
         with TemporaryDirectory() as folder:
-            features = _formatted(Path(folder), paths).read_bytes()
+            features = _formatted(Path(folder), paths)
         with suppress(OSError):  # of jars that nobody may add to, as those of an image
             fresh = kept.with_name(f"{_KEPT}.{os.getpid()}")  # another process may do the same
             fresh.write_bytes(sha256(features).digest() + features)
@@ -224,8 +225,8 @@ def first_features(jars: JarSet) -> bytes:
         return features
 
 
-def _formatted(folder: Path, jars: Sequence[Path]) -> Path:
-    """The features of a folder that Kafka's tool has formatted. Raises BrokerError and JavaError."""
+def _formatted(folder: Path, jars: Sequence[Path]) -> bytes:
+    """Name and content of the features in a folder that Kafka's tool formats. Raises BrokerError and JavaError."""
     node, (java, _) = Node(0, [Ports(1, 2)], new_uuid()), find_java()  # nothing listens on the ports
     file = _written(folder / "server.properties", {**_PROPERTIES, **node.properties(), "log.dirs": str(folder)})
     tool = ["kafka.tools.StorageTool", "format", "-c", str(file), "-t", node.cluster_id]
@@ -233,7 +234,8 @@ def _formatted(folder: Path, jars: Sequence[Path]) -> Path:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         raise BrokerError(f"Kafka's tool can't format a folder: {last_error(done.stdout)}")
-    return folder / _FEATURES
+    (file,) = folder.rglob(_FEATURES)
+    return bytes(file.relative_to(folder)) + b"\n" + file.read_bytes()
 
 
 def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
