@@ -195,7 +195,7 @@ def explained_lines(decision: dict[str, Any]) -> Iterator[str]:
     by = f", because of {decision['decided_by']}" if decision["decided_by"] else ""
     version = f"under version {decision['quota_version']} of the quotas"
     if decision.get("source_topic_id"):
-        yield f"  topic: the one with the id {decision['source_topic_id']}"
+        yield f"  topic of requests: the one with the id {decision['source_topic_id']}"
     yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
     if decision.get("elastic"):
         yield f"  limits gave way: {_elastic_text(decision['elastic'], _server(decision))}"

@@ -103,10 +103,10 @@ def test_decisions_of_one_id_on_topics_that_were_made_again_are_told_apart(table
         again = [each | {"source_topic_id": topic_id} for each in decided(events, Quotas([quota(5)]))]
         write_decisions(tables.decisions, again)
 
-    ids = [line.strip() for line in explain("quota-requests-0-1").splitlines() if "topic: the one" in line]
+    ids = [line.strip() for line in explain("quota-requests-0-1").splitlines() if "topic of requests" in line]
     found = last_throttled(tables, "alice", "app", T + timedelta(days=3), 9)
 
-    assert ids == ["topic: the one with the id third", "topic: the one with the id second"]
+    assert ids == ["topic of requests: the one with the id third", "topic of requests: the one with the id second"]
     assert explain("quota-requests-0-1").count("quota-requests-0-1: refused for 1 min ") == 3
     assert [row["source_topic_id"] for row in found if row["decision_id"] == "quota-requests-0-1"] == [
         "third",
