@@ -52,9 +52,10 @@ def tables(now: datetime, here: Path) -> Path:
     metrics: Json = {"quota": "producer_byte_rate", "window_start": now, "window_s": 60, "date": now.date()}
     metrics |= {"user": "alice", "rate": 500.0, "limit": 1000.0, "value": 100.0, "throttled_count": 2}
     by_topic = metrics | {"quota": "producer.byte.rate", "user": None, "topic": "orders", "partition": 0, "limit": None}
+    shadow = metrics | {"mode": "shadow", "throttled_count": 0, "violated_count": 2}
     write_deltalake(
         SETTINGS.delta.quota_metrics,
-        pa.Table.from_pylist([metrics, by_topic], schema=quota_metrics_table("unused").columns),
+        pa.Table.from_pylist([metrics, by_topic, shadow], schema=quota_metrics_table("unused").columns),
     )
     unreadable = {"topic": ["quota-decisions"], "field": ["value"], "reason": ["is null"], "read_at": [now]}
     write_deltalake(SETTINGS.delta.unreadable, pa.table(unreadable))
