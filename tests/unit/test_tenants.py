@@ -227,7 +227,7 @@ def test_a_topic_is_refused_if_the_clients_bucket_or_the_tenants_is_empty() -> N
     assert [of["violated"] for of in alice["charges"]] == [False, True]
 
 
-def test_a_tenants_limit_on_trial_throttles_nobody() -> None:
+def test_a_tenants_shadow_limit_throttles_nobody() -> None:
     entries = [member("shop", user="a*"), of_tenant("shop", 1.0, shadow=True), of_user("alice", 1e9)]
 
     (decision,) = decided(entries, [produce("alice", 21_000)])

@@ -91,7 +91,7 @@ def test_a_click_on_a_heading_sorts_and_a_search_finds(facts: Facts, opened: Ope
 
 
 def test_every_column_is_on_a_screen_of_1280_pixels(facts: Facts, opened: Opened) -> None:
-    """The longest values that are usual: a controller quota on trial, a level of two names, an hour of throttling."""
+    """The longest values that are usual: a shadow quota of controllers, a level of two names, an hour of throttling."""
     charge = {"quota": "controller_mutation_rate", "matched": "user+default client-id", "tokens": -1_234.5}
     entity = {"user": "payments-service", "client_id": "reporting-job"}
     take(facts, decision(now_ms(), user="payments-service", wait_ms=3_599_000, charge=charge | {"entity": entity}))

@@ -62,7 +62,7 @@ def test_while_decisions_are_old_nothing_has_a_series() -> None:
     assert [family.samples for family in scraped.metrics.collect() if family.samples] == []
 
 
-def test_a_quota_on_trial_one_of_a_partition_and_those_of_tenants_are_told_apart_by_labels() -> None:
+def test_a_shadow_quota_one_of_a_partition_and_those_of_tenants_are_told_apart_by_labels() -> None:
     scraped = Scraped()
     scraped.charge(mode="shadow")
     for tenant in ("shop", "bank"):

@@ -6,7 +6,7 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 
-/** The limits of all quotas: those in force, and which quotas are on trial as well. */
+/** The limits of all quotas: those in force, and the shadow ones. */
 final class Quotas {
     /** The budget of a tenant among the limits, and the decider that holds it. */
     static final String STORED_BYTES = "stored_bytes";
@@ -35,12 +35,12 @@ final class Quotas {
         return kinds.get(kind).shadow;
     }
 
-    /** Sets the limit of a tenant, or of the default one, or else of clients, enforced or on trial. */
+    /** Sets the limit of a tenant, or of the default one, or else of clients, enforced or shadow. */
     void put(Kind kind, Object tenant, Entity entity, double limit, boolean isShadow) {
         if (tenant == null) {
             (isShadow ? shadow(kind) : enforced(kind)).put(entity, limit);
         } else {
-            (isShadow ? kinds.get(kind).trialsOfTenants : kinds.get(kind).ofTenants).put(tenant, limit);
+            (isShadow ? kinds.get(kind).shadowOfTenants : kinds.get(kind).ofTenants).put(tenant, limit);
         }
     }
 
@@ -60,17 +60,17 @@ final class Quotas {
 
     private boolean isOfTenants(Kind kind) {
         boolean isBudgeted = kind == Kind.PRODUCE && !storageBudgets.isEmpty();
-        return isBudgeted || !kinds.get(kind).ofTenants.isEmpty() || !kinds.get(kind).trialsOfTenants.isEmpty();
+        return isBudgeted || !kinds.get(kind).ofTenants.isEmpty() || !kinds.get(kind).shadowOfTenants.isEmpty();
     }
 
-    /** The tenant of a client if it has a limit of this kind, enforced or on trial, or a storage budget; else "". */
+    /** The tenant of a client if it has a limit of this kind, enforced or shadow, or a storage budget; else "". */
     String tenantOf(Kind kind, String user, String clientId) {
         if (!isOfTenants(kind)) {
             return "";
         }
         String tenant = tenants.of(user, clientId);
         OfKind limits = kinds.get(kind);
-        boolean isLimited = limitOf(limits.ofTenants, tenant) != null || limitOf(limits.trialsOfTenants, tenant) != null;
+        boolean isLimited = limitOf(limits.ofTenants, tenant) != null || limitOf(limits.shadowOfTenants, tenant) != null;
         boolean isBudgeted = storageBudgets.contains(tenant) || storageBudgets.contains(Entity.DEFAULT);
         return isLimited || kind == Kind.PRODUCE && isBudgeted ? tenant : "";
     }
@@ -94,17 +94,17 @@ final class Quotas {
      */
     Resolution resolve(Kind kind, String anyUser, String anyClientId) {
         PrecedenceLevels limits = enforced(kind);
-        PrecedenceLevels trials = shadow(kind);
+        PrecedenceLevels shadows = shadow(kind);
         String user = Names.bounded(anyUser);
         // the hash of a name of 32 kB takes 50 to 250 us of a request thread: once, and only where a limit may need it
-        String clientId = limits.haveClientIds() || trials.haveClientIds() ? Names.bounded(anyClientId) : "";
+        String clientId = limits.haveClientIds() || shadows.haveClientIds() ? Names.bounded(anyClientId) : "";
         Resolution found = limits.resolve(user, clientId);
         if (found.limit != null) {
             return found;
         }
-        Resolution trial = trials.resolve(user, clientId);
-        Tags tags = trial.limit == null ? new Tags(user, "") : trial.tags;
-        return new Resolution(tags, trial.level, null);
+        Resolution shadow = shadows.resolve(user, clientId);
+        Tags tags = shadow.limit == null ? new Tags(user, "") : shadow.tags;
+        return new Resolution(tags, shadow.level, null);
     }
 
     /** Whether any quota of this kind is set: without one, nothing is counted. */
@@ -136,7 +136,7 @@ final class Quotas {
         private final PrecedenceLevels enforced = new PrecedenceLevels();
         private final PrecedenceLevels shadow = new PrecedenceLevels();
         private final Map<Object, Double> ofTenants = new HashMap<>();
-        private final Map<Object, Double> trialsOfTenants = new HashMap<>();
+        private final Map<Object, Double> shadowOfTenants = new HashMap<>();
         private final Map<Object, Double> reservationsOfTenants = new HashMap<>();
     }
 }
