@@ -94,7 +94,7 @@ class PluginBroker:
     def charged(self, of: str = "sum") -> dict[tuple[str, str], float]:
         """The charges of each meter (group, client-id) in the last ten seconds, by Kafka's own methods.
 
-        `of` "most" is the most that this ever was: all charges of a meter that is charged for no longer than that.
+        `of` "total" is the sum of all charges, of a meter that is charged for no longer than that at a time.
         """
         sums = json.loads(self._sums.read_text())
         return {(each["group"], each["client_id"]): each[of] for each in sums}

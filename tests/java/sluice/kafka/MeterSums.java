@@ -18,8 +18,9 @@ import org.apache.kafka.common.metrics.stats.Rate;
 
 /**
  * Writes what a broker's quota meters hold to the file `test.meter.sums`, four times a second, by Kafka's public methods
- * alone: the rate times its window, and the most that this was at two looks. Of a counter that is charged for no longer
- * than ten seconds that is all it was charged. A fetch that breaks its quota is charged and taken back between two looks.
+ * alone: the rate times its window, and `total`, the most that this was at two polls, summed over the times between which
+ * it was 0. Of a meter that is charged for no longer than ten seconds at a time that is all it was charged. A fetch that
+ * breaks its quota is charged and taken back between two polls.
  */
 public final class MeterSums implements MetricsReporter {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -27,6 +28,7 @@ public final class MeterSums implements MetricsReporter {
     private final Set<KafkaMetric> metrics = ConcurrentHashMap.newKeySet();
     private final Map<KafkaMetric, Double> before = new HashMap<>();
     private final Map<KafkaMetric, Double> most = new HashMap<>();
+    private final Map<KafkaMetric, Double> ended = new HashMap<>();
     private Path file;
 
     @Override
@@ -67,12 +69,15 @@ public final class MeterSums implements MetricsReporter {
                     double sum = sum(metric);
                     Double then = before.put(metric, sum);
                     most.merge(metric, then == null ? 0.0 : Math.min(then, sum), Math::max);
+                    if (sum == 0) {
+                        ended.merge(metric, most.put(metric, 0.0), Double::sum);
+                    }
                     sums.addObject()
                             .put("group", metric.metricName().group())
                             .put("user", metric.metricName().tags().get("user"))
                             .put("client_id", metric.metricName().tags().get("client-id"))
                             .put("sum", sum)
-                            .put("most", most.get(metric));
+                            .put("total", ended.getOrDefault(metric, 0.0) + most.get(metric));
                 }
                 Path fresh = file.resolveSibling(file.getFileName() + ".fresh");
                 JSON.writeValue(fresh.toFile(), sums);
