@@ -130,8 +130,9 @@ class ArchivedClasses:
 
 
 def class_path() -> list[Path]:
-    """The jars of Sluice's set and of pyspark, by name: a wildcard would take them in the order of the file system."""
-    return [*SPARK_JARS.paths(), *sorted(pyspark_jars().glob("*.jar"))]
+    """The jars of Sluice's set and of pyspark, Spark's first: for each class that Java archives it tries jar by jar."""
+    jars = sorted(pyspark_jars().glob("*.jar"), key=lambda jar: (not jar.name.startswith(("spark-", "scala-")), jar))
+    return [*SPARK_JARS.paths(), *jars]
 
 
 def archive_key(java: str, classes: bytes, class_path: Sequence[Path]) -> str:

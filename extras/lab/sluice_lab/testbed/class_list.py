@@ -57,14 +57,11 @@ def loaded_classes(folder: Path) -> tuple[str, str, str]:
 def class_names(loaded: str) -> str:
     """The names from what Java writes with `-XX:DumpLoadedClassList`: sorted, one a line, and without numbers.
 
-    Left out are proxies, which Java makes anew and names as it likes, and Sluice's own classes: no archive has its jar.
+    Left out are proxies, which Java names as it likes, Sluice's own classes, and those of signed jars: none is archived.
     """
-    lines = {
-        line.partition(" id: ")[0]
-        for line in loaded.splitlines()
-        if line[:1] != "#" and "/$Proxy" not in line and "sluice/" not in line
-    }
-    return "".join(f"{line}\n" for line in sorted(lines))
+    left_out = ("/$Proxy", "sluice/", "org/codehaus/janino/", "org/codehaus/commons/compiler/")
+    lines = [line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#"]
+    return "".join(f"{line}\n" for line in sorted({*lines}) if not any(name in line for name in left_out))
 
 
 if __name__ == "__main__":
