@@ -80,7 +80,7 @@ class ArchivedClasses:
         archive = self._archive()
         if archive.file.is_file() or not _has_short_path(archive.class_path):
             return
-        print(f"jars: archiving {self.owner} classes for this Java (once, half a minute)", file=sys.stderr)
+        sys.stderr.write(f"jars: archiving {self.owner} classes for this Java (once, half a minute)\n")  # in one piece
         try:
             with home_lock(self.prefix):
                 if not archive.file.is_file():  # another process may have made it meanwhile
