@@ -11,6 +11,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StringType
 
 from sluice.configs.settings import CLOCK_DIFFERENCE_MS, Settings, event_bounds_ms, kept_ms
 from sluice.process.format import error_line
@@ -27,7 +29,7 @@ from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit.answers import RequestEnds, current_ends, epoch_spans, further_answers, reported_answers
 from sluice.streaming.audit.epochs_seen import EpochsSeen
-from sluice.streaming.audit.worker_pass import Exclusions, Feed, TaskReport, TaskWork, run_task
+from sluice.streaming.audit.worker_pass import REPORT_SCHEMA, Exclusions, Feed, TaskReport, TaskWork, run_task
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.own_tables import OwnTables
 from sluice.streaming.checkpoint.spark_files import coverage
@@ -125,7 +127,7 @@ class AuditWriter:
         options = dict(self._delta.storage_options)
         work = TaskWork(self._feeds, self._unreadable, options, requests, self._bounds, self._window_s, exclusions)
         tasks = records if self._tasks is None else records.coalesce(self._tasks)
-        found = tasks.mapInArrow(lambda batches: run_task(batches, work), "report BINARY").collect()
+        found = tasks.mapInArrow(lambda batches: run_task(batches, work), from_arrow_schema(REPORT_SCHEMA)).collect()
         return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
 
     def _excluded(
@@ -237,7 +239,7 @@ def figures(settings: Settings) -> list[Column]:
 
     `throttled` are those among the `decisions` of requests that wait or are refused, by the job or inline.
     """
-    text, topics = F.col("value").cast("string"), settings.topics
+    text, topics = F.col("value").cast(StringType()), settings.topics
     is_decision = (F.col("topic") == topics.decisions) & ~text.contains(f'"api":"{HEARTBEAT_API}"')
     is_throttled = ~text.contains('"verdict":"ALLOW"') | text.contains('"throttled_by":[{')
     lag_ms = F.unix_millis("read_at") - F.unix_millis("timestamp")

@@ -35,7 +35,7 @@ ANSWERS = columns("""
 """)
 """A record, the event that it answers, and the digest of its content or 0; these are null if it is unreadable."""
 
-_REPORT = pa.schema([pa.field("report", pa.binary())])
+REPORT_SCHEMA = pa.schema([pa.field("report", pa.binary())])
 
 _FENCED = {
     False: ("epoch", "is of a driver that had been replaced"),
@@ -110,7 +110,7 @@ def run_task(batches: Iterator[pa.RecordBatch], work: TaskWork) -> Iterator[pa.R
     except BaseException:
         writer.remove_files()
         raise
-    yield pa.record_batch([pa.array([msgspec.msgpack.encode(report)], pa.binary())], schema=_REPORT)
+    yield pa.record_batch([pa.array([msgspec.msgpack.encode(report)], pa.binary())], schema=REPORT_SCHEMA)
 
 
 def content_digest(contents: Sequence[bytes]) -> npt.NDArray[np.int64]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluice.configs.settings import Settings, event_bounds_ms
 from sluice.process.clock import now_ms
@@ -62,6 +63,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice.enforce")
 
 QUERY_NAME = "enforce"
+
+# A schema in text would be parsed for each query, and a parser loaded for it, which takes 0.3 s of the start.
+_PLANNED, _DECIDED, _STATE = map(from_arrow_schema, (PLANNED_SCHEMA, DECIDED_SCHEMA, STATE_SCHEMA))
+_COMBINED, _ANSWERED = map(from_arrow_schema, (COMBINED_SCHEMA, ANSWERED_SCHEMA))
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 """In the session of a micro-batch, those that the checkpoint was made with."""
@@ -136,10 +141,9 @@ class EnforceQuery(GatedQuery):
         requests = requests_source(self._spark, settings, starting_offsets(settings)).select(
             "value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms")
         )
-        planned = requests.mapInArrow(planner(settings, self.pipeline), PLANNED_SCHEMA)
-        decided = planned.groupBy("shard_key").applyInPandasWithState(
-            PageOperator(settings, self.pipeline, self._tracked), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
-        )
+        planned = requests.mapInArrow(planner(settings, self.pipeline), _PLANNED)
+        operator = PageOperator(settings, self.pipeline, self._tracked)
+        decided = planned.groupBy("shard_key").applyInPandasWithState(operator, _DECIDED, _STATE, "append", "NoTimeout")
         return decided.select("partial", "topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))
 
     def write_batch(self, rows: DataFrame, batch_id: int) -> None:
@@ -220,7 +224,7 @@ class EnforceQuery(GatedQuery):
     def _combined(self, rows: DataFrame, settings: PipelineSettings) -> DataFrame:
         """Finished records as they are, and those that partial decisions make; these are brought together by key."""
         together = rows.repartition("key")
-        return together.mapInArrow(combiner(settings, is_native=self._settings.enforce.native), COMBINED_SCHEMA)
+        return together.mapInArrow(combiner(settings, is_native=self._settings.enforce.native), _COMBINED)
 
     def _unwritten(self, records: DataFrame, batch: Batch, batch_settings: BatchSettings) -> DataFrame:
         """The records but for answers that the topics have received since the batch began for the first time.
@@ -233,8 +237,8 @@ class EnforceQuery(GatedQuery):
         written = kafka_since(self._spark, self._settings, sorted(answers.topics), since_ms)
         if self._epoch is not None:
             written = self._counting(written, self._epoch)
-        answered = written.select("value").mapInArrow(answered_places(answers), ANSWERED_SCHEMA).toArrow()
-        return records.mapInArrow(without_answered(answers, places_in(answered)), COMBINED_SCHEMA)
+        answered = written.select("value").mapInArrow(answered_places(answers), _ANSWERED).toArrow()
+        return records.mapInArrow(without_answered(answers, places_in(answered)), _COMBINED)
 
     def answers_of(self, batch: Batch, batch_settings: BatchSettings) -> BatchAnswers:
         """The marks of answers to the events of a micro-batch that is repeated. Raises CheckpointError."""

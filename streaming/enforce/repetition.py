@@ -12,8 +12,7 @@ import pyarrow as pa
 from sluice.state.contract.decision_id import answered_event
 from sluice.streaming.enforce.stages import ArrowStage
 
-ANSWERED_SCHEMA = "partition int, offset bigint"
-_ANSWERED = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+ANSWERED_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
 Place = tuple[int, int]
 """Partition and offset of an event."""
@@ -64,15 +63,15 @@ def answered_places(answers: BatchAnswers) -> ArrowStage:
             if (place := answers.place(value)) is not None
         }
         columns = list(zip(*found, strict=True)) or [(), ()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, _ANSWERED.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_ANSWERED)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, ANSWERED_SCHEMA.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=ANSWERED_SCHEMA)
 
     return read
 
 
 def places_in(answered: pa.Table) -> frozenset[Place]:
     """The places that all tasks have found."""
-    return frozenset(zip(*(answered[name].to_pylist() for name in _ANSWERED.names), strict=True))
+    return frozenset(zip(*(answered[name].to_pylist() for name in ANSWERED_SCHEMA.names), strict=True))
 
 
 def without_answered(answers: BatchAnswers, answered: Set[Place]) -> ArrowStage:

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql.streaming.state import GroupState
 
-PLANNED_SCHEMA = "shard_key int, payload binary"
+PLANNED_SCHEMA = pa.schema([("shard_key", pa.int32()), ("payload", pa.binary())])
 """`shard_key` is the page's Spark key: stored state keeps the name under which it was first written."""
 
-DECIDED_SCHEMA = "partial boolean, topic string, keys array<binary>, values array<binary>"
-COMBINED_SCHEMA = "topic string, key binary, value binary"
-STATE_SCHEMA = "v int, payload binary"
+DECIDED_SCHEMA = pa.schema(
+    [("partial", pa.bool_()), ("topic", pa.string()), *((name, pa.list_(pa.binary())) for name in ("keys", "values"))]
+)
+COMBINED_SCHEMA = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+STATE_SCHEMA = pa.schema([("v", pa.int32()), ("payload", pa.binary())])
 """Can never change, because PySpark can't evolve this operator's state; the codec inside `payload` has a version."""
 
 _STATE_VERSION = 1
-_PLANNED = pa.schema([("shard_key", pa.int32()), ("payload", pa.binary())])
-_COMBINED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 
 ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -158,7 +158,7 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
             for batch in batches:
                 partial, keys, values = (batch.column(name) for name in ("partial", "key", "value"))
                 if partial.true_count < len(batch):
-                    yield batch.filter(pc.invert(partial)).select(_COMBINED.names)
+                    yield batch.filter(pc.invert(partial)).select(COMBINED_SCHEMA.names)
                 for place in pc.indices_nonzero(partial).to_pylist():
                     groups.setdefault(keys[place].as_py(), []).append(values[place].as_buffer())
             engine = engine_of(is_native=is_native)
@@ -166,12 +166,11 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
                 records = engine.combine(groups.popitem()[1], settings)
                 for topic, keyed in records.items():
                     columns = [topic] * len(keyed.keys), keyed.keys, keyed.values
-                    arrays = [pa.array(column, kind) for column, kind in zip(columns, _COMBINED.types, strict=True)]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=_COMBINED)
+                    yield pa.record_batch([*map(pa.array, columns, COMBINED_SCHEMA.types)], COMBINED_SCHEMA)
 
     return combine
 
 
 def _page_rows(planned: PlannedPages, first_pages: int) -> pa.RecordBatch:
     keys = pa.array([spark_key_of_page(page, first_pages) for page in planned.pages], pa.int32())
-    return pa.RecordBatch.from_arrays([keys, planned.payloads], schema=_PLANNED)
+    return pa.RecordBatch.from_arrays([keys, planned.payloads], schema=PLANNED_SCHEMA)

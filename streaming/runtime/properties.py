@@ -24,8 +24,7 @@ _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.proper
 _STACK = "-Xss32m"
 """Spark looks for an interruption in the text of an error, with a regular expression that recurses for each character.
 
-With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 024 lines. A thread takes only what it
-uses of that.
+With Java's 1 MiB that prints a StackOverflowError of 1 024 lines. A thread takes only what it uses of it.
 """
 
 _COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m"
@@ -63,6 +62,7 @@ _DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.metricsEnabled": "true",
+    "spark.sql.extensions.test.loadFromCp": "false",  # else Spark's machine learning, by Scala's reflection in 0.5 s
     # In each micro-batch Spark would write a class for each stage as text, only to find it compiled. With evaluators
     # stages have no closures, whose classes Spark reads from their jars (docs/decisions/0014-cost-of-a-micro-batch.md).
     "spark.sql.codegen.wholeStage": "false",
@@ -160,8 +160,7 @@ def _store_jars(settings: Settings) -> list[Path]:
 def bare_java(settings: Settings) -> tuple[list[Path], list[str]]:
     """Class path and options of a Java with Spark's classes and no session. Raises JarError and JavaError."""
     archive, given = SPARK_CLASSES.find(), settings.spark.get(_CLASS_PATH)
-    own = list(archive.class_path) if archive else class_path()
-    own += _store_jars(settings)
+    own = [*(archive.class_path if archive else class_path()), *_store_jars(settings)]
     temporary = f"-Djava.io.tmpdir={run_folder(settings.enforce.checkpoint).path}"
     options = [*(archive.options if archive else ()), _LOGGING, temporary]
     options += ["-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]

@@ -69,10 +69,7 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
         keep_process(context, driver_java.process)
     _leave_signals_to_the_driver(context)
     _tell_of_unused_archive(context, properties)
-    builder = SparkSession.builder
-    for name, value in properties.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.config(map=dict(properties)).getOrCreate()
     partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
     if is_one_process(properties) and not has_remote_folders(settings):

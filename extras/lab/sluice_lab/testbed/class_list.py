@@ -57,7 +57,7 @@ def loaded_classes(folder: Path) -> tuple[str, str, str]:
 def class_names(loaded: str) -> str:
     """The names from what Java writes with `-XX:DumpLoadedClassList`: sorted, one a line, and without numbers.
 
-    Left out are proxies, which Java names as it likes, Sluice's own classes, and those of signed jars: none is archived.
+    Left out are proxies, which Java names as it likes, Sluice's own classes, and those of signed jars.
     """
     left_out = ("/$Proxy", "sluice/", "org/codehaus/janino/", "org/codehaus/commons/compiler/")
     lines = [line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#"]
