@@ -130,7 +130,7 @@ class ArchivedClasses:
 
 
 def class_path() -> list[Path]:
-    """The jars of Sluice's set and of pyspark, Spark's first: for each class that Java archives it tries jar by jar."""
+    """The jars of Sluice's set and of pyspark, Spark's first: for a class to archive Java tries all jars before it."""
     jars = sorted(pyspark_jars().glob("*.jar"), key=lambda jar: (not jar.name.startswith(("spark-", "scala-")), jar))
     return [*SPARK_JARS.paths(), *jars]
 

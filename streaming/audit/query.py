@@ -239,7 +239,7 @@ def figures(settings: Settings) -> list[Column]:
 
     `throttled` are those among the `decisions` of requests that wait or are refused, by the job or inline.
     """
-    text, topics = F.col("value").cast(StringType()), settings.topics
+    text, topics = F.col("value").cast(StringType()), settings.topics  # "string" would load Spark's parser
     is_decision = (F.col("topic") == topics.decisions) & ~text.contains(f'"api":"{HEARTBEAT_API}"')
     is_throttled = ~text.contains('"verdict":"ALLOW"') | text.contains('"throttled_by":[{')
     lag_ms = F.unix_millis("read_at") - F.unix_millis("timestamp")

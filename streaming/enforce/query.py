@@ -64,7 +64,7 @@ log = logging.getLogger("sluice.enforce")
 
 QUERY_NAME = "enforce"
 
-# A schema in text would be parsed for each query, and a parser loaded for it, which takes 0.3 s of the start.
+# A schema in text would be parsed for each query, and Spark would load its parser at the start for it.
 _PLANNED, _DECIDED, _STATE = map(from_arrow_schema, (PLANNED_SCHEMA, DECIDED_SCHEMA, STATE_SCHEMA))
 _COMBINED, _ANSWERED = map(from_arrow_schema, (COMBINED_SCHEMA, ANSWERED_SCHEMA))
 

@@ -165,8 +165,8 @@ def combiner(settings: PipelineSettings, *, is_native: bool) -> ArrowStage:
             while groups:
                 records = engine.combine(groups.popitem()[1], settings)
                 for topic, keyed in records.items():
-                    columns = [topic] * len(keyed.keys), keyed.keys, keyed.values
-                    yield pa.record_batch([*map(pa.array, columns, COMBINED_SCHEMA.types)], COMBINED_SCHEMA)
+                    columns = {"topic": [topic] * len(keyed.keys), "key": keyed.keys, "value": keyed.values}
+                    yield pa.record_batch(columns, COMBINED_SCHEMA)
 
     return combine
 

@@ -24,7 +24,7 @@ _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.proper
 _STACK = "-Xss32m"
 """Spark looks for an interruption in the text of an error, with a regular expression that recurses for each character.
 
-With Java's 1 MiB that prints a StackOverflowError of 1 024 lines. A thread takes only what it uses of it.
+With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 024 lines. A thread takes what it uses.
 """
 
 _COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m"
@@ -62,7 +62,7 @@ _DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.metricsEnabled": "true",
-    "spark.sql.extensions.test.loadFromCp": "false",  # else Spark's machine learning, by Scala's reflection in 0.5 s
+    "spark.sql.extensions.test.loadFromCp": "false",  # else Spark loads its machine learning
     # In each micro-batch Spark would write a class for each stage as text, only to find it compiled. With evaluators
     # stages have no closures, whose classes Spark reads from their jars (docs/decisions/0014-cost-of-a-micro-batch.md).
     "spark.sql.codegen.wholeStage": "false",

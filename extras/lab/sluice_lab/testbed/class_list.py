@@ -57,7 +57,8 @@ def loaded_classes(folder: Path) -> tuple[str, str, str]:
 def class_names(loaded: str) -> str:
     """The names from what Java writes with `-XX:DumpLoadedClassList`: sorted, one a line, and without numbers.
 
-    Left out are proxies, which Java names as it likes, Sluice's own classes, and those of signed jars.
+    Left out are proxies, which Java names as it likes, and what no archive has: Sluice's own classes, and those of
+    signed jars (janino's).
     """
     left_out = ("/$Proxy", "sluice/", "org/codehaus/janino/", "org/codehaus/commons/compiler/")
     lines = [line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#"]
