@@ -220,12 +220,7 @@ SLOW_DOWNS: Mapping[str, SlowDown] = {
         {"producer_byte_rate": 1e6},
         _OVERLOADED,
     ),
-    "a busy broker": SlowDown(
-        "broker",
-        "not by quotas: broker 1's request ",
-        _beside_floods,
-        brokers=_BUSY,
-    ),
+    "a busy broker": SlowDown("broker", "not by quotas: broker 1's request ", _beside_floods, brokers=_BUSY),
     "loss on the network": SlowDown(
         "network",
         "not by quotas or brokers: a request takes ",

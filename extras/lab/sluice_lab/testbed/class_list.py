@@ -57,10 +57,11 @@ def loaded_classes(folder: Path) -> tuple[str, str, str]:
 def class_names(loaded: str) -> str:
     """The names from what Java writes with `-XX:DumpLoadedClassList`: sorted, one a line, and without numbers.
 
-    Left out are proxies, which Java names as it likes, and what no archive has: Sluice's own classes, and those of
-    signed jars (janino's).
+    Left out are proxies, which Java names as it likes; species of bound methods, on which Java 17 crashes under a
+    recorder or an agent; and what no archive has: Sluice's own classes, and those of signed jars (janino's).
     """
-    left_out = ("/$Proxy", "sluice/", "org/codehaus/janino/", "org/codehaus/commons/compiler/")
+    of_jars = ("sluice/", "org/codehaus/janino/", "org/codehaus/commons/compiler/")
+    left_out = ("/$Proxy", "BoundMethodHandle$Species_", *of_jars)
     lines = [line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#"]
     return "".join(f"{line}\n" for line in sorted({*lines}) if not any(name in line for name in left_out))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.jvm.class_archive import SPARK_CLASSES, ClassArchive, joined
+from sluice.jvm.class_archive import SPARK_CLASSES, ArchivedClasses, ClassArchive, joined
 from sluice.jvm.java import find_java
 from sluice_demo.broker import Broker
 from sluice_demo.jars import BROKER_CLASSES
@@ -19,40 +19,43 @@ from tests.integration.plugin_broker import proxy_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
+_BOUND = """class Bound { public static void main(String[] arguments) throws Throwable {
+    var type = java.lang.invoke.MethodType.methodType(int.class, int.class, int.class);
+    var max = java.lang.invoke.MethodHandles.lookup().findStatic(Math.class, "max", type);
+    System.out.println(java.lang.invoke.MethodHandles.insertArguments(max, 0, 3, 5).invoke()); } }"""  # bound methods
 
-@pytest.fixture(scope="module")
-def archive() -> ClassArchive:
-    """The archive as set-up makes it."""
-    SPARK_CLASSES.make()
-    found = SPARK_CLASSES.find()
-    assert found is not None
+
+def made(archived: ArchivedClasses) -> ClassArchive:
+    """An archive as set-up makes it."""
+    archived.make()
+    (found,) = filter(None, [archived.find()])
     return found
 
 
-def java(archive: ClassArchive, *options: str) -> subprocess.CompletedProcess[str]:
-    """A Java that only tells its version, with the archive."""
-    command = [find_java()[0], *archive.options, *options, "-cp", joined(archive.class_path), "-version"]
+@pytest.fixture(scope="module")
+def archive() -> ClassArchive:
+    return made(SPARK_CLASSES)
+
+
+def java(archive: ClassArchive, *options: str, run: str = "-version") -> subprocess.CompletedProcess[str]:
+    """A Java with the archive that has run something."""
+    command = [find_java()[0], *archive.options, *options, "-cp", joined(archive.class_path), run]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def _empty(content: bytes) -> bytes:
-    return content[:0]
+def _changed(content: bytes, place: int) -> bytes:
+    return content[:place] + b"\xff" * 16 + content[place + 16 :]
 
 
-def _truncated(content: bytes) -> bytes:
-    return content[: len(content) // 2]
+_DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: content[:0],
+    "truncated": lambda content: content[: len(content) // 2],
+    "changed header": lambda content: _changed(content, 200),
+    "changed class": lambda content: _changed(content, len(content) // 2),
+}
 
 
-def _changed_header(content: bytes) -> bytes:
-    return content[:200] + b"\xff" * 16 + content[216:]
-
-
-def _changed_class(content: bytes) -> bytes:
-    half = len(content) // 2
-    return content[:half] + b"\xff" * 16 + content[half + 16 :]
-
-
-@pytest.mark.parametrize("damage", [_empty, _truncated, _changed_header, _changed_class])
+@pytest.mark.parametrize("damage", _DAMAGES.values(), ids=_DAMAGES.keys())
 def test_java_leaves_a_damaged_archive_aside_and_says_nothing(
     archive: ClassArchive, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -68,6 +71,13 @@ def test_java_leaves_a_damaged_archive_aside_and_says_nothing(
     assert ended.stdout + ended.stderr == java(damaged, "-Xshare:off").stderr
 
 
+def test_java_with_the_archive_runs_under_a_flight_recorder(archive: ClassArchive, tmp_path: Path) -> None:
+    """Java 17 crashes on a class that it made by itself and finds in an archive, if a recorder or an agent sees it."""
+    options = "-XX:StartFlightRecording", f"-XX:ErrorFile={tmp_path / 'crash.log'}"
+    (source := tmp_path / "Bound.java").write_text(_BOUND)
+    assert java(archive, *options, run=str(source)).stdout.endswith("5\n")
+
+
 def mapped_files(pid: int) -> set[str]:
     """The files that a process has in its memory."""
     return {mapped.path for mapped in psutil.Process(pid).memory_maps()}
@@ -75,9 +85,7 @@ def mapped_files(pid: int) -> set[str]:
 
 @pytest.mark.kafka
 def test_a_broker_takes_its_classes_from_their_archive_and_one_of_another_kafka_does_not(tmp_path: Path) -> None:
-    BROKER_CLASSES.make()
-    archive = BROKER_CLASSES.find()
-    assert archive is not None
+    archive = made(BROKER_CLASSES)
     with Broker(tmp_path / "broker") as broker:
         assert str(archive.file) in mapped_files(broker.pid)
 
@@ -87,9 +95,7 @@ def test_a_broker_takes_its_classes_from_their_archive_and_one_of_another_kafka_
 
 @pytest.mark.kafka
 def test_a_proxy_takes_its_classes_from_their_archive(kafka_broker: str, tmp_path: Path) -> None:
-    PROXY_CLASSES.make()
-    archive = PROXY_CLASSES.find()
-    assert archive is not None
+    archive = made(PROXY_CLASSES)
     with KafkaGateway(tmp_path / "proxy", proxy_settings(kafka_broker)) as proxy:
         assert str(archive.file) in mapped_files(proxy.pid)
 
