@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 from pyspark import SparkContext
@@ -67,19 +68,19 @@ class NamedStages(SCCallSiteSync):
 
 
 class KafkaSink:
-    """Spark's writer of rows to Kafka, without the plan of `DataFrameWriter.save`, which only leads to the same call.
-
-    A name of Java's is asked for once: for each part of it Java looks into all jars.
-    """
+    """Spark's writer of a stream to Kafka. Its writer of a table reads large classes of Spark's in each micro-batch."""
 
     def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
-        """`properties` are the producer's."""
+        """`properties` are the producer's. A name of Java's is asked for once, as Java looks for it in all jars."""
         packages = java(spark)
         serializer = "org.apache.kafka.common.serialization.ByteArraySerializer"
         serializers = {"key.serializer": serializer, "value.serializer": serializer}
-        self._arguments = packages.java.util.HashMap({**properties, **serializers}), packages.scala.Option.empty()
-        self._write = packages.org.apache.spark.sql.kafka010.KafkaWriter.write
+        self._properties = packages.java.util.HashMap({**properties, **serializers})
+        self._none, self._no_metrics = packages.scala.Option.empty(), packages.PythonUtils.toSeq([])
         self._context = spark.sparkContext
+        self._kafka_write = packages.org.apache.spark.sql.kafka010.KafkaStreamingWrite
+        self._batch_write = packages.org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite
+        self._writing_plan = packages.org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec
 
     def write(self, rows: DataFrame) -> None:
         """Write rows (topic, key, value, headers if any), each to its own topic, in one action of this thread."""
@@ -94,20 +95,17 @@ class KafkaSink:
 
     def _write_rows_of(self, execution: Any) -> None:
         self._context.setLocalProperty("callSite.short", "decide requests and write the answers")  # for Spark's UI
-        self._write(execution, *self._arguments)
+        plan = execution.executedPlan()
+        write = self._batch_write(0, self._kafka_write(self._none, self._properties, plan.schema()))
+        self._writing_plan(write, None, plan, self._no_metrics, self._none).writeWithV2(write)
 
 
 def newest_reports(query: StreamingQuery, batch_id: int) -> list[StreamingQueryProgress]:
-    """Spark's reports on the micro-batches after `batch_id`, oldest first, out of its last 100.
-
-    PySpark's `recentProgress` brings over all 100: a tenth of a second of Python and of Java.
-    """
-    reports, newer = query._jsq.recentProgress(), list[StreamingQueryProgress]()  # noqa: SLF001
-    for place in reversed(range(len(reports))):
-        if reports[place].batchId() <= batch_id:
-            break
-        newer.append(StreamingQueryProgress.fromJson(json.loads(reports[place].json())))
-    return newer[::-1]
+    """Spark's reports on the micro-batches after `batch_id`, oldest first. PySpark's own way brings over all 100."""
+    reports = query._jsq.recentProgress()  # noqa: SLF001
+    newest_first = (reports[place] for place in reversed(range(len(reports))))
+    newer = [*takewhile(lambda report: report.batchId() > batch_id, newest_first)]
+    return [StreamingQueryProgress.fromJson(json.loads(report.json())) for report in reversed(newer)]
 
 
 def is_stopped(spark: SparkSession) -> bool:
