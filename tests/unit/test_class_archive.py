@@ -137,12 +137,11 @@ def names(classes: ArchivedClasses) -> set[str]:
     return set(gzip.decompress(classes.names.read_bytes()).decode().splitlines())
 
 
-def test_the_lists_have_classes_of_spark_kafka_and_delta_and_of_a_broker() -> None:
+def test_the_lists_have_classes_of_spark_and_kafka_and_of_a_broker() -> None:
     assert {
         "org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution",
         "org/apache/spark/sql/kafka010/KafkaMicroBatchStream",
         "org/apache/kafka/clients/producer/KafkaProducer",
-        "org/apache/spark/sql/delta/catalog/DeltaCatalog",
     } <= names(SPARK_CLASSES)
     assert {"kafka/server/BrokerServer", "kafka/server/KafkaApis"} <= names(BROKER_CLASSES)
 
