@@ -60,6 +60,14 @@ def forget_hadoop_defaults(spark: SparkSession) -> None:
             configuration.set(name.removeprefix(prefix), value)
 
 
+def forget_launch(spark: SparkSession) -> None:
+    """Leave out of the session what Spark was launched with, as a long class path: it sends all of it to each task."""
+    properties = spark._jsparkSession.sessionState().conf()  # noqa: SLF001
+    for name, _ in spark.sparkContext.getConf().getAll():
+        if name.startswith(("spark.driver.", "spark.executor.", "spark.jars")):
+            properties.unsetConf(name)
+
+
 class NamedStages(SCCallSiteSync):
     """Gives the stages of PySpark's actions in this block a name in Spark's UI, instead of a line of its own code."""
 

@@ -13,15 +13,7 @@ from sluice.state.decisions.charge_plan import (
 )
 
 PLANNED_APIS = frozenset(
-    {
-        HEARTBEAT_API,
-        *BYTE_APIS,
-        *MUTATION_APIS,
-        *COUNTED_APIS,
-        *CLUSTER_ACTION_APIS,
-        *DRAFT_EXEMPT_APIS,
-        SASL_HANDSHAKE,
-    }
+    {HEARTBEAT_API, *BYTE_APIS, *MUTATION_APIS, *COUNTED_APIS, *CLUSTER_ACTION_APIS, *DRAFT_EXEMPT_APIS, SASL_HANDSHAKE}
 )
 """The APIs whose requests are charged by a rule of their own. All others are charged alike."""
 

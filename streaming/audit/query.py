@@ -228,10 +228,7 @@ def time_bounds(settings: Settings) -> TimeBounds:
     """Bounds on the age of genuine records when they are read: what is decided is a row, however late it is read."""
     (age_ms, ahead_ms), topics = event_bounds_ms(settings), settings.topics
     answers_ms = kept_ms(topics.decisions_retention_ms, topics.dead_letters_retention_ms)
-    return TimeBounds(
-        past_ms=age_ms + answers_ms + CLOCK_DIFFERENCE_MS,
-        future_ms=ahead_ms + CLOCK_DIFFERENCE_MS,
-    )
+    return TimeBounds(past_ms=age_ms + answers_ms + CLOCK_DIFFERENCE_MS, future_ms=ahead_ms + CLOCK_DIFFERENCE_MS)
 
 
 def figures(settings: Settings) -> list[Column]:

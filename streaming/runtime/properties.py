@@ -90,6 +90,8 @@ _ONE_PROCESS = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
     "spark.shuffle.checksum.enabled": "false",
     "spark.broadcast.checksum": "false",
+    "spark.broadcast.compress": "false",
+    "spark.broadcast.blockSize": "64k",  # else Java clears 4 MiB for each of the three broadcasts
     # Its executor can't be lost alone. After two minutes in which the machine slept, it would be, and end the job.
     "spark.storage.blockManagerHeartbeatTimeoutMs": "10d",
     # Hadoop's own class starts a process (chmod) for each file and folder that it makes.

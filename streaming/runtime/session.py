@@ -16,7 +16,7 @@ from sluice.jvm.class_archive import ARCHIVE_OPTION
 from sluice.jvm.driver import DriverJava, forget_address
 from sluice.jvm.errors import JavaError
 from sluice.jvm.jars import SPARK_JARS, jars_home
-from sluice.streaming.java_bridge import forget_hadoop_defaults, has_java, java, keep_process
+from sluice.streaming.java_bridge import forget_hadoop_defaults, forget_launch, has_java, java, keep_process
 from sluice.streaming.queries.reasons import reason_of
 from sluice.streaming.runtime.properties import (
     JAVA_OPTIONS,
@@ -72,6 +72,7 @@ def start_session(settings: Settings, driver_java: DriverJava | None = None) -> 
     session = SparkSession.builder.config(map=dict(properties)).getOrCreate()
     partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    forget_launch(session)
     if is_one_process(properties) and not has_remote_folders(settings):
         forget_hadoop_defaults(session)
     run_folder(settings.enforce.checkpoint).remember()

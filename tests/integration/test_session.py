@@ -117,6 +117,13 @@ def test_a_micro_batch_broadcasts_no_defaults_of_hadoop(spark: SparkSession) -> 
     assert configuration.get("fs.permissions.umask-mode") == "077"
 
 
+def test_no_task_is_sent_what_java_was_launched_with(spark: SparkSession) -> None:
+    """Spark sends all properties of the session to each task, and the class path is 30 KB."""
+    name = "spark.driver.extraClassPath"
+    assert spark.conf.get(name, None) is None
+    assert spark.sparkContext.getConf().get(name)
+
+
 def test_workers_talk_over_sockets_that_only_this_user_can_reach(spark: SparkSession) -> None:
     """Over TCP a micro-batch waits for delayed acknowledgements; no other user can enter the folder."""
     folder = Path(str(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir")))

@@ -12,13 +12,7 @@ from msgspec import convert
 from sluice.configs.capacity import broker_limits, load_capacities
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
-from sluice.state.contract.records import (
-    MAX_INSTANCE_CHARACTERS,
-    MAX_TIMESTAMP_MS,
-    Heartbeat,
-    Load,
-    LogDirectory,
-)
+from sluice.state.contract.records import MAX_INSTANCE_CHARACTERS, MAX_TIMESTAMP_MS, Heartbeat, Load, LogDirectory
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.load import FULL_LOAD, BrokerLimits, Capacities, Capacity, DiskFloor, broker_load
 from sluice.streaming.enforce.simulation import Simulation
