@@ -61,7 +61,7 @@ def forget_hadoop_defaults(spark: SparkSession) -> None:
 
 
 def forget_launch(spark: SparkSession) -> None:
-    """Leave out of the session what Spark was launched with, as a long class path: it sends all of it to each task."""
+    """Remove from the session the properties that launch Java, such as its class path: each task gets all of them."""
     properties = spark._jsparkSession.sessionState().conf()  # noqa: SLF001
     for name, _ in spark.sparkContext.getConf().getAll():
         if name.startswith(("spark.driver.", "spark.executor.", "spark.jars")):
@@ -76,7 +76,7 @@ class NamedStages(SCCallSiteSync):
 
 
 class KafkaSink:
-    """Spark's writer of a stream to Kafka. Its writer of a table reads large classes of Spark's in each micro-batch."""
+    """Writes rows to Kafka as Spark writes a stream. To write a table it reads large classes in each micro-batch."""
 
     def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
         """`properties` are the producer's. A name of Java's is asked for once, as Java looks for it in all jars."""
