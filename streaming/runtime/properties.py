@@ -27,11 +27,11 @@ _STACK = "-Xss32m"
 With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 024 lines. A thread takes what it uses.
 """
 
-_COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m"
+_COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m -XX:-UsePSAdaptiveSurvivorSizePolicy -XX:MaxTenuringThreshold=3"
 """With G1, which Java takes by itself, decisions come later (docs/decisions/0013-start-of-java.md).
 
-The parallel collector goes through the whole heap, in half a second, each time that the heap or the room for classes
-has to grow: so Java has all of both from its start. Memory is taken only as it is used.
+Java has heap and room for classes from its start: when they grow, this one goes through all, for half a second. If it
+adapted, it would soon move objects to the old half, into fresh memory, which the kernel clears while Java stands.
 """
 
 _INLINING = "-XX:InlineSmallCode=1200 -XX:FreqInlineSize=120 -XX:MaxInlineLevel=9"

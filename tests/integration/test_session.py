@@ -106,15 +106,15 @@ def test_local_files_are_made_without_starting_a_process(spark: SparkSession, tm
 def test_a_micro_batch_broadcasts_no_defaults_of_hadoop(spark: SparkSession) -> None:
     """Spark writes the whole configuration for each of them; what the properties set stays in force."""
     configuration: Any = spark._jsparkSession.sessionState().newHadoopConf()
-    set_by_spark = {name for name, _ in spark.sparkContext.getConf().getAll() if name.startswith("spark.hadoop.")}
+    prefix, properties = "spark.hadoop.", spark.sparkContext.getConf().getAll()
+    set_by_spark = {name.removeprefix(prefix) for name, _ in properties if name.startswith(prefix)}
 
     names = set(configuration.getValByRegex(".*").keySet())
 
-    assert {name.removeprefix("spark.hadoop.") for name in set_by_spark} <= names
-    assert {name for name in names if not name.startswith("spark.")} <= {
-        name.removeprefix("spark.hadoop.") for name in set_by_spark
-    }
-    assert configuration.get("fs.permissions.umask-mode") == "077"
+    assert set_by_spark <= names
+    assert {name for name in names if not name.startswith("spark.")} <= set_by_spark
+    files = configuration.getPropertySources("io.file.buffer.size")  # a name of Hadoop's own
+    assert (configuration.get("fs.permissions.umask-mode"), files) == ("077", None)
 
 
 def test_no_task_is_sent_what_java_was_launched_with(spark: SparkSession) -> None:
