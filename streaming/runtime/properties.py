@@ -37,7 +37,7 @@ adapted, it would soon move objects to the old half, into fresh memory, which th
 _INLINING = "-XX:InlineSmallCode=1200 -XX:FreqInlineSize=120 -XX:MaxInlineLevel=9"
 """About half of what Java's compiler takes into one method: it compiles all that Spark plans with in less CPU time."""
 
-_NAMES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_NAMES_COLLECTOR = re.compile(r"-XX:\+Use(G1|Parallel|Serial|Shenandoah|Z|Epsilon)GC\b")
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _CLASS_PATH = "spark.driver.extraClassPath"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.jvm.driver import DriverJava, forget_address, launcher_options
+from sluice.jvm.driver import DriverJava, forget_address, launcher_options, start_problem
 from sluice.jvm.errors import JavaError
 from tests.commands import program
 from tests.waiting import eventually, is_over
@@ -95,6 +95,10 @@ def test_a_java_that_ends_at_its_start_is_one_line_with_the_cause(
     with pytest.raises(JavaError, match=rf"exit code 3 \({why}\); check JAVA_HOME, and spark.driver.memory"):
         DriverJava({}, submit.parent).hand_over()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_refused_option_is_told_without_all_the_others() -> None:
+    assert start_problem("Error: No Xmx (was -Xss32m -Xmx4g). Use it.") == "Error: No Xmx. Use it."
 
 
 def test_a_java_that_starts_can_be_ended(submit: Path) -> None:

@@ -13,8 +13,8 @@ from sluice_demo.load_generator import BadShare, BootstrapServers, Clients, Rate
 class DemoOptions(TrafficOptions):
     """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C.
 
-    Ctrl-C ends all processes within 3 s; with --seconds it prints a summary. The embedded broker is not started when
-    --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
+    Ctrl-C ends all processes within 3 s. --seconds counts from the whole load on, and prints a summary. With
+    --bootstrap-servers or --config no broker is started: they name yours. With --brokers the run has that many with the
     plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
     default, have none, and the clients go through so many proxies. With --elastic the brokers tighten while a
     neighbour is noisy. No options but --seconds, --fresh and --no-console go with any of these. Downloads jars at the

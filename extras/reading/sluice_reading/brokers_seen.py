@@ -31,7 +31,7 @@ def read_broker_configs(admin: KafkaAdminClient) -> BrokerConfigs:
     """The configuration of each broker. Raises KafkaError."""
     nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
     asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [CALLBACK, REPORTERS, *EXEMPT]) for node in nodes]
-    found = admin.describe_configs(asked, config_filter="all")["broker"]
+    found = admin.describe_configs(asked, config_filter="all").get("broker", {})  # a broker that wakes up knows of none
     return {int(node): {name: each["value"] for name, each in configs.items()} for node, configs in found.items()}
 
 

@@ -114,7 +114,7 @@ def _of_users(acls: Iterable[Any], leaders: Leaders, operation: ACLOperation) ->
 def _with_callback(admin: ClientQuotasAdmin, brokers: Iterable[int], callback_class: str) -> list[int]:
     """The brokers with this quota callback. Raises KafkaError, and ValueError where the user may not ask."""
     asked = [ConfigResource(ConfigResourceType.BROKER, str(broker), [CALLBACK]) for broker in brokers]
-    found = admin.describe_configs(asked, config_filter="all")["broker"]
+    found = admin.describe_configs(asked, config_filter="all").get("broker", {})  # a broker that wakes up knows of none
     if not all(CALLBACK in configs for configs in found.values()):
         raise ValueError("the user may not describe the configuration of brokers")
     return [int(broker) for broker, configs in found.items() if configs[CALLBACK]["value"] == callback_class]
