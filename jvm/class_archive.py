@@ -40,7 +40,7 @@ class ClassArchive(NamedTuple):
     @property
     def options(self) -> list[str]:
         """The options of a Java that uses it; one that doesn't fit, or is damaged, is left aside without a word."""
-        unmoved = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")  # else all is moved, in 0.1 s
+        unmoved = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")  # else Java moves it all
         used = ("-Xshare:auto", f"{ARCHIVE_OPTION}{self.file}", "-XX:+VerifySharedSpaces")
         return [*used, *unmoved, "-Xlog:cds*=off,class+path=off"]
 

@@ -145,7 +145,8 @@ def start_problem(text: str) -> str:
     """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _NO_CAUSE.match(line)]
     causes = [line for line in lines if _CAUSE.match(line)]
-    return re.sub(r" \(was .*\)", "", (causes[-1:] or lines[:1] or ["it said nothing"])[0].removeprefix("Caused by: "))
+    told = (causes[-1:] or lines[:1] or ["it said nothing"])[0].removeprefix("Caused by: ")
+    return re.sub(r"(?<= through java options) \(was .*\)", "", told)  # there Spark repeats all of them
 
 
 def launcher_options(spark_home: str) -> str:

@@ -49,12 +49,12 @@ def hadoop_configuration(spark: SparkSession) -> Any:
 def forget_hadoop_defaults(spark: SparkSession) -> None:
     """Leave Hadoop's configuration of the session nothing but what Spark's properties set: `spark.hadoop.*`.
 
-    Spark copies all of it, 1 150 names, eight times for each micro-batch, and writes it; on a local disk Hadoop's code
-    goes by its own defaults. The session has its state by now, for which classes have Hadoop read all of its files.
+    Spark copies and writes it in each micro-batch (docs/decisions/0014-cost-of-a-micro-batch.md). On a local disk
+    Hadoop goes by its own defaults. Call it once the session has its state: classes loaded for that fill it again.
     """
     configuration, prefix = hadoop_configuration(spark), "spark.hadoop."
     configuration.clear()
-    files_of_names = configuration.getClass().getDeclaredField("updatingResource")  # which it leaves
+    files_of_names = configuration.getClass().getDeclaredField("updatingResource")  # clear() leaves it
     files_of_names.setAccessible(True)
     files_of_names.get(configuration).clear()
     for name, value in spark.sparkContext.getConf().getAll():

@@ -30,8 +30,8 @@ With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 02
 _COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=512m -XX:-UsePSAdaptiveSurvivorSizePolicy -XX:MaxTenuringThreshold=3"
 """With G1, which Java takes by itself, decisions come later (docs/decisions/0013-start-of-java.md).
 
-Java has heap and room for classes from its start: when they grow, this one goes through all, for half a second. If it
-adapted, it would soon move objects to the old half, into fresh memory, which the kernel clears while Java stands.
+The parallel collector goes through all, for half a second, when heap or room for classes grows: Java starts with both.
+Survivor spaces of one size: if they adapted, most objects would soon move to memory that the kernel has to clear first.
 """
 
 _INLINING = "-XX:InlineSmallCode=1200 -XX:FreqInlineSize=120 -XX:MaxInlineLevel=9"
@@ -72,9 +72,8 @@ _DEFAULTS = {
 }
 
 _LOCAL_CHECKPOINTS = {
-    # Hadoop's default interface (FileContext) starts a process (readlink) for each local file, which slows every
-    # micro-batch. On a local disk neither interface checks and renames in one step; the checkpoint's lock keeps a
-    # second job out.
+    # Hadoop's default interface (FileContext) starts a process (readlink) for each local file. On a local disk neither
+    # interface checks and renames in one step; the checkpoint's lock keeps a second job out.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -98,7 +98,7 @@ def test_a_java_that_ends_at_its_start_is_one_line_with_the_cause(
 
 
 def test_a_refused_option_is_told_without_all_the_others() -> None:
-    assert start_problem("Error: No Xmx (was -Xss32m -Xmx4g). Use it.") == "Error: No Xmx. Use it."
+    assert start_problem("No Xmx through java options (was -Xss32m -Xmx4g).") == "No Xmx through java options."
 
 
 def test_a_java_that_starts_can_be_ended(submit: Path) -> None:

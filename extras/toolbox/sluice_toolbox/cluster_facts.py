@@ -9,8 +9,6 @@ from kafka.admin import (
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
-    ConfigResource,
-    ConfigResourceType,
     ResourcePatternFilter,
     ResourceType,
 )
@@ -18,7 +16,7 @@ from kafka.errors import KafkaError
 
 from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.process.format import error_line
-from sluice_reading.brokers_seen import CALLBACK
+from sluice_reading.brokers_seen import CALLBACK, read_broker_configs
 from sluice_toolbox.cluster import ClusterQuota
 from sluice_toolbox.cluster_quotas import ClientQuotasAdmin, describe_quotas
 from sluice_toolbox.exposure import ClusterFacts
@@ -75,9 +73,7 @@ def read_cluster(kafka: Mapping[str, str], callback_class: str) -> tuple[list[Cl
             unknown.append(
                 f"members of {newer} consumer groups of the newer protocol (KIP-848), which this can't ask for"
             )
-        sharing = asked(
-            "which brokers have Sluice's plugin", lambda: _with_callback(admin, brokers, callback_class), []
-        )
+        sharing = asked("which brokers have Sluice's plugin", lambda: _with_callback(admin, callback_class), [])
     written, read = _of_users(acls, leaders, ACLOperation.WRITE), _of_users(acls, leaders, ACLOperation.READ)
     return quotas, ClusterFacts(
         brokers=frozenset(brokers),
@@ -111,13 +107,12 @@ def _of_users(acls: Iterable[Any], leaders: Leaders, operation: ACLOperation) ->
     return {user: frozenset(brokers) for user, brokers in found.items()}
 
 
-def _with_callback(admin: ClientQuotasAdmin, brokers: Iterable[int], callback_class: str) -> list[int]:
+def _with_callback(admin: ClientQuotasAdmin, callback_class: str) -> list[int]:
     """The brokers with this quota callback. Raises KafkaError, and ValueError where the user may not ask."""
-    asked = [ConfigResource(ConfigResourceType.BROKER, str(broker), [CALLBACK]) for broker in brokers]
-    found = admin.describe_configs(asked, config_filter="all").get("broker", {})  # a broker that wakes up knows of none
+    found = read_broker_configs(admin)
     if not all(CALLBACK in configs for configs in found.values()):
         raise ValueError("the user may not describe the configuration of brokers")
-    return [int(broker) for broker, configs in found.items() if configs[CALLBACK]["value"] == callback_class]
+    return [broker for broker, configs in found.items() if configs[CALLBACK] == callback_class]
 
 
 def _members(admin: ClientQuotasAdmin, groups: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
