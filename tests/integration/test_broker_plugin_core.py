@@ -633,7 +633,8 @@ def random_record(draw: random.Random) -> bytes:
 def read_by_a_python_gateway(record: bytes) -> dict[str, Any] | None:
     try:
         read = read_sums(record)
-        counters = [(entity.tags(), kind, each) for entity in read.sums for kind, each in read.counters(entity)]
+        sums = [(entity.tags(), entity) for entity in read.sums]
+        counters = [(tags, kind, each) for tags, entity in sums for kind, each in read.counters(entity)]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     until_ms = read.decided_until_ms("me")

@@ -232,10 +232,10 @@ def _formatted(folder: Path, jars: Sequence[Path]) -> bytes:
     tool = ["kafka.tools.StorageTool", "format", "-c", str(file), "-t", node.cluster_id]
     command = dying_with_this_thread([java, *_JVM_OPTIONS, "-cp", ":".join(map(str, jars)), *tool])
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
+    made = [*folder.rglob(_FEATURES)]
+    if done.returncode != 0 or not made:
         raise BrokerError(f"Kafka's tool can't format a folder: {last_error(done.stdout)}")
-    (file,) = folder.rglob(_FEATURES)
-    return bytes(file.relative_to(folder)) + b"\n" + file.read_bytes()
+    return bytes(made[0].relative_to(folder)) + b"\n" + made[0].read_bytes()
 
 
 def remembered_ports(memory: Path, nodes: int) -> list[Ports]:

@@ -51,13 +51,13 @@ def plugins_of(brokers: BrokerConfigs, callback_class: str, reporter_class: str)
 
 
 def read_replicas(admin: KafkaAdminClient, topics: Iterable[str]) -> BrokersSeen:
-    """The brokers that are away, by the replicas of these topics. Raises KafkaError."""
+    """The brokers that are away, by these topics' replicas; none if the broker knows of none yet. Raises KafkaError."""
     nodes = {node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")}
     away, leaderless = dict[int, str](), list[str]()
     existing = set(admin.list_topics())
     for topic in admin.describe_topics([name for name in topics if name in existing]):
         for partition in topic["partitions"]:
-            away |= {node: topic["name"] for node in partition["replica_nodes"] if node not in nodes}
+            away |= {node: topic["name"] for node in partition["replica_nodes"] if nodes and node not in nodes}
             if partition["leader_id"] < 0:
                 leaderless.append(f"{topic['name']}-{partition['partition_index']}")
     return BrokersSeen(away=away, leaderless=leaderless)

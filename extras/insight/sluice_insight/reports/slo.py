@@ -80,15 +80,14 @@ def slo(
     first_ms, last_ms = min(times_ms, default=None), max(times_ms, default=None)
     since_ms = span.start_ms if first_ms is None else first_ms // 60_000 * 60_000
     a_week = WEEK_MS / (span.end_ms - max(span.start_ms, since_ms))
-    if tenants is not None:
-        minutes_of.pop(("", "", ""), None)  # the clients in no tenant
+    if tenants is not None or not minutes_of.get(("", "", "")):
+        minutes_of.pop(("", "", ""), None)  # the clients in no tenant, or sums of several clients that never waited
     throttled = [
         ClientMinutes(user, client_id, tenant, minutes, minutes * a_week)
         for (user, client_id, tenant), minutes in minutes_of.items()
         if minutes
     ]
-    idle = [client_id for (_, client_id, _), minutes in minutes_of.items() if not minutes]
-    left_out = sum(map(is_kafkas_own, idle))
+    left_out = sum(is_kafkas_own(client_id) for (_, client_id, _), minutes in minutes_of.items() if not minutes)
     clients = len(minutes_of) - left_out
     beyond = sum(client.minutes_a_week > objective_minutes for client in throttled)
     worst = sorted(throttled, key=lambda client: (-client.minutes, *client[:3]))

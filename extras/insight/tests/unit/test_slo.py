@@ -29,6 +29,7 @@ def in_folder(here: Path) -> None:
         held(T + timedelta(seconds=70), "bob", 100, 50),  # minute 1 again
         held(T + timedelta(seconds=179), "bob", 1_001),  # minutes 2 and 3
         event_at(T, "carol", "Metadata"),
+        event_at(T, "", "Metadata", client_id=""),  # a sum of several clients, which are none
         held(T + timedelta(minutes=59, seconds=59), "\x1b", 600_000),  # beyond the end of the span
     ]
     write_tables(here, [], events, T)

@@ -10,21 +10,21 @@ from sluice_reading.brokers_seen import read_broker_configs, read_replicas, sile
 def test_an_address_where_nobody_listens_is_silent_however_it_is_spelt() -> None:
     with socket.create_server(("127.0.0.1", 0)) as there, socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        ports = there.getsockname()[1], unused.getsockname()[1]
-        servers = f"PLAINTEXT://127.0.0.1:{ports[0]}, 127.0.0.1:{ports[1]}"
+        servers = [f"127.0.0.1:{each.getsockname()[1]}" for each in (there, unused)]
 
-        assert silent_servers({"bootstrap.servers": servers}) == [f"127.0.0.1:{ports[1]}"]
+        assert silent_servers({"bootstrap.servers": f"PLAINTEXT://{', '.join(servers)}"}) == servers[1:]
 
 
 def test_a_broker_that_has_replicas_and_is_in_no_answer_is_away() -> None:
-    """A fenced one is away too; a topic that isn't there yet is no trouble."""
+    """A fenced one is away too; a topic that isn't there yet is no trouble. A broker that wakes up knows of none."""
     brokers = [{"broker_id": 1}, {"broker_id": 2}, {"broker_id": 4, "is_fenced": True}]
     partitions = [{"partition_index": 0, "leader_id": 1, "replica_nodes": [1, 2, 3]}]
     partitions += [{"partition_index": 1, "leader_id": -1, "replica_nodes": [4]}]
-    admin = Mock(describe_cluster=lambda: {"brokers": brokers}, list_topics=lambda: ["t"])
+    admin = Mock(describe_cluster=Mock(side_effect=[{"brokers": brokers}, {"brokers": []}]), list_topics=lambda: ["t"])
     admin.describe_topics = lambda names: [{"name": name, "partitions": partitions} for name in names]
 
     assert read_replicas(admin, ["t", "later"]) == BrokersSeen((), {3: "t", 4: "t"}, ["t-1"])
+    assert read_replicas(admin, ["t"]).away == {}
 
 
 def test_a_broker_that_wakes_up_knows_of_none_and_tells_no_configuration() -> None:
