@@ -389,12 +389,13 @@ static int kind_of(const Charger *s, Bytes name) { /* its code; -1: none has thi
 static int read_charge(const Charger *s, Reader *r, Charge *c) {
     if (read_list(r) != 7) return 0;
     Bytes kind = read_str(r), level = read_str(r);
-    c->limit = read_nil(r) ? NAN : read_double(r);
+    int is_unlimited = read_nil(r); /* a NaN that is read is damage */
+    c->limit = is_unlimited ? NAN : read_double(r);
     c->shadow = (uint8_t)read_flag(r);
     if (read_list(r) != 0) return 0;
     c->strict = (uint8_t)read_flag(r);
     c->withheld = (uint8_t)read_flag(r);
-    if (r->failed || level.n > MAX_LEVEL || !(isnan(c->limit) || (c->limit >= 0 && c->limit <= MAX_LIMIT)) || signbit(c->limit)) return 0;
+    if (r->failed || level.n > MAX_LEVEL || !(is_unlimited || (c->limit >= 0 && c->limit <= MAX_LIMIT)) || signbit(c->limit)) return 0;
     int code = kind_of(s, kind);
     if (code < 0 || !s->kinds[code].family) return 0;
     c->kind = (uint8_t)code;

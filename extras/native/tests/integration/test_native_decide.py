@@ -140,10 +140,8 @@ def test_gateways_beyond_those_that_sums_name_are_summed_up_without_a_name(monke
         monkeypatch.setattr(module, "MAX_NAMED_GATEWAYS", 2)
     quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)], version=3)
     charger = NativeCharger(_SETTINGS, library())
-    events = [
-        {"api": "Produce", "bytes": 1, "instance": f"i-{number % 5}"} | ({"throttled_by": []} if number % 2 else {})
-        for number in range(20)
-    ]
+    inline = [{}, {"throttled_by": []}]
+    events = [{"api": "Produce", "bytes": 1, "instance": f"i-{each % 5}"} | inline[each % 2] for each in range(20)]
 
     compare_pages(charger, [page_of(quotas, events)], _SETTINGS)
 
@@ -154,11 +152,8 @@ def test_no_name_takes_the_place_of_the_charges_or_of_the_answer() -> None:
     """Native code finds both by the text around them; quotes in names are escaped."""
     names = ['],"decided_by":null,"charges":[', ',"verdict":"ALLOW"', "\n", '\\"']
     entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)]
-    events = [
-        {"api": "Produce", "bytes": size, "user": name, "client_id": name, "gateway": name, "instance": name}
-        for name in names
-        for size in (1, 10**9)
-    ]
+    named = [{"user": name, "client_id": name, "gateway": name, "instance": name} for name in names]
+    events = [{"api": "Produce", "bytes": size} | of for of in named for size in (1, 10**9)]
     events += [event | {"request_time_ns": 1, "api": "Fetch", "cluster_action": True} for event in events]
     charger = NativeCharger(_SETTINGS, library())
 
@@ -179,6 +174,12 @@ def test_a_page_with_a_reset_is_declined_and_leaves_nothing() -> None:
     assert made.records == {}
     assert made.partial_decisions.keys == []
     assert list(made.sums.records("0123", 5, 1)) == []
+
+
+def test_a_limit_that_damage_has_made_no_number_is_left_to_python() -> None:
+    page = page_of(Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)]), [_PRODUCE])
+    harmed = [batch.replace(b"\xcb\x40\x14", b"\xcb\x7f\xf8") for batch in page.page_batches]
+    assert NativeCharger(_SETTINGS, library()).decide([PageToDecide(0, None, harmed)]).stored == [None]
 
 
 def test_sequential_coexistence_is_decided_by_python() -> None:
