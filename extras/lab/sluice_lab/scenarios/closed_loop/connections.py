@@ -73,10 +73,8 @@ def run_connection_flood(folder: Path, asked: ConnectionFlood) -> ConnectionMeas
         flooding = pool.submit(flood, asked.seconds)
         resets, beside_s = _connects(address, flooding.done)
         busy = psutil.cpu_percent()
-    attempts_per_s, taken_per_s = flooding.result()
     return ConnectionMeasures(
-        attempts_per_s,
-        taken_per_s,
+        *flooding.result(),
         connects=len(beside_s),
         median_resets=median(resets),
         median_s=median(beside_s),
@@ -151,9 +149,10 @@ def flood_connections(
     while now_s < began_s + seconds:
         due = min(int((now_s - began_s) * per_second) - attempts, _MOST_OPEN - len(open_since), _AT_ONCE)
         for _ in range(due):
-            connection = _attempt(address, next(turns), request)
-            ends.register(connection, select.EPOLLIN)
-            open_since[connection.fileno()] = connection, now_s
+            with suppress(ConnectionError):  # a reset that came before the request was sent
+                connection = _attempt(address, next(turns), request)
+                ends.register(connection, select.EPOLLIN)
+                open_since[connection.fileno()] = connection, now_s
         attempts += max(0, due)
         for descriptor, _ in ends.poll(0.001):
             connection, _ = open_since.pop(descriptor)
@@ -173,6 +172,6 @@ def _attempt(address: tuple[str, int], source: str, request: bytes) -> socket.so
     connection.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
     connection.bind((source, 0))
     connection.connect_ex(address)
-    with suppress(OSError):  # it isn't connected yet where the server accepts no more
+    with suppress(BlockingIOError):  # it isn't connected yet where the server accepts no more
         connection.send(request)
     return connection
