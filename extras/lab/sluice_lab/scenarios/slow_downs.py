@@ -290,9 +290,9 @@ def sluice(rig: Rig, *arguments: str) -> str:
     return output_of([*_SLUICE, *arguments, "--config", rig.settings_file], RunError, "sluice: {}")
 
 
-def answer(rig: Rig, name: str, *options: str) -> str:
-    """The answer on the last minute of a client."""
-    return sluice(rig, "explain", "--slow", "--client-id", name, "--since", f"{SPAN_S}s", *options)
+def answer(rig: Rig, name: str, *options: str, since_s: int = SPAN_S) -> str:
+    """The answer on a client's last seconds, by default a minute."""
+    return sluice(rig, "explain", "--slow", "--client-id", name, "--since", f"{since_s}s", *options)
 
 
 @contextmanager
@@ -357,7 +357,7 @@ def waits_of(bed: Bed, client: FullSpeedClient) -> Waits:
         """True once the tables have decisions on what came later."""
         seconds = (now_ms() - until_ms) // 1000
         try:
-            return bool(seconds) and bool(answer(bed.rig, client.name, "--since", f"{seconds}s"))
+            return bool(seconds) and bool(answer(bed.rig, client.name, since_s=seconds))
         except RunError:
             return False
 

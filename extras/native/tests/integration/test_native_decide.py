@@ -140,7 +140,7 @@ def test_gateways_beyond_those_that_sums_name_are_summed_up_without_a_name(monke
         monkeypatch.setattr(module, "MAX_NAMED_GATEWAYS", 2)
     quotas = Quotas([quota(QuotaKind.PRODUCER_BYTE_RATE, 5.0, user=DEFAULT)], version=3)
     charger = NativeCharger(_SETTINGS, library())
-    inline = [{}, {"throttled_by": []}]
+    inline: list[dict[str, Any]] = [{}, {"throttled_by": []}]
     events = [{"api": "Produce", "bytes": 1, "instance": f"i-{each % 5}"} | inline[each % 2] for each in range(20)]
 
     compare_pages(charger, [page_of(quotas, events)], _SETTINGS)
