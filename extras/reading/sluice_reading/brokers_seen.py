@@ -52,12 +52,12 @@ def plugins_of(brokers: BrokerConfigs, callback_class: str, reporter_class: str)
 
 def read_replicas(admin: KafkaAdminClient, topics: Iterable[str]) -> BrokersSeen:
     """The brokers that are away, by these topics' replicas; none if the broker knows of none yet. Raises KafkaError."""
-    nodes = {node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")}
-    away, leaderless = dict[int, str](), list[str]()
-    existing = set(admin.list_topics())
+    brokers = admin.describe_cluster()["brokers"]
+    nodes = {node["broker_id"] for node in brokers if not node.get("is_fenced")}
+    away, leaderless, existing = dict[int, str](), list[str](), set(admin.list_topics())
     for topic in admin.describe_topics([name for name in topics if name in existing]):
         for partition in topic["partitions"]:
-            away |= {node: topic["name"] for node in partition["replica_nodes"] if nodes and node not in nodes}
+            away |= {node: topic["name"] for node in partition["replica_nodes"] if brokers and node not in nodes}
             if partition["leader_id"] < 0:
                 leaderless.append(f"{topic['name']}-{partition['partition_index']}")
     return BrokersSeen(away=away, leaderless=leaderless)

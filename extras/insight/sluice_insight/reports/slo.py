@@ -64,7 +64,7 @@ def slo(
 
     With `tenants` those stand for their members, and a minute counts in which any of these waited. The recorded part of
     the span, from the first event to its end, is scaled to a week. The clients are those with any event in the span,
-    without those that have a client-id of Kafka's own brokers and controllers and never waited.
+    without Kafka's own brokers and controllers, by client-id, and sums of several clients, if these never waited.
     """
 
     def names_of(user: str, client_id: str) -> Names:

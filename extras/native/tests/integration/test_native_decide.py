@@ -183,8 +183,7 @@ def test_a_limit_that_damage_has_made_no_number_is_left_to_python() -> None:
 
 
 def test_sequential_coexistence_is_decided_by_python() -> None:
-    rule = QuotaSettings(coexistence=Coexistence.SEQUENTIAL)
-    assert native_charger(_SETTINGS._replace(quota=rule)) is None
+    assert native_charger(_SETTINGS._replace(quota=QuotaSettings(coexistence=Coexistence.SEQUENTIAL))) is None
 
 
 @pytest.mark.parametrize("reason", REASONS)

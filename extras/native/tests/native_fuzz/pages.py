@@ -111,14 +111,11 @@ def compare_combined(native: NativeCharger, payloads: Sequence[bytes], settings:
     """Combine these partial decisions in both ways, unless native code declines them. Raises AssertionError."""
     found = native.combine([pa.py_buffer(payload) for payload in payloads])
     try:
-        rows = [each for payload in payloads for each in decode_group(payload)]
-        expected = pipeline.combine(rows, settings)
+        expected = pipeline.combine([each for payload in payloads for each in decode_group(payload)], settings)
     except (ValueError, msgspec.DecodeError, IndexError, OverflowError) as error:
         if found is not None:
             raise AssertionError("native code combines what is damaged") from error
         return
-    if any(each.decision and b'"timestamp_ms":%d,' % each.timestamp_ms not in each.decision for each in rows):
-        return  # damaged: the time of a wait is the row's in native code, and the decision's in Python
     if found is not None and (one := records_of(in_lists(found))) != (other := records_of(expected)):
         raise AssertionError(f"combined: {difference(one, other)}")
 
@@ -211,8 +208,7 @@ def _has_sound_rows(page_batch: bytes) -> bool:
         rows = decode_page_batch(page_batch).charge_rows
     except (msgspec.DecodeError, UnicodeDecodeError):
         return True
-    decisions = [row.decision for row in rows if row.decision]
-    return _are_sound(decisions, Decision) and _are_sound([row.entity for row in rows], CountedEntity)
+    return _have_sound_decisions(rows) and _are_sound([row.entity for row in rows], CountedEntity)
 
 
 def _has_sound_decisions(payload: bytes) -> bool:
@@ -221,8 +217,13 @@ def _has_sound_decisions(payload: bytes) -> bool:
         partial = decode_group(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return True
-    decisions = [each.decision for each in partial if each.decision]
-    return _are_sound(decisions, Decision) and _are_sound([each.charges for each in partial], list[ChargeResult])
+    return _have_sound_decisions(partial) and _are_sound([each.charges for each in partial], list[ChargeResult])
+
+
+def _have_sound_decisions(rows: Iterable[Any]) -> bool:
+    """The same, and each decision has the time of its row, at which a wait begins in native code."""
+    timed = all(not row.decision or b'"timestamp_ms":%d,' % row.timestamp_ms in row.decision for row in rows)
+    return timed and _are_sound([row.decision for row in rows if row.decision], Decision)
 
 
 def _are_sound(texts: Iterable[bytes], kind: Any) -> bool:

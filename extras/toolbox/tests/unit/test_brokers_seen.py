@@ -20,11 +20,13 @@ def test_a_broker_that_has_replicas_and_is_in_no_answer_is_away() -> None:
     brokers = [{"broker_id": 1}, {"broker_id": 2}, {"broker_id": 4, "is_fenced": True}]
     partitions = [{"partition_index": 0, "leader_id": 1, "replica_nodes": [1, 2, 3]}]
     partitions += [{"partition_index": 1, "leader_id": -1, "replica_nodes": [4]}]
-    admin = Mock(describe_cluster=Mock(side_effect=[{"brokers": brokers}, {"brokers": []}]), list_topics=lambda: ["t"])
+    answers = [{"brokers": each} for each in (brokers, [], brokers[2:])]
+    admin = Mock(describe_cluster=Mock(side_effect=answers), list_topics=lambda: ["t"])
     admin.describe_topics = lambda names: [{"name": name, "partitions": partitions} for name in names]
 
     assert read_replicas(admin, ["t", "later"]) == BrokersSeen((), {3: "t", 4: "t"}, ["t-1"])
     assert read_replicas(admin, ["t"]).away == {}
+    assert read_replicas(admin, ["t"]).away.keys() == {1, 2, 3, 4}, "all are fenced"
 
 
 def test_a_broker_that_wakes_up_knows_of_none_and_tells_no_configuration() -> None:
